@@ -12,7 +12,13 @@ def main() -> NoReturn:
     interruption.install()
     from collops.cli import main as run  # takes a second or more, during which signals are noted
 
-    run()
+    try:
+        run()
+    except SystemExit as leaving:
+        from collops.comm.ending import end_if_blocked
+
+        end_if_blocked(leaving.code if isinstance(leaving.code, int) else 0)
+        raise
 
 
 if __name__ == "__main__":

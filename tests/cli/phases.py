@@ -33,10 +33,11 @@ PHASES = {
     "pictures": ("collops.apps.recipe", "_draw"),
     "results": ("collops.apps.recipe", "write_result"),
     "end": ("collops.comm.ending", "_wait_for_others"),
+    "a chunk": ("zarr.storage._local", "_put"),
 }
 
 # Python imports this at its start. A rank that comes to the phase says so, and waits for the file `go`.
-_SITE = '''
+_SITE = """
 import functools, importlib, os, sys, time
 from pathlib import Path
 
@@ -80,7 +81,7 @@ class Finder:
 if RANK is not None or "PHASE_ALONE" in os.environ:
     import importlib.util
     sys.meta_path.insert(0, Finder())
-'''
+"""
 
 
 class Ended(NamedTuple):
@@ -93,11 +94,20 @@ class Ended(NamedTuple):
     results: bool
 
 
-def end(phase: str, number: int, to: str, place: Path, *, ranks: int = 2, checkpoint: bool = True) -> Ended:
+def end(
+    phase: str,
+    number: int,
+    to: str,
+    place: Path,
+    *,
+    ranks: int = 2,
+    checkpoint: bool = True,
+    timeout: int | None = None,
+) -> Ended:
     """Run ``collops lsm`` and send it a signal in a phase.
 
     `to` says which process gets it: the ``command`` with ``--ranks``, the ``launcher`` that a user started, or ``rank``
-    1 alone.
+    1 alone. The number 0 is no signal. With `timeout`, COLLOPS_TIMEOUT, the phase never ends by itself.
     """
     (place / "site").mkdir()
     (place / "site" / "sitecustomize.py").write_text(_SITE)
@@ -109,6 +119,7 @@ def end(phase: str, number: int, to: str, place: Path, *, ranks: int = 2, checkp
     surroundings = environment() | {"PHASE_PLACE": str(place), "PHASE_MODULE": module, "PHASE_NAME": name}
     surroundings |= {key: os.environ[key] for key in ("COLLOPS_MPIEXEC", "COLLOPS_TIMEOUT") if key in os.environ}
     surroundings |= {key: value for key, value in os.environ.items() if key.startswith(("OMPI_ALLOW", "PRTE_MCA"))}
+    surroundings |= {} if timeout is None else {"COLLOPS_TIMEOUT": str(timeout)}
     surroundings["PYTHONPATH"] = f"{place / 'site'}:{surroundings['PYTHONPATH']}"
     if ranks == 1:
         surroundings["PHASE_ALONE"] = "1"
@@ -127,7 +138,8 @@ def end(phase: str, number: int, to: str, place: Path, *, ranks: int = 2, checkp
         start_new_session=True,
     )
     try:
-        names = ["None.there"] if ranks == 1 else [f"{rank}.there" for rank in range(ranks)]
+        there = range(1) if phase in ("pictures", "a chunk") else range(ranks)  # what the first rank alone writes
+        names = ["None.there"] if ranks == 1 else [f"{rank}.there" for rank in there]
         until = time.monotonic() + 150
         while not all((place / each).exists() for each in names):
             if job.poll() is not None or time.monotonic() > until:
@@ -135,8 +147,9 @@ def end(phase: str, number: int, to: str, place: Path, *, ranks: int = 2, checkp
             time.sleep(0.01)
         begin = time.monotonic()
         os.kill(int((place / names[-1]).read_text()) if to == "rank" else job.pid, number)
-        time.sleep(0.3)
-        (place / "go").touch()
+        if timeout is None:
+            time.sleep(0.3)
+            (place / "go").touch()
         _, said = job.communicate(timeout=150)
     finally:
         job.kill()

@@ -14,7 +14,6 @@ This module needs only the standard library, since the handlers are installed be
 from __future__ import annotations
 
 import atexit
-import os
 import signal
 from types import FrameType
 
@@ -30,7 +29,8 @@ class Stopped(SystemExit):
     """A signal ends the job at once; `number` is the signal's. No ``except Exception`` stops it."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(INTERRUPTED if number == signal.SIGINT else TO_BE_RESUMED)
+        self.exit_code = INTERRUPTED if number == signal.SIGINT else TO_BE_RESUMED
+        super().__init__(self.exit_code)
         self.number = number
 
 

@@ -22,6 +22,7 @@ from collops.apps.files import Field, prepare_folder, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
+from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
@@ -223,18 +224,18 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
             prepare_folder(folder)
     job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
     found = run(job)
-    with job.stage("writing"):
+    with job.stage(f"writing results and pictures to {folder}"):
         numbers = _numbers(job, found)
         files: list[Path] = []
         with local_stage(comm):
             if comm.rank == 0:
-                files += _draw(folder, found)
+                files += in_time(lambda: _draw(folder, found), folder)
         fields = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
         attributes = {"title": found.title, **found.attributes, **numbers}
         files.append(write_result(folder / "result.zarr", comm, fields, attributes))
         with local_stage(comm):
-            if comm.rank == 0 and found.page is not None:
-                files.append(found.page(folder))
+            if comm.rank == 0 and (page := found.page) is not None:
+                files.append(in_time(lambda: page(folder), folder))
     seconds = found.solution.seconds if options.profile else None
     return Outcome(numbers, _rows(numbers, found), seconds, files + found.files)
 

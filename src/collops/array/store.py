@@ -20,6 +20,7 @@ from collops.array.layout import Layout
 from collops.array.operands import Operand
 from collops.array.redistribute import moved
 from collops.comm.agreement import collective_errors
+from collops.comm.bounded import in_time
 from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def save(
     InputError
         On every rank, if `path` exists and may not be replaced, or a name is invalid.
     OSError
-        On every rank, if some rank cannot write.
+        On every rank, if some rank cannot write; a TimeoutError if a file system does not answer.
 
     Examples
     --------
@@ -93,14 +94,18 @@ def write_store(
 
     comm = _comm_of(arrays)
     node: Any = None
+
+    def create() -> Any:
+        prepare()
+        return _create(place, "", arrays, attributes, durable)
+
     with zarr.config.set({"array.write_empty_chunks": durable}):
         with collective_errors(comm, OSError):
             if comm.rank == 0:
-                prepare()
-                node = _create(place, "", arrays, attributes, durable)
+                node = in_time(create, place)
         with collective_errors(comm, OSError):
             if node is None:
-                node = zarr.open(place, mode="r+")
+                node = in_time(lambda: zarr.open(place, mode="r+"), place)
         _write(node, arrays, durable)
 
 
@@ -201,9 +206,14 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     with collective_errors(comm, OSError, RuntimeError):
         if local.size and layout.representative(comm.rank):
             region = layout.slices(comm.rank)
-            node[region] = arrays.engine.to_host(local).view(node.dtype)
-            for path in chunk_files(node, region) if durable else ():
-                sync(path)
+            values = arrays.engine.to_host(local).view(node.dtype)
+
+            def write() -> None:
+                node[region] = values
+                for path in chunk_files(node, region) if durable else ():
+                    sync(path)
+
+            in_time(write, Path(node.store.root) / node.path, values.nbytes)
 
 
 def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:

@@ -172,8 +172,8 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
     The code is the result of `body`; 75 if a signal ended the job, after all ranks wrote a checkpoint if there was
-    something to save; 130 if that was Ctrl-C; 2 for any other `CollopsError`, whose traceback `debug` shows; 1 for other
-    exceptions.
+    something to save; 130 if that was Ctrl-C; 2 for any other `CollopsError`, whose traceback `debug` shows; 1 for
+    other exceptions.
 
     For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
     error of its own writes the line and ends the other ranks, which would wait for it.
@@ -219,8 +219,8 @@ def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
     else:
         killed = stop.number == signal.SIGTERM and "OMPI_COMM_WORLD_RANK" in os.environ
         time.sleep(_BEFORE_BEING_KILLED_SECONDS if killed else _BEFORE_SPEAKING_SECONDS * (mpi.COMM_WORLD.rank > 0))
-        abort(mpi, stop.code, f"{command}: {line}")
-    return stop.code
+        abort(mpi, stop.exit_code, f"{command}: {line}")
+    return stop.exit_code
 
 
 def report(command: str, message: str) -> None:

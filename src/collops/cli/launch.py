@@ -27,7 +27,7 @@ _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not laun
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
-_OF_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
+_BY_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -106,9 +106,9 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run this program with `arguments` on `ranks` processes, and return the exit code of the launcher.
 
     Signals that request termination are forwarded as SIGUSR1, which all launchers forward, while some kill the ranks on
-    the others. A second Ctrl-C is forwarded as it is, and ends the ranks at once. The code is then 75, after Ctrl-C 130,
-    unless the job ended of itself. Raises `InputError` if no launcher can be started, and `Stopped` if a signal killed
-    ranks that had no handlers yet.
+    the others. A second Ctrl-C is forwarded as it is, and ends the ranks at once. The code is then 75, after Ctrl-C
+    130, unless the job ended by itself. Raises `InputError` if no launcher can be started, and `Stopped` if a signal
+    killed ranks that had no handlers yet.
     """
     if _LAUNCHED in os.environ:
         # With a launcher that sets no rank, this program would start itself for ever.
@@ -150,7 +150,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     code = code if code >= 0 else 128 - code
     if received.count(signal.SIGINT) > 1:
         return INTERRUPTED
-    if not received or code in _OF_THEMSELVES:
+    if not received or code in _BY_THEMSELVES:
         return code
     if code not in (TO_BE_RESUMED, INTERRUPTED):
         raise Stopped(received[0])

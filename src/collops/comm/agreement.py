@@ -21,6 +21,7 @@ _PYTHONS = (
     MemoryError,
     OSError,
     OverflowError,
+    TimeoutError,
     TypeError,
     ValueError,
     ZeroDivisionError,

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.filesize import decimal
 
 from collops.array import DistributedArray, Layout, StackedArray, dots, random
 from collops.backend import Engine
@@ -45,6 +47,7 @@ Path = str | PathLike[str]
 _FORMAT = 2
 _LABEL = "checkpoint"
 _STORED = "stored"
+_ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # checkpoints that take less are written without a word
 
 
 class _Memory(NamedTuple):
@@ -75,7 +78,8 @@ class Checkpoints:
         parts = enumerate(self.parts)
         self._memories = [memory for number, part in parts for memory in _memories_within(str(number), part)]
         self.signals = Signals()
-        self._written, self._known_good = -1, 0
+        self.announce: Callable[[str], None] | None = None  # shows a line before a long write
+        self._written, self._known_good, self._seconds = -1, 0, 0.0
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
         """Bring the history, and the state that ``init`` has made, to where the checkpoint is. Collective.
@@ -114,12 +118,15 @@ class Checkpoints:
         due, signal = self._timer.after(iteration)
         if due or signal:
             with mark(_LABEL):
-                self.write(iteration, state)
+                self.write(iteration, state, announced=bool(signal))
         if signal:
             raise Interrupted(self.folder.path, iteration, signal)
 
-    def write(self, iteration: int, state: Any) -> None:
-        """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective."""
+    def write(self, iteration: int, state: Any, announced: bool = False) -> None:
+        """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective.
+
+        It is announced if it may take long, and with `announced` always.
+        """
         if iteration == self._written:
             return
         rows = self.history.rows()
@@ -144,8 +151,12 @@ class Checkpoints:
             "memories": {key: _STORED if key in arrays else value for key, (value, _) in remembered.items()},
             "ranks": self.comm.size,
         }
+        size = _size_of(stored)
+        if self.announce and (announced or size > _ANNOUNCED_BYTES or self._seconds > _ANNOUNCED_SECONDS):
+            self.announce(f"writing a checkpoint to {self.folder.path} ({decimal(size)})")
+        begin = time.monotonic()
         self.folder.write(iteration, stored, record)
-        self._written = iteration
+        self._written, self._seconds = iteration, time.monotonic() - begin
 
     def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
         """Return why a checkpoint cannot be resumed from, if so."""
@@ -180,6 +191,13 @@ def open_checkpoints(
         found = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)
     return Checkpoints(folder, found, every, method, problem, parts, history, run.niter, data.comm, data.engine)
+
+
+def _size_of(stored: Any) -> int:
+    """Return the bytes of arrays in nested dictionaries."""
+    if isinstance(stored, Mapping):
+        return sum(map(_size_of, stored.values()))
+    return sum(math.prod(shape) for shape in _shapes(stored.layout)) * stored.dtype.itemsize
 
 
 def _is_stored(value: Any) -> bool:
