@@ -103,11 +103,13 @@ def end(
     ranks: int = 2,
     checkpoint: bool = True,
     timeout: int | None = None,
+    times: int = 1,
 ) -> Ended:
     """Run ``collops lsm`` and send it a signal in a phase.
 
     `to` says which process gets it: the ``command`` with ``--ranks``, the ``launcher`` that a user started, or ``rank``
-    1 alone. The number 0 is no signal. With `timeout`, COLLOPS_TIMEOUT, the phase never ends by itself.
+    1 alone. The number 0 is no signal. With `timeout`, COLLOPS_TIMEOUT, the phase never ends by itself. The signal is
+    sent so many `times`, with a second between two.
     """
     (place / "site").mkdir()
     (place / "site" / "sitecustomize.py").write_text(_SITE)
@@ -147,6 +149,9 @@ def end(
             time.sleep(0.01)
         begin = time.monotonic()
         os.kill(int((place / names[-1]).read_text()) if to == "rank" else job.pid, number)
+        for _ in range(1, times):
+            time.sleep(1.0)
+            os.kill(job.pid, number)
         if timeout is None:
             time.sleep(0.3)
             (place / "go").touch()

@@ -25,7 +25,7 @@ on_ranks = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason
 def test_there_is_nothing_to_save_during_set_up(tmp_path, phase):
     ended = end(phase, signal.SIGTERM, "command", tmp_path)
     assert ended.code == TO_BE_RESUMED, ended
-    assert "nothing to save" in ended.said
+    assert "nothing was saved" in ended.said
     assert ended.said.count("collops lsm: ") == 1
     assert not ended.checkpoints and not ended.results
 
@@ -58,8 +58,16 @@ def test_a_job_with_a_solution_is_complete(tmp_path, phase):
 def test_ctrl_c_writes_a_checkpoint_if_one_is_asked_for(tmp_path, checkpoint):
     ended = end("solver", signal.SIGINT, "command", tmp_path, ranks=1, checkpoint=checkpoint)
     assert ended.code == INTERRUPTED, ended
-    assert (f"resume from {tmp_path / 'checkpoints'}" if checkpoint else "nothing to save") in ended.said
+    assert (f"resume from {tmp_path / 'checkpoints'}" if checkpoint else "nothing was saved") in ended.said
     assert len(ended.said.splitlines()) == 1 and ended.checkpoints == checkpoint
+
+
+@on_ranks
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_ctrl_c_does_not_wait_for_files(tmp_path, ranks):
+    ended = end("a chunk", signal.SIGINT, "command", tmp_path, ranks=ranks, timeout=200, times=2)
+    assert ended.code == INTERRUPTED, ended
+    assert ended.seconds < 30
 
 
 @on_ranks

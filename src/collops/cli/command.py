@@ -213,7 +213,9 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
 def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
     """End the job after one line, even if only this rank got the signal."""
     name = "Ctrl-C" if stop.number == signal.SIGINT else signal.Signals(stop.number).name
-    line = f"{name} ended the job, which had nothing to save: start it again (--checkpoint saves the solver's progress)"
+    line = (
+        f"{name} ended the job; nothing was saved (only solvers with --checkpoint save their progress): start it again"
+    )
     if (mpi := _parallel_mpi()) is None:
         report(command, line)
     else:
