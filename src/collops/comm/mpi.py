@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
@@ -21,6 +22,7 @@ import numpy as np
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
+from collops.comm.leftovers import remove_leftovers
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
@@ -71,6 +73,8 @@ def load_mpi() -> tuple[Any, str]:
 
 def mpi4py_module() -> Any:
     """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
+    if "mpi4py.MPI" not in sys.modules:
+        remove_leftovers()
     from mpi4py import MPI
 
     return MPI
