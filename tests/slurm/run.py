@@ -294,7 +294,8 @@ def scancel_without_checkpoint(cluster: Cluster) -> str:
     code, said = ended(process)
     wait_for(lambda: not _tasks(name), "ranks are left")
     check(code not in (0, RESUMABLE), f"{code}: {said}")
-    return f"scancel without --checkpoint: exit code {code}, {len(tasks)} ranks gone in {time.monotonic() - begin:.1f} s"
+    seconds = time.monotonic() - begin
+    return f"scancel without --checkpoint: exit code {code}, {len(tasks)} ranks gone in {seconds:.1f} s"
 
 
 def killed_rank(cluster: Cluster) -> str:
@@ -310,9 +311,7 @@ def killed_rank(cluster: Cluster) -> str:
     seconds = time.monotonic() - begin
     check(code not in (0, RESUMABLE), f"{code}: {said}")
     wait_for(lambda: not _tasks(name), "ranks are left")
-    code_of_resumed, said = cluster.run(
-        *tasks, *keep, "--resume", "--iterations", str(cluster.checkpoint(name) + MORE)
-    )
+    code_of_resumed, said = cluster.run(*tasks, *keep, "--resume", "--iterations", str(cluster.checkpoint(name) + MORE))
     check(code_of_resumed == 0, said)
     cluster.check_image(name)
     return f"kill -9 of a rank under srun -K: exit code {code} after {seconds:.1f} s, resumed, the same image"

@@ -6,8 +6,8 @@ requeues the job, its steps have the same numbers again: the ranks would attach 
 ``MPI_Init``, which has no deadline.
 
 A segment is removed only if its name is that of this very step, this user owns it, it is older than this process, and
-no process has mapped it. One rank of the node removes it, and the others wait until it has: if all did, a slow one would
-remove the new segment of a fast one.
+no process has mapped it. One rank of the node removes it, and the others wait until it has: if all removed it, a slow
+one would remove the new segment of a fast one.
 """
 
 from __future__ import annotations
