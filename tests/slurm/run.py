@@ -231,6 +231,8 @@ def time_limit(cluster: Cluster) -> str:
     """A batch job is signalled before its time limit, requeues itself, and resumes."""
     # Slurm sends the signal up to a minute early, here between 30 and 60 seconds after the start.
     job = cluster.sbatch("time_limit", "--requeue --time=2 --signal=USR1@60")
+    wait_for(lambda: "run 0 ended" in cluster.said("time_limit"), lambda: cluster.said("time_limit"))
+    cluster.read("scontrol", "update", f"JobId={job}", "TimeLimit=UNLIMITED")
     text = cluster.finish_batch("time_limit", job)
     check(f"run 0 ended with {RESUMABLE}" in text and "SIGUSR1" in text, text)
     return "sbatch --signal=USR1@60: exit code 75, requeued, resumed, the same image"
