@@ -17,6 +17,7 @@ import argparse
 import getpass
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -43,6 +44,8 @@ SECONDS = 900.0  # limit of every wait, for machines that others use as well
 
 CONFIGURATION = """
 ClusterName=one
+# The numbers of jobs are part of names in /dev/shm, which other Slurms of this machine must not share.
+FirstJobId={first}
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
@@ -108,7 +111,8 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
         host = socket.gethostname().partition(".")[0]
-        text = CONFIGURATION.format(host=host, user=getpass.getuser(), ports=_free_ports(2), folder=folder)
+        values = {"host": host, "user": getpass.getuser(), "folder": folder, "first": random.randrange(10**6, 10**7)}
+        text = CONFIGURATION.format(ports=_free_ports(2), **values)
         (folder / "slurm.conf").write_text(text)
         paths = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
         self._start("munged", "--foreground", f"--socket={folder}/munge.socket", *paths)
@@ -417,6 +421,7 @@ def main() -> int:
     if missing := [name for name in (*DAEMONS, *CLIENTS) if _program(name) is None]:
         print(f"missing: {', '.join(missing)} (Debian: slurmctld, slurmd, slurm-client, munge)", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C does: stop the daemons
     failed = 0
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), arguments.mpi, arguments.mpiexec) as cluster:
         print(cluster.read("sinfo", "--version"), flush=True)
