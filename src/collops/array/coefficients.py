@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "as_number", "finite", "quotient"]
+__all__ = ["Finite", "as_number"]
 
 _HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)

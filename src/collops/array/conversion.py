@@ -21,8 +21,6 @@ from collops.errors import InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["from_global", "from_local"]
-
 
 def from_global(
     values: Any,

@@ -23,8 +23,6 @@ from collops.errors import LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "random", "where", "zeros", "zeros_like"]
-
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
 Array = TypeVar("Array", DistributedArray, StackedArray)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["DistributedArray"]
-
 _new = object.__new__
 
 

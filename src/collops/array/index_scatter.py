@@ -22,8 +22,6 @@ from collops.exchange.transports import transport_name
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["IndexScatter"]
-
 End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
 

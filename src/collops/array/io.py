@@ -24,8 +24,6 @@ from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutErro
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["load"]
-
 
 def load(
     path: str | PathLike[str],

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["Layout", "StackedLayout"]
-
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
 

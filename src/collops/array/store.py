@@ -26,7 +26,7 @@ from collops.errors import InputError, LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["chunk_files", "save", "sync", "write_store"]
+__all__ = ["chunk_files", "sync", "write_store"]
 
 _Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""

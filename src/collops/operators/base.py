@@ -19,18 +19,7 @@ from collops.operators.dottest import dottest
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "Adjoint",
-    "AnyLayout",
-    "Buffers",
-    "Combination",
-    "Conjugate",
-    "LinearOperator",
-    "Product",
-    "is_complex",
-    "new_array",
-    "product",
-]
+__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array", "product"]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 

@@ -18,8 +18,6 @@ from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, as_layout, communicator_of
 from collops.operators.memory import Coefficients, check_holds, filled, writable
 
-__all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
-
 
 class Diagonal(LinearOperator):
     """The product with a diagonal: :math:`y_i = d_i x_i`. No messages.

@@ -11,8 +11,6 @@ import numpy as np
 from collops.backend import engine_of
 from collops.operators.memory import applied, contiguous, result_memory, store
 
-__all__ = ["DenseMatrix", "KernelMatrix"]
-
 _THREADS = 256
 _LANES = 32
 _BYTES_AT_ONCE = 16

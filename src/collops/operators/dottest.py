@@ -13,8 +13,6 @@ from collops.errors import CollopsError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
 
-__all__ = ["dottest"]
-
 
 def dottest(
     op: LinearOperator,

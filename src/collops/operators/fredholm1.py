@@ -18,8 +18,6 @@ from collops.operators.memory import Scratch, applied, as_columns, check_holds, 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Fredholm1", "batched"]
-
 Form: TypeAlias = Literal["split", "replicated"]
 
 

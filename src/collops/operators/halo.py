@@ -12,8 +12,6 @@ from collops.operators.base import LinearOperator
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import filled, operand
 
-__all__ = ["Halo"]
-
 
 class Halo(LinearOperator):
     r"""Extend the block of every rank on all sides by the values that its neighbours hold there.

@@ -16,14 +16,7 @@ from collops.operators.base import LinearOperator
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
 
-__all__ = [
-    "LiftedOperator",
-    "LocalOperator",
-    "OneRank",
-    "SparseMatrix",
-    "applied_on_host",
-    "lift_local",
-]
+__all__ = ["applied_on_host"]
 
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 

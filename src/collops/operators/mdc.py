@@ -20,8 +20,6 @@ from collops.operators.fredholm1 import Fredholm1
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["MDC"]
-
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
 

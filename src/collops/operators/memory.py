@@ -12,18 +12,7 @@ from typing import Any
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = [
-    "Coefficients",
-    "Scratch",
-    "applied",
-    "as_columns",
-    "check_holds",
-    "contiguous",
-    "filled",
-    "operand",
-    "store",
-    "writable",
-]
+__all__ = ["Scratch", "applied", "as_columns", "check_holds", "contiguous", "filled", "operand", "store", "writable"]
 
 
 def writable(out: Any) -> Any:

@@ -20,8 +20,6 @@ from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, along_axis, as_layout
 from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
 
-__all__ = ["Restriction"]
-
 
 class Restriction(LinearOperator):
     """Some of the samples along one axis, in any order and as often as wanted.

@@ -21,7 +21,7 @@ from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_ope
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store
 
-__all__ = ["BlockDiag", "HStack", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"]
+__all__ = ["VStack"]
 
 _FLAGS = ("capturable", "clinear")
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile.device import CudaClock, Stamp
 
-__all__ = ["Span", "active", "benchmark", "mark"]
+__all__ = ["Span", "active"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

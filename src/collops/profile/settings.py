@@ -11,7 +11,7 @@ from typing import Any
 from collops.errors import CollopsError, InputError
 from collops.profile import recording
 
-__all__ = ["Settings", "check_environment", "report_on", "start"]
+__all__ = ["check_environment"]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CG", "SingleReductionCG", "cg"]
+__all__ = ["CG"]
 
 
 @dataclass(slots=True)

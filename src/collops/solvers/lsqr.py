@@ -33,8 +33,6 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["LSQR", "lsqr"]
-
 
 class LSQRNumbers(NamedTuple):
     """The numbers of an iteration of LSQR."""

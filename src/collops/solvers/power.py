@@ -17,8 +17,6 @@ from collops.solvers.problem import check_number, check_problem, rank_consistent
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["PowerIteration", "power_iteration"]
-
 
 @dataclass(slots=True)
 class PowerState:

@@ -23,7 +23,6 @@ __all__ = [
     "check_problem",
     "precision_of",
     "rank_consistent",
-    "rank_consistently",
 ]
 
 

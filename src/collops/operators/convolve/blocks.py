@@ -17,8 +17,6 @@ from collops.array.dtypes import real_of
 from collops.backend import engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["BlockConvolution", "FilterBank"]
-
 _SHORTEST = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
 _KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
 _AT_ONCE = 1 << 20  # bytes of those that are made at a time

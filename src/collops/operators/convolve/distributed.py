@@ -20,8 +20,6 @@ from collops.operators.convolve.blocks import BlockConvolution, FilterBank
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import Scratch, check_holds, filled
 
-__all__ = ["NonStationaryConvolve1D"]
-
 
 class NonStationaryConvolve1D(LinearOperator):
     r"""Convolution along one axis with a compact filter that varies along it.

@@ -25,8 +25,6 @@ from collops.operators.memory import Scratch, filled, operand
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["CSRMatrix"]
-
 
 class CSRMatrix(LinearOperator):
     r"""A sparse matrix of which every rank has some rows, in order. Collective.

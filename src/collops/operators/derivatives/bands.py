@@ -15,7 +15,7 @@ import numpy as np
 
 from collops.errors import InputError, LayoutError
 
-__all__ = ["MOST_SPECIAL", "REACH", "WIDTH", "Band", "Face", "Several", "Term", "first_derivative", "second_derivative"]
+__all__ = ["MOST_SPECIAL", "REACH", "WIDTH", "Face", "Several", "Term"]
 
 REACH = 2
 """No formula reaches further than this from the diagonal."""

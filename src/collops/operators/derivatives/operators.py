@@ -18,8 +18,6 @@ from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, as_layout
 from collops.operators.memory import filled, operand
 
-__all__ = ["FirstDerivative", "Gradient", "Laplacian", "SecondDerivative"]
-
 
 class _Banded(LinearOperator):
     """A sum of products with bands along axes, from a layout to itself: pairs of an axis and a matrix. Collective."""

@@ -19,8 +19,6 @@ from collops.operators.fourier.transform import AxisTransform
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["FFT", "FFT2D", "FFTND"]
-
 _NORMS = ("ortho", "none", "1/n")
 
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from collops.array import Layout
 from collops.errors import LayoutError
 
-__all__ = ["find_route"]
-
 _MESSAGE = 1 << 13
 """How many elements travel in the time that a message takes to begin."""
 

@@ -29,7 +29,7 @@ from collops.operators.kirchhoff.geometry import (
 from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.stacks import VStack
 
-__all__ = ["Kirchhoff", "threads_of_rank"]
+__all__ = ["Kirchhoff"]
 
 Mode = Literal["analytic", "eikonal", "byot"]
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["FixedTables"]
-
 _MANTISSA_BITS = {np.dtype(np.float32): 23, np.dtype(np.float64): 52}
 # Times rounded to b fractional bits change unfiltered traces by 0.7 * 2**-b of their norm: 5e-6 for 17 bits.
 _ENOUGH_BITS = 17

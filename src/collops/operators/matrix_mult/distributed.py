@@ -22,8 +22,6 @@ from collops.operators.matrix_mult.rows import Rows
 from collops.operators.matrix_mult.summa import Summa, panels
 from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
 
-__all__ = ["MatrixMult", "best_process_grid"]
-
 _KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 

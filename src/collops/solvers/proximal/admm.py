@@ -26,8 +26,6 @@ from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
 
-__all__ = ["ADMM", "ADMML2", "LinearizedADMM", "admm", "admm_l2", "linearized_admm"]
-
 
 @dataclass(slots=True)
 class ADMMState:

@@ -15,8 +15,6 @@ from collops.solvers.problem import check_count, check_number, rank_consistent
 from collops.solvers.proximal.operator import ProxOperator, like, total
 from collops.solvers.shrinkage import shrink
 
-__all__ = ["L0", "L1", "L21", "Box", "Euclidean", "Nuclear", "lift_proximal"]
-
 
 class Separable(ProxOperator):
     """A sum of functions of single elements. Subclasses implement ``_prox_of_sum``, where `y` may be ``None``.

@@ -14,8 +14,6 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import new_array
 from collops.solvers.problem import check_number
 
-__all__ = ["ProxOperator", "check_function", "check_step", "inner", "like", "total"]
-
 
 class ProxOperator:
     r"""A function :math:`f` of distributed arrays whose proximal points can be computed.

@@ -16,8 +16,6 @@ from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
 
-__all__ = ["Splitting", "StepSizes"]
-
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 """Places of an iteration's numbers."""
 

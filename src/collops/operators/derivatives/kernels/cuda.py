@@ -17,7 +17,7 @@ from collops.backend import Engine
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
-__all__ = ["Launch", "Launches", "fits", "make_kernel"]
+__all__ = ["make_kernel"]
 
 _THREADS = 256
 _WARP = 64  # threads that can pass numbers to each other, on any device
