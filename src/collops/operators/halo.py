@@ -7,9 +7,8 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
 
 
@@ -68,8 +67,7 @@ class Halo(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         self._plan = HaloPlan(layout, halo_widths(halo, layout.ndim), comm)
         super().__init__(layout, self._plan.extended, dtype, comm)
         self.widths = self._plan.widths

@@ -267,7 +267,7 @@ def _derivative_of_pylops(op: Any) -> OneRank | None:
         return None
     if np.dtype(op.dtype).kind not in "fc":
         return None
-    from collops.operators.derivatives import FirstDerivative, Laplacian, SecondDerivative
+    from collops.operators.derivatives.operators import FirstDerivative, Laplacian, SecondDerivative
 
     dims, common = tuple(map(int, op.dims)), {"comm": alone(), "dtype": op.dtype}
     if type(op) is pylops.FirstDerivative:

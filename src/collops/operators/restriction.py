@@ -13,11 +13,10 @@ from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, along_axis, as_layout
+from collops.operators.dims import Dims, along_axis, placed
 from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
 
 
@@ -73,8 +72,7 @@ class Restriction(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        model = as_layout(dims, comm)
+        model, comm = placed(dims, comm)
         self.axis = axis = normal_axis(axis, model.ndim)
         indices = _checked(iava, model.shape[axis])
         self.repeated = len(np.unique(indices)) < len(indices)

@@ -10,12 +10,11 @@ import numpy as np
 from collops.array import Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
 
 
@@ -104,8 +103,7 @@ class FirstDerivative(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
         band = first_derivative(layout.shape[axis], sampling, kind, edge, order)
         super().__init__(layout, [(axis, band)], comm, dtype)
@@ -158,8 +156,7 @@ class SecondDerivative(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
         band = second_derivative(layout.shape[axis], sampling, kind, edge)
         super().__init__(layout, [(axis, band)], comm, dtype)
@@ -212,8 +209,7 @@ class Gradient(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         steps = np.atleast_1d(sampling).tolist()
         steps = steps * layout.ndim if len(steps) == 1 else steps
         if len(steps) != layout.ndim:
@@ -294,8 +290,7 @@ class Laplacian(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         numbers = [normal_axis(axis, layout.ndim) for axis in axes]
         if not 0 < len(numbers) == len(weights) == len(sampling) or len(set(numbers)) != len(numbers):
             raise InputError(

@@ -10,9 +10,8 @@ import numpy as np
 
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform
 
@@ -118,8 +117,7 @@ class FFTND(Fourier):
         comm: Communicator | None = None,
         range_layout: RangeLayout = None,
     ) -> None:
-        comm = communicator_or_world(comm)
-        domain = as_layout(dims, comm)
+        domain, comm = placed(dims, comm)
         kind = np.dtype(dtype)
         if norm not in _NORMS:
             raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
