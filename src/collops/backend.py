@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 
 __all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "repeatable"]
 
@@ -241,7 +241,7 @@ def _recognise(array: Any) -> Engine:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
-    raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")
+    raise UnsupportedTypeError(f"{type_name(array)} is no array of numpy, cupy or jax")
 
 
 def repeatable() -> bool:

@@ -214,6 +214,11 @@ class TransportError(CommunicationError):
     """
 
 
+def type_name(value: Any) -> str:
+    """Return the full name of a value's class, for the message of an error."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
 ARGUMENT_ERRORS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, MemoryError)
 """Errors that invalid arguments can raise on a single rank. They are caught only to be passed to
 :meth:`collops.comm.Communicator.check`, which raises them on all ranks."""

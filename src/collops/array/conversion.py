@@ -16,7 +16,7 @@ from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -98,7 +98,7 @@ def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) 
     if layout is None:
         return Layout.split(shape, comm.size)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"expected a layout, not {type(layout).__module__}.{type(layout).__qualname__}")
+        raise LayoutError(f"expected a layout, not {type_name(layout)}")
     if layout.shape != tuple(shape):
         raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
     if layout.ranks != comm.size:

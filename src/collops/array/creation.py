@@ -18,7 +18,7 @@ from collops.array.stacked import StackedArray
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -287,6 +287,6 @@ def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
     if isinstance(x, StackedArray):
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):
-        raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
+        raise UnsupportedTypeError(f"expected a distributed array, not {type_name(x)}")
     kind = x.dtype if dtype is None else as_dtype(dtype)
     return x._like(getattr(x.engine.xp, name)(x.local_array.shape, *value, x.engine.dtype(kind)))

@@ -13,7 +13,7 @@ from collops.array import DistributedArray, Layout, StackedArray, StackedLayout,
 from collops.array.dtypes import as_dtype, combined, real_of
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ class LinearOperator:
         checked_communicator(comm)
         for layout in (domain, range):
             if not isinstance(layout, Layout | StackedLayout):
-                raise LayoutError(
-                    f"an operator needs layouts, not {type(layout).__module__}.{type(layout).__qualname__}"
-                )
+                raise LayoutError(f"an operator needs layouts, not {type_name(layout)}")
         if not domain.ranks == range.ranks == comm.size:
             raise LayoutError(
                 f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} "
@@ -175,7 +173,7 @@ class LinearOperator:
     def _raise_misfit(self, array: Any, layout: AnyLayout, role: str) -> NoReturn:
         if not isinstance(array, DistributedArray | StackedArray):
             raise UnsupportedTypeError(
-                f"{type(self).__name__}.{role} of collops, not {type(array).__module__}.{type(array).__qualname__}; "
+                f"{type(self).__name__}.{role} of collops, not {type_name(array)}; "
                 "make one with collops.from_global or collops.from_local"
             )
         # Layouts are interned: equal ones are one object.
@@ -525,7 +523,7 @@ def check_operators(*operators: Any) -> None:
     for op in operators:
         if not isinstance(op, LinearOperator):
             raise UnsupportedTypeError(
-                f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}; "
+                f"expected a distributed operator, not {type_name(op)}; "
                 "collops.operators.VStack, HStack or BlockDiag makes one of local operators"
             )
         if op.comm is not operators[0].comm:

@@ -8,7 +8,7 @@ import numpy as np
 
 from collops.array import Layout, StackedLayout, dots, random
 from collops.array.dtypes import is_half
-from collops.errors import CollopsError, UnsupportedTypeError
+from collops.errors import CollopsError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
@@ -61,9 +61,7 @@ def dottest(
     True
     """
     if not isinstance(getattr(op, "domain", None), Layout | StackedLayout):
-        raise UnsupportedTypeError(
-            f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}"
-        )
+        raise UnsupportedTypeError(f"expected a distributed operator, not {type_name(op)}")
     dtype = op.dtype if op.dtype.kind in "fcV" else np.dtype(np.float64)
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)

@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import LinearOperator
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
@@ -110,7 +110,7 @@ def lift_local(op: Any) -> LocalOperator:
         if callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None)):
             return LiftedOperator(op)
     raise UnsupportedTypeError(
-        f"{type(op).__module__}.{type(op).__qualname__} is not a local operator: it needs shape, dtype, matvec and "
+        f"{type_name(op)} is not a local operator: it needs shape, dtype, matvec and "
         "rmatvec (PyLops, SciPy), or forward_local and adjoint_local"
     )
 

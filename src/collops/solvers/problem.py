@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.comm import Communicator
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.state import scratch_array
@@ -30,7 +30,7 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
     """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
     if not isinstance(operator, LinearOperator):
         raise UnsupportedTypeError(
-            f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "
+            f"a solver needs a distributed operator, not {type_name(operator)}; "
             "collops.operators.VStack or BlockDiag makes one of local operators"
         )
     check_array("y", data, operator.range)
@@ -52,7 +52,7 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         return
     if not isinstance(array, DistributedArray | StackedArray):
         raise UnsupportedTypeError(
-            f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
+            f"{name} must be a distributed array, not {type_name(array)}; "
             "collops.from_global or collops.from_local makes one"
         )
     if array.layout is not layout:

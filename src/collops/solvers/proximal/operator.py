@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import axpby, dots
 from collops.array.operands import check_alike
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.operators.base import new_array
 from collops.solvers.problem import check_number
 
@@ -271,7 +271,7 @@ def check_function(name: str, function: Any) -> None:
     """Raise UnsupportedTypeError unless a function is a proximal operator."""
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
-            f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
+            f"{name} must be a proximal operator, not {type_name(function)}; "
             "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
         )
 
@@ -311,8 +311,6 @@ def total(x: Any, parts: Any) -> Any:
 
 def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:
     if not hasattr(x, "leaves"):
-        raise UnsupportedTypeError(
-            f"{type(operator).__name__} is of distributed arrays, not of {type(x).__module__}.{type(x).__qualname__}"
-        )
+        raise UnsupportedTypeError(f"{type(operator).__name__} is of distributed arrays, not of {type_name(x)}")
     if out is not None:
         check_alike(x, out)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
@@ -128,7 +128,7 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     for name, function in functions.items():
         check_function(name, function)
     if not hasattr(x0, "leaves"):
-        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
+        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type_name(x0)}")
     check_count("niter", niter)
     dtype = np.result_type(x0.dtype, np.float64) if x0.dtype.kind in "biu" else x0.dtype
     if any(np.dtype(getattr(other, "dtype", bool)).kind == "c" for other in others):
