@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -262,3 +263,17 @@ def repeatable() -> bool:
     if text not in ("", "0", "1"):
         raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")
     return text == "1"
+
+
+@cache
+def _cuda_module(path: Path, *options: str) -> Any:
+    return engine("cupy").xp.RawModule(code=path.read_text(encoding="utf-8"), options=("-std=c++17", *options))
+
+
+@cache
+def cuda_kernel(beside: str, source: str, name: str, *options: str) -> Any:
+    """Return the CUDA kernel `name` of a file in the folder of `beside`, to be called with grid, block and arguments.
+
+    The file is compiled once with these `options` besides ``-std=c++17``.
+    """
+    return _cuda_module(Path(beside).with_name(source), *options).get_function(name)

@@ -28,11 +28,7 @@ __all__ = [
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
     """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
-    if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(
-            f"a solver needs a distributed operator, not {type_name(operator)}; "
-            "collops.operators.VStack or BlockDiag makes one of local operators"
-        )
+    check_operator("A", operator)
     check_array("y", data, operator.range)
     check_array("x0", x0, operator.domain, optional=True)
     if x0 is not None and x0.engine is not data.engine:
@@ -43,7 +39,10 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
 def check_operator(name: str, operator: Any) -> None:
     """Raise UnsupportedTypeError unless an argument is a distributed operator."""
     if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
+        raise UnsupportedTypeError(
+            f"{name} must be a distributed operator, not {type_name(operator)}; "
+            "collops.operators.VStack or BlockDiag makes one of local operators"
+        )
 
 
 def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
