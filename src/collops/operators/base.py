@@ -19,7 +19,7 @@ from collops.operators.dottest import dottest
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array", "product"]
+__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 
@@ -478,10 +478,12 @@ class Conjugate(LinearOperator):
 
 
 class Flat(LinearOperator):
-    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages."""
+    """An operator on its arrays seen in other layouts, such as vectors that can be stacked; see :func:`reinterpret`."""
 
-    def __init__(self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> None:
-        super().__init__(domain, range, operator.dtype, operator.comm)
+    def __init__(
+        self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
+    ) -> None:
+        super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
         self._inherit([operator])
         if operator._add_forward is not None:
@@ -495,15 +497,15 @@ class Flat(LinearOperator):
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
 
-    @staticmethod
-    def _apply(function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
-        target = None if out is None or not out.engine.mutable else _seen_in(out, wanted)
-        result = function(_seen_in(x, given), target)
-        return out if target is not None and result is target else _seen_in(result, flat)
+    def _apply(self, function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
+        comm = self.operator.comm
+        target = None if out is None or not out.engine.mutable else reinterpret(out, wanted, comm)
+        result = function(reinterpret(x, given, comm), target)
+        return out if target is not None and result is target else reinterpret(result, flat, self.comm)
 
     @staticmethod
     def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
-        return lambda source, target: add(_seen_in(source, given), _seen_in(target, wanted))
+        return lambda source, target: add(reinterpret(source, given), reinterpret(target, wanted))
 
 
 def _conjugate(x: Any, out: Any) -> Any:
@@ -612,10 +614,14 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
     return layout if layout.ndim == 1 else layout.reshape(layout.size)
 
 
-def _seen_in(array: Any, layout: AnyLayout) -> Any:
-    """Return an array in a layout that differs from its own only in shape; contiguous memory is shared."""
-    if array.layout is layout:
+def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+    """Return the same memory as an array in another layout with as many elements on each rank. No message.
+
+    `comm` may order the ranks differently; by default it is the communicator of `array`. Contiguous memory is shared.
+    """
+    ranks: Communicator = array.comm if comm is None else comm
+    if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([_seen_in(part, wanted) for part, wanted in zip(array.arrays, layout.layouts, strict=True)])
-    return DistributedArray(layout, array.comm, array.local_array.reshape(layout.local_shape(array.comm.rank)))
+        return StackedArray([reinterpret(part, one, ranks) for part, one in zip(array.arrays, layout, strict=True)])
+    return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
