@@ -14,14 +14,9 @@ __all__ = ["check_memory"]
 
 
 def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
-    """Raise if some rank's part of an array is larger than the total memory of this rank.
+    """Raise InputError if some rank's part of an array is larger than the memory of this machine or rank's device.
 
     Sends no message: on equal machines all ranks raise. Free memory is not checked.
-
-    Raises
-    ------
-    InputError
-        If a part has more bytes than the memory of this machine, or of this rank's device.
     """
     memory = memory_of(engine)
     if layout.size * dtype.itemsize <= memory:

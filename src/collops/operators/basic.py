@@ -48,8 +48,7 @@ class Diagonal(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Diagonal
-    >>> Diagonal(np.arange(3.0)).forward(collops.ones(3)).gather()
+    >>> collops.Diagonal(np.arange(3.0)).forward(collops.ones(3)).gather()
     array([0., 1., 2.])
     """
 
@@ -120,8 +119,7 @@ class Identity(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Identity
-    >>> Identity(3, 5).forward(collops.ones(5)).gather()
+    >>> collops.Identity(3, 5).forward(collops.ones(5)).gather()
     array([1., 1., 1.])
     """
 

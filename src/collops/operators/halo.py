@@ -53,8 +53,7 @@ class Halo(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Halo
-    >>> H = Halo((4,), halo=1)
+    >>> H = collops.Halo((4,), halo=1)
     >>> H.forward(collops.ones((4,))).gather()
     array([0., 1., 1., 1., 1., 0.])
     """

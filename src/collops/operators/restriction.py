@@ -57,8 +57,7 @@ class Restriction(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Restriction
-    >>> Restriction(5, [0, 3]).range.shape
+    >>> collops.Restriction(5, [0, 3]).range.shape
     (2,)
     """
 

@@ -194,8 +194,8 @@ class VStack(_LocalStack):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import VStack
-    >>> VStack([np.ones((3, 2)), np.eye(2)]).shape
+    >>> import collops
+    >>> collops.VStack([np.ones((3, 2)), np.eye(2)]).shape
     (5, 2)
     """
 
@@ -214,8 +214,8 @@ class HStack(_LocalStack):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import HStack
-    >>> HStack([np.ones((2, 3)), np.eye(2)]).shape
+    >>> import collops
+    >>> collops.HStack([np.ones((2, 3)), np.eye(2)]).shape
     (2, 5)
     """
 

@@ -137,11 +137,6 @@ def shrink(
 
     `threshold` is a number or 0-d array, and the lower bound of `CLIP`, whose upper bound is `upper`. The real array
     `weights` multiplies the threshold of each value. `out` is memory for the result; it may be `x` or `y`.
-
-    Raises
-    ------
-    LayoutError, UnsupportedTypeError
-        If layouts or engines differ, or complex values are to be clipped.
     """
     for other in (y, weights, out):
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):

@@ -85,9 +85,8 @@ class FirstDerivative(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import FirstDerivative
     >>> x = collops.from_global(np.arange(5.0) ** 2)
-    >>> FirstDerivative(5).forward(x).gather()
+    >>> collops.FirstDerivative(5).forward(x).gather()
     array([0., 2., 4., 6., 0.])
     """
 
@@ -139,9 +138,8 @@ class SecondDerivative(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import SecondDerivative
     >>> x = collops.from_global(np.arange(5.0) ** 2)
-    >>> SecondDerivative(5, edge=True).forward(x).gather()
+    >>> collops.SecondDerivative(5, edge=True).forward(x).gather()
     array([2., 2., 2., 2., 2.])
     """
 
@@ -191,9 +189,8 @@ class Gradient(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Gradient
     >>> i, j = np.ogrid[:3, :3]
-    >>> for part in Gradient((3, 3), kind="forward").forward(collops.from_global(i + 10.0 * j)):
+    >>> for part in collops.Gradient((3, 3), kind="forward").forward(collops.from_global(i + 10.0 * j)):
     ...     print(part.gather()[0])
     [1. 1. 1.]
     [10. 10.  0.]
@@ -270,9 +267,8 @@ class Laplacian(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Laplacian
     >>> i, j = np.ogrid[:3, :3]
-    >>> Laplacian((3, 3)).forward(collops.from_global(i**2.0 + j**2.0)).gather()
+    >>> collops.Laplacian((3, 3)).forward(collops.from_global(i**2.0 + j**2.0)).gather()
     array([[0., 2., 0.],
            [2., 4., 2.],
            [0., 2., 0.]])

@@ -94,8 +94,7 @@ class FFTND(Fourier):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFTND
-    >>> op = FFTND((4, 6, 8), real=True, dtype="float64")
+    >>> op = collops.FFTND((4, 6, 8), real=True, dtype="float64")
     >>> op.dimsd
     (4, 6, 5)
     >>> op.adjoint(op.forward(collops.ones((4, 6, 8)))).gather()[0, 0, :2].round(6)
@@ -191,8 +190,7 @@ class FFT(FFTND):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFT
-    >>> op = FFT((3, 8), sampling=0.004, real=True)
+    >>> op = collops.FFT((3, 8), sampling=0.004, real=True)
     >>> op.f
     array([  0.  ,  31.25,  62.5 ,  93.75, 125.  ])
     """
@@ -248,8 +246,7 @@ class FFT2D(FFTND):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFT2D
-    >>> FFT2D((5, 6), real=True).dimsd
+    >>> collops.FFT2D((5, 6), real=True).dimsd
     (5, 4)
     """
 

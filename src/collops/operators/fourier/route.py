@@ -38,12 +38,7 @@ def find_route(
     Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
     each message. `extents` are the axes to transform, in the order of those that are whole, and their extents
     afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by default that
-    in which the last transform leaves it.
-
-    Raises
-    ------
-    LayoutError
-        If `target` has another shape or number of ranks than the result.
+    in which the last transform leaves it; LayoutError is raised if it has another shape or number of ranks.
     """
     shape = alike(domain, extents).shape
     if target is not None and (target.shape != shape or target.ranks != domain.ranks):

@@ -86,8 +86,7 @@ class MatrixMult(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import MatrixMult
-    >>> A = MatrixMult(collops.from_global(np.eye(4, 3)), 2)
+    >>> A = collops.MatrixMult(collops.from_global(np.eye(4, 3)), 2)
     >>> A.forward(collops.ones(A.domain)).gather()[:, 0]
     array([1., 1., 1., 0.])
     """

@@ -101,13 +101,7 @@ class Splitting(Method):
 
 
 class StepSizes:
-    """Positive step sizes or weights: one number, or one for each of `niter` iterations, which the host reads.
-
-    Raises
-    ------
-    InputError
-        If one is not positive, or there are too few.
-    """
+    """Positive step sizes or weights: one number, or one for each of `niter` iterations, which the host reads."""
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
