@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
+from collops.array import plot
 from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import extended_array
@@ -20,8 +21,6 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from matplotlib.axes import Axes
 
     from collops.comm import Communicator
 
@@ -334,8 +333,4 @@ class DistributedArray(BaseArray):
         values = moved(self.local_array, layout, target, comm)
         return values if root in (None, comm.rank) else None
 
-    def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
-        """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""
-        from collops.array.plot import plot
-
-        return plot(self, ax, **options)
+    plot = plot.plot

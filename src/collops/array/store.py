@@ -38,11 +38,7 @@ _CHUNK_BYTES = 64 << 20
 
 
 def save(
-    path: str | PathLike[str],
-    arrays: _Saved,
-    *,
-    overwrite: bool = False,
-    attributes: Mapping[str, Any] | None = None,
+    path: str | PathLike[str], arrays: _Saved, *, overwrite: bool = False, attributes: Mapping[str, Any] | None = None
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
@@ -183,7 +179,7 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
         name=name or None,
         shape=layout.shape,
         chunks=_chunks(layout, arrays.dtype.itemsize),
-        dtype=_stored(arrays.dtype),
+        dtype=np.uint16 if arrays.dtype.name == "bfloat16" else arrays.dtype,  # Zarr has no bfloat16: its bits
         compressors=[Crc32cCodec()] if durable else "auto",
         # Without directories for chunks, each of which would need an fsync.
         chunk_key_encoding={"name": "default", "separator": "."} if durable else None,
@@ -254,8 +250,3 @@ def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
     count = -(-extent // chunk)
     ends = [min(extent, chunk * (count * (part + 1) // parts)) for part in range(parts)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in the file. Zarr has no bfloat16, so its bits are stored as integers."""
-    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype

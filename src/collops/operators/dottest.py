@@ -67,7 +67,8 @@ def dottest(
         dtype = np.result_type(dtype, np.complex64)
     if rtol is None:
         # A wrong adjoint of n elements is off by about one part in the root of n.
-        rtol = (8 if is_half(dtype) else 1000) * _rounding_error(dtype)
+        rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
+        rtol = (8 if is_half(dtype) else 1000) * rounding
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)
     v = random(op.range, comm=op.comm, dtype=dtype, engine=engine, seed=seed + 1)
     forward, adjoint = op.forward(u), op.adjoint(v)
@@ -82,9 +83,3 @@ def dottest(
             f"difference {abs(left - right):.3g}, allowed {rtol * scale:.3g}"
         )
     return passed
-
-
-def _rounding_error(dtype: np.dtype) -> float:
-    if dtype.kind == "V":  # bfloat16: eight significant bits
-        return 2.0**-8
-    return float(np.finfo(dtype).eps)

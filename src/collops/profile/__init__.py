@@ -19,16 +19,7 @@ from __future__ import annotations
 from collops.profile import messages
 from collops.profile.marks import benchmark, mark
 from collops.profile.messages import Message, MessageCounts, count_messages
-from collops.profile.recording import (
-    Recording,
-    disable,
-    enable,
-    enabled,
-    record,
-    report,
-    to_chrome_trace,
-    to_json,
-)
+from collops.profile.recording import Recording, disable, enable, enabled, record, report, to_chrome_trace, to_json
 from collops.profile.report import Report, Row
 from collops.profile.settings import report_on, start
 

@@ -86,7 +86,9 @@ class PowerIteration(Method):
             numbers = engine.put(numbers, place, number)
         state.numbers = numbers
         scale = _inverse_root(xp, square)
-        state.x = axpby(Finite((1.0, scale)), state.image, _where_not_finite(xp, scale), state.x, out=state.x)
+        # Where the scale is not finite the vector stays as it is.
+        kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
+        state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
         return state
 
     def report(self, state: PowerState) -> Any:
@@ -178,8 +180,3 @@ def power_iteration(
 def _inverse_root(xp: Any, square: Any) -> Any:
     """Return ``1 / sqrt(square)``, and 0 of a vector that vanished."""
     return divide(1.0, xp.sqrt(square))
-
-
-def _where_not_finite(xp: Any, scale: Any) -> Any:
-    """Return the factor of a vector that is to stay as it is if `scale` is not finite, and to vanish otherwise."""
-    return xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]

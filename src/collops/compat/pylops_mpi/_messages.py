@@ -79,12 +79,7 @@ def mpi_bcast(base_comm: Any, send_buf: Any, root: int = 0, engine: str | None =
 
 
 def mpi_send(
-    base_comm: Any,
-    send_buf: Any,
-    dest: int,
-    count: int | None = None,
-    tag: int = 0,
-    engine: str | None = "numpy",
+    base_comm: Any, send_buf: Any, dest: int, count: int | None = None, tag: int = 0, engine: str | None = "numpy"
 ) -> None:
     """Send the first `count` elements of `send_buf`, by default all, to `dest`, which may be ``MPI.PROC_NULL``."""
     _exchange(base_comm, send_buf.reshape(-1)[:count], dest, tag, None, 0, 0)

@@ -101,13 +101,13 @@ class FromFunctions(LinearOperator):
         self._matvec, self._rmatvec, self.capturable = matvec, rmatvec, capturable
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return _filled(to_layout(self._matvec(x), self.range), x, out)
+        return filled(to_layout(self._matvec(x), self.range), x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return _filled(to_layout(self._rmatvec(y), self.domain), y, out)
+        return filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
-def _filled(result: Any, given: Any, out: Any) -> Any:
+def filled(result: Any, given: Any, out: Any) -> Any:
     """Return a result that shares no memory with the input, in `out` if that is given."""
     if out is None:
         shared = {id(leaf.local_array) for leaf in given.leaves}

@@ -59,7 +59,7 @@ def find_route(
         for axis in now:
             larger = max(after.shape[axis], extents[axis])
             after = alike(after, {axis: extents[axis]})
-            work += _largest_part(after) * larger / max(1, after.shape[axis])
+            work += math.prod(map(max, after.sizes)) * larger / max(1, after.shape[axis])
         stages = [Stage(layout, now)] if now else []
         rest = tuple(axis for axis in remaining if axis not in now)
         if not rest:
@@ -109,10 +109,6 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
     if len(grid_axes) > 1 and math.prod(len(layout.sizes[a]) for a in layout.split_axes) == layout.ranks:
         for axis in axes:
             yield Layout.split(layout.shape, layout.ranks, axis, mask=layout.mask)
-
-
-def _largest_part(layout: Layout) -> int:
-    return math.prod(max(blocks) for blocks in layout.sizes)
 
 
 def _cost_of_move(source: Layout, target: Layout) -> float:
