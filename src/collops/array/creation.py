@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -12,16 +13,17 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
-from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
-from collops.backend import Engine
+from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
-from collops.errors import LayoutError, UnsupportedTypeError, type_name
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+
+__all__ = ["check_memory"]
 
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
@@ -239,6 +241,22 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     if chosen is NotImplemented:
         raise UnsupportedTypeError("x and y of where must be distributed arrays or numbers")
     return chosen
+
+
+def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
+    """Raise InputError if some rank's part of an array is larger than the memory of this machine or rank's device.
+
+    Sends no message: on equal machines all ranks raise. Free memory is not checked.
+    """
+    memory = memory_of(engine)
+    if layout.size * dtype.itemsize <= memory:
+        return
+    largest = math.prod(map(max, layout.sizes)) * dtype.itemsize
+    if largest > memory:
+        raise InputError(
+            f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
+            f"which has {memory / 2**30:.4g} GiB of memory: use a smaller shape, or split it over more ranks"
+        )
 
 
 def _check_number(value: Any) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from collops.array.creation import check_memory
 from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
-from collops.array.memory import check_memory
 from collops.backend import engine, engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
