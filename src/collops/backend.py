@@ -18,7 +18,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError, type_name
 
-__all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "repeatable"]
+__all__ = ["Engine", "engine", "engine_of"]
 
 
 class Engine:
@@ -184,28 +184,13 @@ def engine(name: str | None = None) -> Engine:
 
 
 def register_engine(name: str, make: Callable[[], Engine]) -> None:
-    """Register a function that makes the engine `name` at its first use.
-
-    For engines whose class is defined in a package that imports this module.
-
-    Examples
-    --------
-    >>> from collops.backend import Engine, register_engine
-    >>> register_engine("numpy", lambda: Engine("numpy", None, "host"))  # no effect: it exists already
-    """
+    """Register a function that makes an engine at its first use; its class is in a package that imports this module."""
     _makers[name] = make
 
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return the total memory of the machine, or of the rank's device, in bytes.
-
-    Examples
-    --------
-    >>> from collops.backend import engine, memory_of
-    >>> memory_of(engine("numpy")) > 1e6
-    True
-    """
+    """Return the total memory of the machine, or of the rank's device, in bytes."""
     if chosen.name == "cupy":
         return chosen.xp.cuda.Device().mem_info[1]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -246,19 +231,7 @@ def _recognise(array: Any) -> Engine:
 
 
 def repeatable() -> bool:
-    """Return whether the environment's ``COLLOPS_DETERMINISTIC`` requires bitwise reproducible results.
-
-    Raises
-    ------
-    InputError
-        If it is neither 0 nor 1.
-
-    Examples
-    --------
-    >>> from collops.backend import repeatable
-    >>> isinstance(repeatable(), bool)
-    True
-    """
+    """Return whether the environment's ``COLLOPS_DETERMINISTIC``, 0 or 1, asks for the same bits in every run."""
     text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
     if text not in ("", "0", "1"):
         raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")

@@ -8,7 +8,7 @@ from collops.array.fused import axpby, divide, dots, shared, square_of_sum, upda
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout, StackedLayout
-from collops.array.regions import Transfers, transfers
+from collops.array.regions import transfers
 from collops.array.stacked import StackedArray
 from collops.array.store import save
 from collops.backend import Engine, register_engine
@@ -20,7 +20,6 @@ __all__ = [
     "Layout",
     "StackedArray",
     "StackedLayout",
-    "Transfers",
     "axpby",
     "divide",
     "dots",

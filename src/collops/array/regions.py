@@ -32,13 +32,6 @@ class Transfers(NamedTuple):
         *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
     travels : bool
         Whether any rank needs anything from another.
-
-    Examples
-    --------
-    >>> from collops.array import Layout, Transfers, transfers
-    >>> moves = transfers(Layout.split(4, 2), 0, lambda rank: [((0, 1),)])  # both ranks want the first element
-    >>> isinstance(moves, Transfers), moves.travels
-    (True, True)
     """
 
     sends: list[tuple[int, int, Box]]

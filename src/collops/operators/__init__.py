@@ -5,12 +5,8 @@ Each line exports one name; adding an operator takes its file and a line here.
 
 from types import ModuleType as _Module
 
-from collops.operators.base import Adjoint as Adjoint
 from collops.operators.base import Buffers as Buffers
-from collops.operators.base import Combination as Combination
-from collops.operators.base import Conjugate as Conjugate
 from collops.operators.base import LinearOperator as LinearOperator
-from collops.operators.base import Product as Product
 from collops.operators.basic import Diagonal as Diagonal
 from collops.operators.basic import Identity as Identity
 from collops.operators.basic import Sum as Sum

@@ -65,7 +65,7 @@ class LinearOperator:
     --------
     >>> import collops
     >>> D = collops.FirstDerivative(5)
-    >>> isinstance(D, collops.LinearOperator), (D.H @ D).shape, D.dottest()
+    >>> isinstance(D, collops.LinearOperator), (D.H @ D + 2 * collops.Identity(5)).shape, D.dottest()
     (True, (5, 5), True)
     """
 
@@ -303,21 +303,7 @@ def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
 
 
 class Combination(LinearOperator):
-    """A sum of operators times coefficients, given as pairs of scalar and operator.
-
-    Raises
-    ------
-    LayoutError
-        If domains, ranges or communicators differ.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = 2 * collops.Identity(3) + collops.Diagonal(np.arange(3.0))
-    >>> type(A).__name__, (A @ collops.ones(3)).gather()
-    ('Combination', array([2., 3., 4.]))
-    """
+    """A sum of operators times coefficients, given as pairs of scalar and operator."""
 
     def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
         self.terms = tuple(terms)
@@ -373,20 +359,7 @@ class Combination(LinearOperator):
 
 
 class Product(LinearOperator):
-    """A sequence of operators, applied from right to left.
-
-    Raises
-    ------
-    LayoutError
-        If the domain of one is not the range of the next, or communicators differ.
-
-    Examples
-    --------
-    >>> import collops
-    >>> D = collops.FirstDerivative(5)
-    >>> type(D.H @ D).__name__
-    'Product'
-    """
+    """A sequence of operators, applied from right to left."""
 
     def __init__(self, factors: Sequence[LinearOperator]) -> None:
         self.factors = tuple(factors)
@@ -421,16 +394,7 @@ class Product(LinearOperator):
 
 
 class Adjoint(LinearOperator):
-    """The adjoint of any operator.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = collops.VStack([np.eye(3)[:2]])
-    >>> type(A.H).__name__, A.H.shape
-    ('Adjoint', (3, 2))
-    """
+    """The adjoint of any operator."""
 
     def __init__(self, operator: LinearOperator) -> None:
         check_operators(operator)
@@ -446,16 +410,7 @@ class Adjoint(LinearOperator):
 
 
 class Conjugate(LinearOperator):
-    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = collops.Diagonal(np.array([1j, 2.0]), dtype=complex).conj()
-    >>> (A @ collops.ones(2)).gather()
-    array([0.-1.j, 2.-0.j])
-    """
+    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`."""
 
     def __init__(self, operator: LinearOperator) -> None:
         check_operators(operator)

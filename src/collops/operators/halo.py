@@ -26,10 +26,8 @@ class Halo(LinearOperator):
     halo : int or sequence of int
         Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A halo
         may be wider than a neighbour's block.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Element type.
+    comm, dtype
+        As for :class:`Identity`.
 
     Attributes
     ----------

@@ -39,10 +39,8 @@ class Restriction(LinearOperator):
         The axis that is restricted.
     rebalance : bool, optional
         Whether the data are split evenly wherever the samples come from.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+    comm, dtype
+        As for :class:`Identity`.
 
     Attributes
     ----------

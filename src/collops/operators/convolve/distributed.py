@@ -39,10 +39,8 @@ class NonStationaryConvolve1D(LinearOperator):
         The samples along `axis` where they are, regularly spaced.
     axis : int, optional
         The axis of the convolution.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+    comm, dtype
+        As for :class:`Identity`.
 
     Raises
     ------
