@@ -38,7 +38,7 @@ hypothesis.settings.load_profile("ranks")
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-JAX_ON_ALL_RANKS = "tests/jax/test_primitives.py::test_primitive["
+JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[", "tests/jax/test_devices.py::")
 
 
 class Agreement:
@@ -134,6 +134,13 @@ def pytest_collection_modifyitems(config, items) -> None:
 def comm():
     """The world: all ranks that run this suite."""
     return collops.world()
+
+
+@pytest.fixture
+def one_host(comm):
+    """Skip tests of memory that only ranks of one host share; `tests/robust/two_hosts.py` has those of several."""
+    if comm.local_size != comm.size:
+        pytest.skip("needs ranks of one host")
 
 
 @pytest.fixture

@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 # Launchers lose output of ranks that are ended. What each rank writes goes to files, and the program keeps its lines.
+# Processes of two hosts may have the same number.
 _TO_FILES = """
 import os, sys
 for number, name in ((1, "out"), (2, "err")):
-    opened = os.open(os.path.join(sys.argv[1], f"{os.getpid()}.{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    path = os.path.join(sys.argv[1], f"{os.uname().nodename}.{os.getpid()}.{name}")
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(opened, number)
 exec(sys.argv[2])
 """
@@ -31,9 +34,15 @@ def mpiexec() -> str:
 
 
 def run_ranks(
-    ranks: int, program: str, environment: dict[str, str], seconds: float = 200.0
+    ranks: int,
+    program: str,
+    environment: Mapping[str, str],
+    seconds: float = 200.0,
+    launcher: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python program on `ranks` ranks; fail if it takes longer than `seconds`.
+
+    `launcher` is the command that starts them, by default :func:`mpiexec` alone.
 
     Returns
     -------
@@ -42,7 +51,7 @@ def run_ranks(
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [mpiexec(), "-n", str(ranks), sys.executable, "-c", _TO_FILES, folder, program],
+            [*(launcher or [mpiexec()]), "-n", str(ranks), sys.executable, "-c", _TO_FILES, folder, program],
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,

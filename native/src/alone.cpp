@@ -15,11 +15,6 @@ Failure copy(const void* in, void* out, std::int64_t bytes) {
   return {};
 }
 
-int width_of(Type type) {
-  constexpr int widths[kTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
-  return widths[static_cast<int>(type)];
-}
-
 class SingleRankTransport final : public Transport {
  public:
   SingleRankTransport() : Transport(0, 1) {}

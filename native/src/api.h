@@ -8,7 +8,7 @@
 
 // The version of these functions, of their enumerations and of the handlers. Increase it with every change to them, here and in
 // src/collops/jax/native.py, which raises an error for any other version.
-constexpr int kInterface = 5;
+constexpr int kInterface = 6;
 COLLOPS_API int collops_interface();
 
 // Adds the transport of a single rank. Returns its number.
@@ -28,11 +28,13 @@ COLLOPS_API std::int64_t collops_add_mpi(std::int64_t communicator, int rank, in
 // to null or to a message, which stays until the next call of the function. They set nothing if a signal interrupts them.
 // Agree: called before data move; returns when all ranks are about to make this call.
 // Look: called every 10 ms while this rank waits; `calls` counts its collective calls, `looks` the earlier looks at this wait. With
-// kRefused looks it returns why a broken transport makes no call.
+// kRefused looks it returns why a broken transport makes no call, with kDiffer looks a failure of all ranks because of `note`. Else
+// `note`, unless it is empty, says which devices of this rank wait.
 constexpr int kRefused = -1;
+constexpr int kDiffer = -2;
 using Agree = void (*)(const char** failure, const char* call, std::size_t length);
 using Look = void (*)(const char** failure, const char* call, std::size_t length, std::int64_t calls, int looks,
-                      double seconds);
+                      double seconds, const char* note);
 
 // Lets Python watch the calls of a transport. `agree` may be null.
 COLLOPS_API void collops_watch(std::int64_t transport, Agree agree, Look look);
@@ -42,6 +44,12 @@ COLLOPS_API void collops_break(std::int64_t transport);
 
 // Returns how many collective calls of a transport this rank has begun.
 COLLOPS_API std::int64_t collops_calls(std::int64_t transport);
+
+// Adds the transport of host devices of this process and of all ranks of the transport `between`, which have `counts` of them;
+// `devices` are those of this process. Where `between` is not watched, a wait for another device fails after `timeout` seconds (0:
+// never).
+COLLOPS_API std::int64_t collops_add_devices(std::int64_t between, const int* devices, const std::int64_t* counts,
+                                             double timeout);
 
 // Sets the NCCL (or RCCL) library: addresses in the order of NcclFunctions (nccl.cpp).
 COLLOPS_API void collops_load_nccl(const std::int64_t* functions);

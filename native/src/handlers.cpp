@@ -69,19 +69,19 @@ ffi::Error outcome(const Failure& failure) {
 
 // Runs `call` with the transport, if that is usable, the dtype of `array` is supported, and the ranks agree on the call.
 template <class Call>
-ffi::Error on_transport(std::int64_t number, Text text, const Array& array, Call call, bool collective = true) {
+ffi::Error on_transport(Place at, std::int64_t number, Text text, const Array& array, Call call, bool collective = true) {
   Transport* transport = find_transport(number);
   if (transport == nullptr) {
     return ffi::Error::Internal("collops: this program was compiled in another process, with other communicators");
   }
   if (array.type == Type::None) return ffi::Error::InvalidArgument("collops: arrays of this dtype cannot be sent");
-  if (const Failure failure = transport->begin(text, collective); !failure.empty()) return outcome(failure);
+  if (const Failure failure = transport->begin(text, collective, at); !failure.empty()) return outcome(failure);
   return outcome(call(*transport));
 }
 
 ffi::Error allreduce(Place at, std::int64_t number, Text text, std::int64_t op, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.allreduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), at);
   });
 }
@@ -89,35 +89,35 @@ ffi::Error allreduce(Place at, std::int64_t number, Text text, std::int64_t op, 
 ffi::Error reduce(Place at, std::int64_t number, Text text, std::int64_t op, std::int64_t root, Arguments in,
                   Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.reduce(x.data, result(out, 0).data, x.count, x.type, static_cast<Op>(op), static_cast<int>(root), at);
   });
 }
 
 ffi::Error bcast(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.bcast(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
 ffi::Error allgather(Place at, std::int64_t number, Text text, Integers counts, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.allgather(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.width, at);
   });
 }
 
 ffi::Error gather(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.gather(x.data, result(out, 0).data, x.count, x.width, static_cast<int>(root), at);
   });
 }
 
 ffi::Error scatter(Place at, std::int64_t number, Text text, std::int64_t root, Arguments in, Results out) {
   const Array y = result(out, 0);
-  return on_transport(number, text, y, [&](Transport& t) {
+  return on_transport(at, number, text, y, [&](Transport& t) {
     return t.scatter(operand(in, 0).data, y.data, y.count, y.width, static_cast<int>(root), at);
   });
 }
@@ -125,7 +125,7 @@ ffi::Error scatter(Place at, std::int64_t number, Text text, std::int64_t root, 
 ffi::Error reduce_scatter(Place at, std::int64_t number, Text text, std::int64_t op, Integers counts, Arguments in,
                           Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.reduce_scatter(x.data, result(out, 0).data, {counts.begin(), counts.end()}, x.type, static_cast<Op>(op),
                             at);
   });
@@ -134,7 +134,7 @@ ffi::Error reduce_scatter(Place at, std::int64_t number, Text text, std::int64_t
 ffi::Error alltoall(Place at, std::int64_t number, Text text, Integers leaving, Integers arriving, Arguments in,
                     Results out) {
   const Array x = operand(in, 0);
-  return on_transport(number, text, x, [&](Transport& t) {
+  return on_transport(at, number, text, x, [&](Transport& t) {
     return t.alltoall(x.data, result(out, 0).data, {leaving.begin(), leaving.end()},
                       {arriving.begin(), arriving.end()}, x.width, at);
   });
@@ -156,12 +156,12 @@ ffi::Error exchange(Place at, std::int64_t number, Text text, Integers destinati
                         reinterpret_cast<void*>(status)});
   }
   const auto call = [&](Transport& t) { return t.exchange(sends, receives, at); };
-  return on_transport(number, text, Array{nullptr, 0, 1, worst}, call, /*collective=*/false);
+  return on_transport(at, number, text, Array{nullptr, 0, 1, worst}, call, /*collective=*/false);
 }
 
 ffi::Error barrier(Place at, std::int64_t number, Text text, Arguments, Results out) {
   const Array scratch = result(out, 0);
-  return on_transport(number, text, scratch, [&](Transport& t) { return t.barrier(scratch.data, at); });
+  return on_transport(at, number, text, scratch, [&](Transport& t) { return t.barrier(scratch.data, at); });
 }
 
 }  // namespace
@@ -185,7 +185,10 @@ ffi::Error barrier(Place at, std::int64_t number, Text text, Arguments, Results 
   COLLOPS_EXPORT collops_host_##NAME(XLA_FFI_CallFrame* frame) {                                       \
     static auto* handler =                                                                             \
         xla::ffi::Ffi::Bind()                                                                          \
-            BINDING.To([](auto... rest) { return collops::NAME(collops::Place{}, rest...); })          \
+            .Ctx<xla::ffi::DeviceOrdinal>()                                                            \
+            BINDING                                                                                    \
+            .To([](std::int32_t device,                                                                \
+                   auto... rest) { return collops::NAME(collops::Place{nullptr, device}, rest...); })  \
             .release();                                                                                \
     return handler->Call(frame);                                                                       \
   }                                                                                                    \

@@ -218,8 +218,7 @@ class MpiTransport final : public Transport {
 
   template <class Call>
   Failure in_pieces(const void* in, void* out, std::int64_t count, Type type, Call call) {
-    constexpr int widths[kTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
-    const std::int64_t width = widths[static_cast<int>(type)];
+    const std::int64_t width = width_of(type);
     std::int64_t done = 0;
     do {  // also for an empty array, since every rank takes part
       const int piece = static_cast<int>(std::min<std::int64_t>(kPiece, count - done));

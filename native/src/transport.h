@@ -1,4 +1,4 @@
-// The interface of the transports, which move arrays between ranks: MPI, NCCL, and a single rank.
+// The interface of the transports, which move arrays between ranks: MPI, NCCL, a single rank, and host devices of a process.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,12 @@ enum class Op : int { Sum, Prod, Min, Max, LAnd, LOr, LXor };
 constexpr int kTypes = static_cast<int>(Type::None);
 constexpr int kOps = 7;
 
+// Bytes of an element.
+inline int width_of(Type type) {
+  constexpr int widths[kTypes] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  return widths[static_cast<int>(type)];
+}
+
 // Empty on success, else the error message.
 using Failure = std::string;
 using Counts = std::vector<std::int64_t>;
@@ -31,7 +37,7 @@ struct Message {
   void* status = nullptr;  // MPI's status of a receive, to be filled; null: none
 };
 
-// Where a call runs: on a stream of a device; on the host if the stream is null.
+// Where a call runs: on a stream of a device; on the host if the stream is null. A process may have several host devices.
 struct Place {
   void* stream = nullptr;
   int device = 0;
@@ -58,9 +64,10 @@ class Transport {
   // Makes every later call fail. After a rank has given up a wait, its next call could be matched with another call of the other
   // ranks.
   void give_up() { broken_ = true; }
+  bool watched() const { return look_ != nullptr; }
   // Begins a call, which Python knows as `call`; a failure if the transport is broken or the ranks do not agree on the call.
-  Failure begin(std::string_view call, bool collective) {
-    if (look_ != nullptr) call_ = call;
+  virtual Failure begin(std::string_view call, bool collective, Place) {
+    if (watched()) call_ = call;
     if (broken_) return look(kRefused, 0.0);
     if (agree_ != nullptr) {
       const char* failure = kInterrupted;
@@ -69,6 +76,11 @@ class Transport {
     }
     if (collective) ++calls_;
     return {};
+  }
+
+  // Lets Python look after a wait before this rank begins the collective `call`; see Look.
+  Failure look_before(std::string_view call, int looks, double seconds, const std::string& note) {
+    return ask(call, calls_ + 1, looks, seconds, note.c_str());
   }
 
   virtual Failure allreduce(const void* in, void* out, std::int64_t count, Type type, Op op, Place at) = 0;
@@ -88,17 +100,19 @@ class Transport {
  protected:
   // Lets Python look after a wait of the current call, at which it has looked `looks` times and which has taken so many seconds. A
   // failure if the wait must end.
-  Failure look(int looks, double seconds) {
-    if (look_ == nullptr) return {};
+  Failure look(int looks, double seconds) { return ask(call_, calls_, looks, seconds, ""); }
+
+ private:
+  static constexpr const char* kInterrupted = "KeyboardInterrupt: ";
+
+  Failure ask(std::string_view call, std::int64_t calls, int looks, double seconds, const char* note) {
+    if (!watched()) return {};
     const char* failure = kInterrupted;
-    look_(&failure, call_.data(), call_.size(), calls_, looks, seconds);
+    look_(&failure, call.data(), call.size(), calls, looks, seconds, note);
     if (failure == nullptr) return {};
     give_up();
     return failure;
   }
-
- private:
-  static constexpr const char* kInterrupted = "KeyboardInterrupt: ";
 
   int rank_;
   int size_;

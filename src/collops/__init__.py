@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collops import errors, profile
+from collops import errors
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
-    from collops import apps, array, backend, comm, exchange, jax, operators, solvers
+    from collops import apps, array, backend, comm, exchange, jax, operators, profile, solvers
     from collops.array import (
         DistributedArray,
         IndexScatter,
@@ -108,7 +108,7 @@ _ROOMS = {
         *("linearized_admm", "primal_dual", "proximal_gradient"),
     ),
 }
-_PACKAGES = {"apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "operators", "solvers"}
+_PACKAGES = {"apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "operators", "profile", "solvers"}
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]
@@ -117,7 +117,9 @@ __all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]
 def __getattr__(name: str) -> Any:
     if name not in _HOME and name not in _PACKAGES:
         raise AttributeError(f"module 'collops' has no attribute {name!r}")
-    importlib.import_module("collops.array")  # registers the engine of JAX, whose arrays a communicator takes as well
+    if name != "profile":
+        # Registers the engine of JAX, whose arrays a communicator takes as well.
+        importlib.import_module("collops.array")
     try:
         home = importlib.import_module(_HOME.get(name, f"collops.{name}"))
     except ModuleNotFoundError as error:  # not the error of an attribute, which inspection of dir() expects

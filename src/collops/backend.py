@@ -11,14 +11,15 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
-__all__ = ["Engine", "engine", "engine_of", "memory_of", "register_engine", "repeatable"]
+__all__ = ["Engine", "engine", "engine_of"]
 
 
 class Engine:
@@ -184,30 +185,13 @@ def engine(name: str | None = None) -> Engine:
 
 
 def register_engine(name: str, make: Callable[[], Engine]) -> None:
-    """Register a function that makes the engine `name` at its first use.
-
-    For engines whose class is defined in a package that imports this module.
-
-    Examples
-    --------
-    >>> from collops.backend import Engine, register_engine
-    >>> register_engine("numpy", lambda: Engine("numpy", None, "host"))  # no effect: it exists already
-    """
+    """Register a function that makes an engine at its first use; its class is in a package that imports this module."""
     _makers[name] = make
 
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return the memory that this process may use, used or not, or that of the rank's device, in bytes.
-
-    On hosts it is the tightest of the limits of `collops.limits.memory_limit`.
-
-    Examples
-    --------
-    >>> from collops.backend import engine, memory_of
-    >>> memory_of(engine("numpy")) > 1e6
-    True
-    """
+    """Return the memory that this process may use, used or not, or that of the rank's device, in bytes."""
     if chosen.name == "cupy":
         return chosen.xp.cuda.Device().mem_info[1]
     return memory_limit()
@@ -244,24 +228,26 @@ def _recognise(array: Any) -> Engine:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
-    raise UnsupportedTypeError(f"{type(array).__module__}.{type(array).__qualname__} is no array of numpy, cupy or jax")
+    raise UnsupportedTypeError(f"{type_name(array)} is no array of numpy, cupy or jax")
 
 
 def repeatable() -> bool:
-    """Return whether the environment's ``COLLOPS_DETERMINISTIC`` requires bitwise reproducible results.
-
-    Raises
-    ------
-    InputError
-        If it is neither 0 nor 1.
-
-    Examples
-    --------
-    >>> from collops.backend import repeatable
-    >>> isinstance(repeatable(), bool)
-    True
-    """
+    """Return whether the environment's ``COLLOPS_DETERMINISTIC``, 0 or 1, asks for the same bits in every run."""
     text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
     if text not in ("", "0", "1"):
         raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")
     return text == "1"
+
+
+@cache
+def _cuda_module(path: Path, *options: str) -> Any:
+    return engine("cupy").xp.RawModule(code=path.read_text(encoding="utf-8"), options=("-std=c++17", *options))
+
+
+@cache
+def cuda_kernel(beside: str, source: str, name: str, *options: str) -> Any:
+    """Return the CUDA kernel `name` of a file in the folder of `beside`, to be called with grid, block and arguments.
+
+    The file is compiled once with these `options` besides ``-std=c++17``.
+    """
+    return _cuda_module(Path(beside).with_name(source), *options).get_function(name)

@@ -82,7 +82,8 @@ class Interrupted(CollopsError):
     Attributes
     ----------
     exit_code : int
-        Exit code of the command line: a temporary failure in ``sysexits.h``, because the job can be resumed.
+        Exit code of the command line: 75, a temporary failure in ``sysexits.h``, because the job can be resumed; 130
+        after Ctrl-C (SIGINT), since a queue must not resume what a person has stopped.
 
     Examples
     --------
@@ -92,7 +93,6 @@ class Interrupted(CollopsError):
     """
 
     on_all_ranks = True
-    exit_code = 75
 
     def __init__(self, path: str, iteration: int, signal: int) -> None:
         name = Signals(signal).name
@@ -100,6 +100,7 @@ class Interrupted(CollopsError):
         self.path = path
         self.iteration = iteration
         self.signal = signal
+        self.exit_code = 130 if signal == Signals.SIGINT else 75
 
 
 class NotFiniteError(CollopsError, ArithmeticError):
@@ -181,7 +182,7 @@ class CommunicationError(CollopsError, RuntimeError):
 
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
-    """A wait passed its deadline; the message names the operation and the ranks that are missing.
+    """A wait passed its deadline; the message names the operation, the missing ranks, and their hosts if several.
 
     Examples
     --------
@@ -211,6 +212,11 @@ class TransportError(CommunicationError):
     >>> issubclass(collops.errors.TransportError, collops.errors.CommunicationError)
     True
     """
+
+
+def type_name(value: Any) -> str:
+    """Return the full name of a value's class, for the message of an error."""
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 ARGUMENT_ERRORS = (CollopsError, TypeError, ValueError, AttributeError, LookupError, ArithmeticError, MemoryError)

@@ -65,7 +65,7 @@ def test_without_the_run_on_one_rank(comm):
         assert lines[0].endswith(", 0.000000")
 
 
-def test_compare_runs_all_and_draws(comm, folder):
+def test_compare_runs_all_and_draws(comm, folder, one_host):
     outcome, lines = job(comm, compare=True, timeline=True, niter=5, out=str(folder / "out"))
     assert not lines
     if comm.rank > 0:
@@ -79,7 +79,7 @@ def test_compare_runs_all_and_draws(comm, folder):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_compare_omits_variants_that_need_a_larger_grid(comm, folder, monkeypatch):
+def test_compare_omits_variants_that_need_a_larger_grid(comm, folder, monkeypatch, one_host):
     monkeypatch.setattr("collops.apps.jacobi.job.bar_chart", lambda outcome, path: path)
     outcome, _ = job(comm, compare=True, ny=3, niter=5, out=str(folder / "out"))
     assert list(outcome.missing) == ([] if comm.size == 1 else ["shared"])

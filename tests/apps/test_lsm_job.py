@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, ClassVar
 
 import numpy as np
@@ -107,14 +108,28 @@ def test_a_velocity_from_a_file(comm, folder):
         np.save(folder / "v.npy", np.broadcast_to(1500 + 0.6 * 12.5 * np.arange(21.0), (31, 21)))
     comm.barrier()
     migrate(comm, folder, "file", nx=None, nz=None, velocity=str(folder / "v.npy"))
-    migrate(comm, folder, "text", velocity="1500+0.6z")
+    migrate(comm, folder, "text", velocity="1500+0.6z", mode="eikonal")
     assert_same_image(folder, "file", "text")
 
 
-def test_straight_rays_and_the_eikonal_equation_agree_on_a_constant_velocity(comm, folder):
-    straight = migrate(comm, folder, "straight", velocity="1800", mode="analytic")
-    eikonal = migrate(comm, folder, "eikonal", velocity="1800")
-    assert straight["relative_error"] == pytest.approx(eikonal["relative_error"], abs=0.1)
+@pytest.mark.parametrize("velocity", ["1800", "1500+0.6z"])
+def test_the_formula_and_the_eikonal_equation_agree(comm, folder, velocity):
+    formula = migrate(comm, folder, "formula", velocity=velocity)
+    eikonal = migrate(comm, folder, "eikonal", velocity=velocity, mode="eikonal")
+    assert (formula["mode"], eikonal["mode"]) == ("analytic", "eikonal")
+    assert formula["relative_error"] == pytest.approx(eikonal["relative_error"], abs=0.1)
+
+
+def test_velocities_with_a_formula_need_no_further_package(comm, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skfmm", None)  # as if it were not installed
+    path = str(folder / "a.sgy")
+    assert migrate(comm, folder, "made", write_survey=path)["mode"] == "analytic"
+    own = dict.fromkeys(("shots", "receivers", "samples", "nx", "nz"))
+    assert migrate(comm, folder, "read", **own, survey=path)["mode"] == "analytic"
+    # The survey's header says how its own velocity was used, which is no request for another velocity.
+    for changes in ({"mode": "eikonal"}, {"velocity": "1500-0.1z"}, {**own, "survey": path, "velocity": "1500-0.1z"}):
+        with pytest.raises(InputError, match=r"collops\[eikonal\]"):
+            migrate(comm, folder, "refused", **changes)
 
 
 def test_damping_makes_the_image_smaller(comm, folder):

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 
 from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.lsm.traveltimes import straight, travel_time, travel_times
+from collops.apps.lsm.traveltimes import analytic, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.errors import InputError
@@ -47,10 +48,29 @@ def test_eikonal_times_are_straight_where_the_velocity_is_constant():
     grid = Grid(61, 41, 10, 10, 500.0)
     velocity = np.full(grid.shape, 2000.0)
     position = np.array([700.0, 0.0])
-    exact = straight(position, velocity, grid)
-    assert exact[20, 0] == 0
-    assert exact[0, 0] == pytest.approx(0.1)
+    exact = np.hypot(grid.x[:, None] - 700.0, grid.z) / 2000.0
     assert np.abs(travel_time(position, velocity, grid) - exact).max() < 1.5e-3
+    np.testing.assert_allclose(analytic(position, velocity, grid), exact, rtol=1e-15)
+    # A gradient that the velocities can just hold changes the times by as little.
+    almost = on_grid(Gradient(2000.0, 1e-9), grid, None, [])
+    np.testing.assert_allclose(analytic(position, almost, grid), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("position", [(0.0, 0.0), (1003.0, 6.0), (2900.0, 1400.0)])
+def test_analytic_times_are_integrals_along_arcs_of_circles(position):
+    """Rays in a linear gradient are circles around points of the level at which the velocity would be zero."""
+    surface, gradient = 1500.0, 0.6
+    grid = Grid(25, 13, 125.0, 125.0)
+    times = analytic(np.array(position), on_grid(Gradient(surface, gradient), grid, None, []), grid)
+    for column, row in [(1, 3), (3, 12), (12, 0), (24, 0), (20, 7)]:
+        # Heights below that level, and the centre and radius of the circle through both ends.
+        x0, h0 = position[0], position[1] + surface / gradient
+        x1, h1 = grid.x[column], grid.z[row] + surface / gradient
+        centre = ((x1**2 + h1**2) - (x0**2 + h0**2)) / (2 * (x1 - x0))
+        radius = np.hypot(x0 - centre, h0)
+        ends = sorted(np.arctan2(h, x - centre) for x, h in ((x0, h0), (x1, h1)))
+        expected, _ = quad(lambda angle, r=radius: r / (gradient * r * np.sin(angle)), *ends, epsabs=1e-12)
+        assert times[column, row] == pytest.approx(expected, rel=1e-9)
 
 
 def test_ranks_share_travel_times(comm):

@@ -12,6 +12,7 @@ import pytest
 from collops_bench.record import read_record, write_record
 from collops_bench.registry import BENCHMARKS
 from tests.bench.records import record
+from tests.bench.test_prediction import made
 from tests.cli.commands import collops, environment
 
 pytestmark = pytest.mark.serial
@@ -40,10 +41,32 @@ def test_plots_and_the_table(tmp_path, here) -> None:
     assert "| dot of 1000 |" in readme.read_text()
 
 
+NETWORK = ["--ranks-per-host", "4", "--adapters", "2", "--adapter-latency", "3"]
+
+
+def test_predictions_for_hosts_and_their_adapters(tmp_path, here) -> None:
+    for each in [one for ranks in (1, 2, 4) for one in made(ranks)]:
+        write_record(each, tmp_path / "benchmarks" / "results" / f"{each.benchmark}-{each.ranks}.json")
+    tables = []
+    for bandwidth in ("50", "0.005"):
+        done = here("bench", "predict", "--hosts", "1", "--hosts", "3", *NETWORK, "--adapter-bandwidth", bandwidth)
+        assert done.returncode == 0, done.stderr
+        tables.append([[cell.strip() for cell in line.split("|")] for line in done.stdout.splitlines()])
+    head, _, *fast = tables[0]
+    slow = tables[1][2:]
+    assert [name for name in head if "GPU" in name] == ["1 GPU", "4 GPUs", "12 GPUs"]
+    column = head.index("12 GPUs")
+    # Only messages between hosts depend on the adapters.
+    assert [row[:column] for row in fast] == [row[:column] for row in slow]
+    assert all(one[column] != other[column] for one, other in zip(fast, slow, strict=True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("plot",), "run a benchmark first"),
+        (("predict", "--hosts", "2", *NETWORK, "--adapter-bandwidth", "0"), "bandwidth of a network must be positive"),
+        (("predict", "--hosts", "2", *NETWORK, "--adapter-bandwidth", "50"), "run a benchmark first"),
         (("arrays", "--engine", "nonsense"), "--engine must be one of"),
         (("arrays", "--json", "/dev/null/x.json"), "cannot write /dev/null/x.json"),
         (("arrays", "--ranks", "0"), "--ranks must be at least 1"),

@@ -17,7 +17,7 @@ MACHINE = Machine(
     copies=[(1e6, 2e-6), (1e8, 5e-5), (1e9, 5e-4)],
     allreduces={2: Line(8e-6, 4e-12), 4: Line(1.2e-5, 6e-12)},
     exchanges={2: Line(9e-6, 3e-12)},
-    network=Network(ranks=8, latency=5e-6, bandwidth=5e10),
+    network=Network(ranks=8, adapters=8, latency=5e-6, bandwidth=5e10),
 )
 
 
@@ -67,9 +67,9 @@ def test_messages_on_a_node() -> None:
     assert MACHINE.message_seconds("exchange", 1e6, 8) == pytest.approx(1.2e-5)
 
 
-def test_messages_over_nodes() -> None:
+def test_messages_over_hosts() -> None:
     within = MACHINE.message_seconds("allreduce", 1e6, 8)
-    # 64 ranks are 8 nodes: three steps up and down, and what each node sends goes over eight adapters.
+    # 64 ranks are 8 hosts: three steps up and down, and what each host sends goes over eight adapters.
     wanted = within + 6 * 5e-6 + 2 * 7 / 8 * 1e6 / 4e11
     assert MACHINE.message_seconds("allreduce", 1e6, 64) == pytest.approx(wanted)
     assert MACHINE.message_seconds("exchange", 1e6, 64) == pytest.approx(9e-6 + 5e-6 + 2e-5)
@@ -77,6 +77,24 @@ def test_messages_over_nodes() -> None:
     assert times == sorted(times)
     alone = Machine(MACHINE.copies, MACHINE.allreduces, MACHINE.exchanges)
     assert alone.message_seconds("allreduce", 0, 16) == pytest.approx(2 * 1.2e-5)
+
+
+def test_adapters_are_shared_by_the_ranks_of_a_host() -> None:
+    within = {4: Line(latency=1e-5, per_byte=1e-12)}
+    machine = Machine([(1.0, 1.0)], within, within, Network(ranks=4, adapters=2, latency=3e-6, bandwidth=2e10))
+    # 8 MB on 16 ranks, four hosts: 10 + 8 us within a host; four steps of 3 us; 12 MB over 40 GB/s are 300 us.
+    assert machine.message_seconds("allreduce", 8e6, 16) == pytest.approx(330e-6)
+    # One message leaves each host: 10 us, 3 us more, and 8 MB over 20 GB/s are 400 us.
+    assert machine.message_seconds("exchange", 8e6, 16) == pytest.approx(413e-6)
+    # Within a host there is no adapter: 10 us and 8 us.
+    assert machine.message_seconds("allreduce", 8e6, 4) == pytest.approx(18e-6)
+    assert machine.message_seconds("exchange", 8e6, 4) == pytest.approx(18e-6)
+
+
+@pytest.mark.parametrize("change", [{"ranks": 0}, {"adapters": -1}, {"latency": 0.0}, {"bandwidth": float("nan")}])
+def test_a_network_needs_positive_numbers(change) -> None:
+    with pytest.raises(InputError, match=f"the {next(iter(change))} of a network"):
+        Network(**({"ranks": 8, "adapters": 8, "latency": 5e-6, "bandwidth": 5e10} | change))
 
 
 def test_a_line_through_points() -> None:

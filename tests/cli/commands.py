@@ -63,10 +63,16 @@ def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 20
     return _run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
 
 
-def several_under_mpiexec(ranks: int, commands: Sequence[Sequence[object]], cwd: Path) -> list[Result]:
-    """Run one command after the other in one set of ranks: imports and launchers take longer than small jobs."""
+def several_under_mpiexec(
+    ranks: int, commands: Sequence[Sequence[object]], cwd: Path, launcher: Sequence[str] = ()
+) -> list[Result]:
+    """Run one command after the other in one set of ranks: imports and launchers take longer than small jobs.
+
+    `launcher` is the command that starts the ranks, by default that of ``collops --ranks``.
+    """
     program = [sys.executable, "-c", SEVERAL, json.dumps([[str(each) for each in command] for command in commands])]
-    done = _run([*command_for(ranks, [], environment())[:-3], *program], cwd, timeout=200)
+    start = [*launcher, "-n", str(ranks)] if launcher else command_for(ranks, [], environment())[:-3]
+    done = _run([*start, *program], cwd, timeout=200)
     assert done.returncode == 0, done
 
     def of_all(number: int, kind: str) -> list[str]:

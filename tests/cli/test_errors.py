@@ -36,7 +36,7 @@ VELOCITY = ("--velocity", "1500+0.6z")
         (["--engine", "cupy"], ["cupy"]),
         (["--dtype", "int8"], ["--dtype"]),
         (["--mode", "guess"], ["--mode"]),
-        (["--mode", "analytic"], ["constant velocity"]),
+        (["--mode", "analytic", "--velocity", "1500-0.1z"], ["--mode", "constant or increases"]),
         (["--noise", "nan"], ["--noise"]),
         (["--damp", "-1"], ["--damp"]),
         (["--dx", "inf"], ["--dx"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import Any, Self
 
 import pytest
@@ -60,7 +61,8 @@ class Rank:
 
     def __init__(self, world: World, number: int) -> None:
         self.rank = number
-        self.failures = Failures(Channel(number, world.inboxes, world.sent), world.timeout, crowded=True)  # pyright: ignore[reportArgumentType]
+        channel = Channel(number, world.inboxes, world.sent)
+        self.failures = Failures(channel, world.timeout, crowded=True, hosts=world.hosts)
         self.failures.renew = self.renew
         self.baton = threading.Semaphore(0)
         self.error: BaseException | None = None
@@ -109,8 +111,11 @@ class Rank:
 class World:
     """Several ranks. One runs at a time, until it sleeps: programs have the same outcome every time."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int, timeout: float | None = 5.0) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, size: int, timeout: float | None = 5.0, hosts: Sequence[str] = ()
+    ) -> None:
         self.size = size
+        self.hosts = hosts
         self.timeout = timeout
         self.now = 0.0
         self.inboxes: list[deque[tuple[int, Any]]] = [deque() for _ in range(size)]

@@ -46,6 +46,13 @@ def test_it_does_not_wait_for_ever():
         assert (rank.stderr.read(), rank.stdout.read()) == (b"the reason\n", b"a result")
 
 
+def test_it_ends_where_mpi_cannot_abort():
+    """As on a host that has lost its network: MPICH's `MPI_Abort` returns."""
+    with aborting(PROGRAM.replace("Abort=os._exit", "Abort=lambda code: None") + "print('and continues')") as rank:
+        assert rank.wait(60) == 7
+        assert (rank.stderr.read(), rank.stdout.read()) == (b"the reason\n", b"a result")
+
+
 @pytest.mark.parametrize(
     ("loss", "heard"),
     [

@@ -277,7 +277,7 @@ def calls_that_send(comm):
 SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "reject", "transport_of", "wait"}
 
 
-def test_every_call_that_sends_is_counted(comm):
+def test_every_call_that_sends_is_counted(comm, one_host):
     methods = {name for name in dir(comm) if callable(getattr(comm, name)) and not name.startswith("_")}
     calls = calls_that_send(comm)
     assert methods == calls.keys() | SEND_NOTHING

@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from collops.comm import failure
+from collops.comm.agreement import name_hosts
 from collops.comm.failure import Cause
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, LayoutError, TransportError
 from tests.comm.simulated import Request, TransportBroken, World
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.serial
 @pytest.fixture
 def world(monkeypatch):
     """Return a function that makes a world of some ranks."""
-    return lambda size, timeout=5.0: World(monkeypatch, size, timeout)
+    return lambda size, timeout=5.0, hosts=(): World(monkeypatch, size, timeout, hosts)
 
 
 def errors(ranks, *expected):
@@ -314,6 +315,55 @@ def test_the_deadline_names_the_missing_rank_and_what_each_other_waits_for(world
     ]
     for rank in ranks.ranks:
         assert rank.failures.failure.startswith("CommunicationTimeout: ") and rank.failures.attention
+
+
+@pytest.mark.parametrize(
+    ("hosts", "missing", "lines"),
+    [
+        (
+            ["nodea", "nodea", "nodeb", "nodeb"],
+            "ranks 2-3 of 4 on nodeb never arrived:",
+            ["  ranks 0-1 on nodea: work", "  ranks 2-3 on nodeb: in no call of collops, or gone"],
+        ),
+        (
+            ["nodea", "nodeb"] * 2,
+            "ranks 2-3 of 4 on nodea, nodeb never arrived:",
+            ["  ranks 0-1 on nodea, nodeb: work", "  ranks 2-3 on nodea, nodeb: in no call of collops, or gone"],
+        ),
+        ((), "ranks 2-3 of 4 never arrived:", ["  ranks 0-1: work", "  ranks 2-3: in no call of collops, or gone"]),
+    ],
+)
+def test_the_hosts_of_missing_ranks_are_named(world, hosts, missing, lines):
+    """No message more is sent for it."""
+
+    def gone(rank):
+        pass
+
+    ranks = world(4, hosts=hosts).run(call, call, gone, gone)
+    errors(ranks, *[(CommunicationTimeout, missing)] * 2, *[(type(None), "")] * 2)
+    for rank in ranks.ranks[:2]:
+        assert [line.split(" at ")[0] for line in str(rank.error).splitlines()[1:]] == lines
+    assert kinds(ranks) == [(0, "FailureNotice"), (1, "FailureNotice")]
+
+
+def test_the_host_of_a_program_that_has_ended_is_named(world):
+    def ending(rank):
+        rank.failures.end()
+        while rank.failures.incident == 0:
+            rank.sleep(0.1)
+            rank.failures.answer()
+
+    ranks = world(2, None, ["nodea", "nodeb"]).run(call, ending)
+    assert "rank 1 of 2 on nodeb ended" in str(ranks.ranks[0].error)
+
+
+def test_a_few_hosts_are_named_and_the_others_counted():
+    hosts = [f"node{rank // 2}" for rank in range(12)]
+    assert name_hosts([0, 1, 5], hosts) == " on node0, node2"
+    assert name_hosts(range(1, 6), hosts) == " on node0, node1, node2"
+    assert name_hosts(range(12), hosts) == " on node0, node1, node2 and 3 more hosts"
+    assert name_hosts(range(7), hosts) == " on node0, node1, node2 and 1 more host"
+    assert name_hosts([0, 1, 5], ()) == ""
 
 
 def test_a_rank_without_a_deadline_waits(world):

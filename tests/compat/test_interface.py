@@ -261,7 +261,6 @@ def test_times_of_functions(comm, capsys, caplog, monkeypatch) -> None:
         return inner()
 
     assert outer() == 3
-    mark("outside")  # has no effect
     lines = capsys.readouterr().out.splitlines()
     if comm.rank:
         assert lines == []

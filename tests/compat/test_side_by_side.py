@@ -692,6 +692,11 @@ def not_square(s: Side) -> Any:
 
 Failing = tuple[type[Exception], str, Callable[[Side], Any]]
 ERRORS: dict[str, Failing] = {
+    "mark": (
+        RuntimeError,
+        "mark() called outside of a benchmarked region",
+        lambda s: s.get("utils.benchmark.mark")("A"),
+    ),
     "axis": (IndexError, "Axis 2 out of range", lambda s: s.pkg.DistributedArray((5, 5), axis=2)),
     "NCCL": (ValueError, "NCCL Communicator only works", lambda s: s.pkg.DistributedArray(5, base_comm_nccl=object())),
     "local array": (
@@ -963,6 +968,38 @@ def test_infinite_numbers() -> None:
         assert not np.isfinite(diverging(theirs)[-1])
     with pytest.raises(NotFiniteError):
         diverging(mine)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_dtypes_of_multiples(dtype) -> None:
+    (theirs, found_there), (mine, found_here) = (
+        ((2.0 * op).dtype, ((2.0 * op) @ x).dtype) for op, x in map(block_diag, both(dtype=dtype))
+    )
+    assert mine == found_here == found_there == dtype
+    assert theirs == np.result_type(dtype, "float64")
+
+
+def test_multiples_of_proximal_operators() -> None:
+    values = np.array([1.0, -2.0, 0.5])
+
+    def twice(s: Side, sigma: Any) -> Any:
+        return prox(s, "MPIProxOperator")(pyproximal.L1(0.5)).postcomposition(sigma)
+
+    theirs, mine = both()
+    x = mine.array(np.tile(values, mine.size))
+    expected = np.sign(values) * np.maximum(np.abs(values) - 2 * 0.1 * 0.5, 0)
+    plain = prox(mine, "MPIProxOperator")(pyproximal.L1(0.5))
+    for f in (twice(mine, 2.0), twice(mine, 2), twice(mine, np.float32(2)), 2 * plain, plain * 2.0):
+        np.testing.assert_allclose(f.prox(x, 0.1).local_array, expected)
+    y = theirs.array(np.tile(values, theirs.size))
+    np.testing.assert_allclose(twice(theirs, 2.0).prox(y, 0.1).local_array, expected)
+    shifted = plain.precomposition(np.float32(2), np.float32(1))  # of 2 x + 1
+    np.testing.assert_allclose(shifted(x), 0.5 * np.abs(2 * x.asarray() + 1).sum())
+    for sigma in (2, np.float32(2)):
+        with pytest.raises(NotImplementedError, match="sigma must be of type float"):
+            twice(theirs, sigma)
+    with pytest.raises(TypeError):
+        2.0 * prox(theirs, "MPIProxOperator")(pyproximal.L1(0.5))
 
 
 def test_admm_with_g_first() -> None:

@@ -40,7 +40,7 @@ _SMALLER = {
     r"^solve(?!.*--matrix)": "--points 8",
     r"^jacobi": "-nx 34 -ny 34 -niter 4 -nccheck 1",
     r"^soak": "--minutes 0.001",
-    r"^bench (?!plot|all|.*--help)\w": "--quick --no-peer --json record.json",
+    r"^bench (?!plot|predict|all|.*--help)\w": "--quick --no-peer --json record.json",
     r"^bench$": "--help",
     r"^bench all": "--only limits --ranks 1 --quick --no-peer --limit 100",
 }
@@ -131,7 +131,7 @@ def _run(words: str, folder: Path) -> int:
     for name, make in _FILES.items():
         if name in words:
             make(folder / name)
-    if re.match("report|bench plot", words):
+    if re.match("report|bench (plot|predict)", words):
         _results(folder / "benchmarks" / "results")
         (folder / "docs").mkdir()
         for name in ("README.md", "docs/scaling.md"):

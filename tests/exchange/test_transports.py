@@ -13,11 +13,13 @@ from collops.exchange import StarForest, possible_transports
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import EXAMPLES
 
+PLACES = {"shared": "ranks of one host", "mixed": "several hosts, of which one has several ranks"}
 
-@pytest.fixture(params=("auto", "mpi", "shared"), scope="module")
+
+@pytest.fixture(params=("auto", "mpi", "shared", "mixed"), scope="module")
 def transport(request, comm):
     if request.param != "auto" and request.param not in possible_transports(comm, engine()):
-        pytest.skip(f"the transport {request.param} needs MPI, and ranks of one host")
+        pytest.skip(f"the transport {request.param} needs MPI, and {PLACES.get(request.param)}")
     return request.param
 
 
@@ -62,12 +64,43 @@ def test_long_messages_and_use_after_free(comm, transport):
     forest.free()
 
 
+@pytest.mark.parametrize("shape", ["neighbours", "one root rank", "all roots everywhere"])
+def test_long_runs_of_points(comm, transport, shape, monkeypatch):
+    monkeypatch.setattr("collops.exchange.transports.mpi._MOST_KEPT", 5)
+    count, size = 600, comm.size  # in blocks of two, long enough to leave from, and arrive in, the arrays themselves
+    run, zero = np.arange(count), np.zeros(count, int)
+    owners = {"neighbours": lambda r: [(r + 1) % size, (r + 2) % size], "one root rank": lambda r: [0]}
+    owned = [owners.get(shape, lambda r: range(size))(rank) for rank in range(size)]
+    ranks = [np.concatenate([zero + owner for owner in each]) for each in owned]
+    indices = [np.concatenate([run + 3 for _ in each]) for each in owned]
+    leaves = [np.arange(len(each)) + 5 for each in ranks]
+    leaves[-1] = leaves[-1][::-1]  # one rank packs, whatever the others do
+    graph = Graph([count + 3] * size, leaves, ranks, indices)
+    rank = comm.rank
+    rng = np.random.default_rng(7)
+    with StarForest(comm, count + 3, leaves[rank], ranks[rank], indices[rank], transport=transport) as forest:
+        kept = []
+        for op in ("replace", "sum") * 9:  # with new arrays each time, more than messages are kept for
+            roots = values(rng, graph.nroots, (2,), "float64")
+            there = values(rng, [graph.space(r) + 1 for r in range(size)], (2,), "float64")
+            late = forest.start_bcast(roots[rank], there[rank].copy(), op)
+            down = forest.bcast(roots[rank].copy(), there[rank].copy(), op)
+            assert down.tobytes() == graph.bcast(roots, there, op)[rank].tobytes()
+            up = forest.reduce(there[rank], roots[rank].copy(), op)
+            assert up.tobytes() == graph.reduce(there, roots, op)[rank].tobytes()
+            assert late.finish().tobytes() == down.tobytes()
+            kept.append((down, up))
+
+
 def test_transports_in_the_documented_order(comm):
     possible = possible_transports(comm, engine())
     if comm.control is None:
         assert possible == []
     else:
-        assert possible == (["shared", "mpi"] if comm.local_size == comm.size else ["mpi"])
+        hosts = comm.control.allgather(comm.local_rank).count(0)
+        memory = ["shared"] if hosts == 1 else ["mixed"] if hosts < comm.size else []
+        assert possible == [*memory, "mpi"]
+        assert (f"each of {hosts} nodes" in comm.describe()) == (memory == ["mixed"])
 
 
 def test_a_transport_that_is_not_possible(comm):
@@ -82,19 +115,24 @@ def test_a_transport_that_is_not_possible(comm):
     assert other.bcast(np.array([comm.rank])).tolist() == [following]
 
 
-def test_auto_takes_the_next_one_where_no_rank_can_have_the_first(comm, monkeypatch):
-    if len(possible_transports(comm, engine())) < 2 or comm.size == 1:
-        pytest.skip("needs ranks of one host")
+def test_auto_takes_the_next_one_where_a_host_cannot_have_the_first(comm, monkeypatch):
+    possible = possible_transports(comm, engine())
+    if len(possible) < 2 or comm.size == 1:
+        pytest.skip("needs ranks that share memory")
 
-    def no_memory(*_, **__):
-        raise MemoryError("no window")
+    symmetric, scarce = type(comm).symmetric, comm.nodes[0]  # one of the hosts has no memory
 
-    monkeypatch.setattr(comm, "symmetric", no_memory)
+    def little_memory(self, *arguments, **options):
+        if comm.nodes[comm.rank] == scarce:
+            raise MemoryError("no window")
+        return symmetric(self, *arguments, **options)
+
+    monkeypatch.setattr(type(comm), "symmetric", little_memory)
     following = (comm.rank + 1) % comm.size
     forest = StarForest(comm, 1, None, [following], [0])
     assert forest.bcast(np.array([comm.rank])).tolist() == [following]
     with pytest.raises(MemoryError, match="no window"):
-        forest.with_transport("shared").bcast(np.ones(1))
+        forest.with_transport(possible[0]).bcast(np.ones(1))
 
 
 def test_deprecated_and_removed_names(comm):

@@ -7,8 +7,7 @@ import pytest
 
 from collops import profile
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, from_global, random, zeros
-from collops.operators import BlockDiag, StackedVStack
-from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
+from collops.operators import BlockDiag, FirstDerivative, Gradient, Laplacian, SecondDerivative, StackedVStack
 from collops.operators.halo import Halo
 from collops.solvers import cgls
 from tests.operators.derivatives.problems import assert_same, layouts, values

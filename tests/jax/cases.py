@@ -191,3 +191,7 @@ NONLINEAR = [
 ]
 
 CASES = [*LINEAR, *NONLINEAR]
+
+_EQUAL_BLOCKS = ("allreduce", "bcast", "allgather", "reduce_scatter", "alltoall")
+ON_DEVICES = [case for case in CASES if case.name.split()[0] in _EQUAL_BLOCKS]
+"""Those that do not depend on the rank, and so exist between the devices of one process."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 import collops.jax as cj
 from tests.jax.cases import Case
@@ -50,3 +51,47 @@ def check_case(comm: Any, case: Case, dtype: Any = np.float64) -> None:
     stacked = np.stack([case.expect([values[i] for values in batches], rank) for i in range(3)])
     close(found["axis 0"], stacked, dtype)
     close(found["axis -1"], np.moveaxis(stacked, 0, -1), dtype)
+
+
+def on_devices(joined: Any, function: Any) -> Any:
+    """Map `function` over the devices of a clique: the first axis of operands and results has an entry for each."""
+
+    def of_one(*operands: Any) -> Any:
+        return jax.tree.map(lambda y: y[None], function(*jax.tree.map(lambda x: x[0], operands)))
+
+    rows = PartitionSpec("d")
+    mesh = Mesh(np.array(joined.devices), "d")
+    return jax.shard_map(of_one, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+
+
+def check_on_devices(comm: Any, joined: Any, case: Case, dtype: Any = np.float64) -> None:
+    """A primitive between devices: alone by three ways of compiling, batched, and differentiated where that exists."""
+    mine = range(joined.first, joined.first + len(joined.devices))
+    xs, ts = case.inputs(joined.size, 1, dtype), case.inputs(joined.size, 2, dtype)
+    batches = case.inputs(joined.size, 3, dtype, batch=3)
+    expected = np.stack([case.expect(xs, rank) for rank in mine])
+    cotangents = np.stack([np.random.default_rng([4, rank]).normal(size=expected[0].shape) for rank in mine])
+
+    def apply(x: Any) -> Any:
+        return case.apply(cj, joined, x)
+
+    def everything(x: Any, t: Any, batch: Any, cotangent: Any) -> Any:
+        found = {"batched": jax.vmap(apply, -1, -1)(jnp.moveaxis(batch, 0, -1))}
+        if case.name != "allreduce prod":
+            found["jvp"] = jax.jvp(apply, (x,), (t,))[1]
+        if case.name not in ("allreduce prod", "bcast"):
+            found["vjp"] = jax.vjp(apply, x)[1](cotangent)[0]
+        return found
+
+    rows, tangents, batch = (np.stack([values[rank] for rank in mine]) for values in (xs, ts, batches))
+    for compiled in (cj.jit(on_devices(joined, apply)), jax.jit(on_devices(joined, apply)), on_devices(joined, apply)):
+        close(compiled(rows), expected, dtype)
+    found = cj.jit(on_devices(joined, everything))(rows, tangents, batch, cotangents.astype(dtype))
+    stacked = [np.stack([case.expect([values[i] for values in batches], rank) for i in range(3)], -1) for rank in mine]
+    close(found["batched"], np.stack(stacked), dtype)
+    if "jvp" in found:
+        tangent = [case.expect(ts, rank) if case.tangent is None else case.tangent(xs, ts, rank) for rank in mine]
+        close(found["jvp"], np.stack(tangent), dtype)
+    if "vjp" in found:
+        mine_of_both = np.array([np.vdot(found["jvp"], cotangents), np.vdot(tangents, found["vjp"])])
+        close(*comm.allreduce(mine_of_both), dtype)

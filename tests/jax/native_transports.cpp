@@ -186,6 +186,8 @@ int reduce_scatter(const void* in, void* out, std::size_t count, int type, int o
 const char* error_string(int) { return "an error"; }
 const char* last_error(void*) { return "the last error"; }
 
+std::int64_t address(void* function) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(function)); }
+
 void expect(const Values& found, const Values& expected, const char* what) {
   if (found == expected) return;
   std::printf("%s: wrong\n", what);
@@ -202,11 +204,12 @@ Values from(int rank, std::size_t count) {
   return values;
 }
 
-void every_call(collops::Transport& transport, int rank, Place at) {
-  const int size = transport.size(), after = (rank + 1) % size, before = (rank + size - 1) % size, root = size - 1;
+// The calls with equal blocks, which exist between devices of one process too.
+void equal_blocks(collops::Transport& transport, int rank, Place at) {
+  const int size = transport.size(), root = size - 1;
   const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
   const Values mine = from(rank, 3);
-  Values sum(3), out(3), all(3 * n), gathered, blocks(3 * n);
+  Values sum(3), out(3), all(3 * n), gathered, pieces(2 * n), moved(2 * n), expected(2 * n);
   for (int other = 0; other < size; ++other) {
     const Values theirs = from(other, 3);
     for (std::size_t i = 0; i < 3; ++i) sum[i] += theirs[i];
@@ -218,19 +221,42 @@ void every_call(collops::Transport& transport, int rank, Place at) {
   well(transport.allreduce(out.data(), out.data(), 3, Type::F32, Op::Max, at));
   expect(out, from(root, 3), "allreduce in place");
   well(transport.allreduce(nullptr, nullptr, 0, Type::F32, Op::Sum, at));
-  well(transport.reduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, root, at));
-  if (rank == root) expect(out, sum, "reduce");
-  well(transport.bcast(mine.data(), out.data(), 3, 4, root, at));
-  expect(out, from(root, 3), "bcast");
+  for (const int sender : {0, root}) {
+    out = {-1, -1, -1};
+    well(transport.bcast(mine.data(), out.data(), 3, 4, sender, at));
+    expect(out, from(sender, 3), "bcast");
+  }
   well(transport.allgather(mine.data(), all.data(), Counts(n, 3), 4, at));
   expect(all, gathered, "allgather");
+  well(transport.reduce_scatter(gathered.data(), out.data(), Counts(n, 3), Type::F32, Op::Min, at));
+  expect(out, mine, "reduce_scatter");
+  for (std::size_t i = 0; i < 2 * n; ++i) {  // two elements from each party to each, which tell both
+    pieces[i] = static_cast<float>(100 * r + i);
+    expected[i] = static_cast<float>(100 * (i / 2) + 2 * r + i % 2);
+  }
+  well(transport.alltoall(pieces.data(), moved.data(), Counts(n, 2), Counts(n, 2), 4, at));
+  expect(moved, expected, "alltoall");
+  char scratch = 0;
+  well(transport.barrier(&scratch, at));
+}
+
+void every_call(collops::Transport& transport, int rank, Place at) {
+  equal_blocks(transport, rank, at);
+  const int size = transport.size(), after = (rank + 1) % size, before = (rank + size - 1) % size, root = size - 1;
+  const auto n = static_cast<std::size_t>(size), r = static_cast<std::size_t>(rank);
+  const Values mine = from(rank, 3);
+  Values sum(3), out(3), all(3 * n), gathered;
+  for (int other = 0; other < size; ++other) {
+    const Values theirs = from(other, 3);
+    for (std::size_t i = 0; i < 3; ++i) sum[i] += theirs[i];
+    gathered.insert(gathered.end(), theirs.begin(), theirs.end());
+  }
+  well(transport.reduce(mine.data(), out.data(), 3, Type::F32, Op::Sum, root, at));
+  if (rank == root) expect(out, sum, "reduce");
   well(transport.gather(mine.data(), rank == root ? all.data() : nullptr, 3, 4, root, at));
   if (rank == root) expect(all, gathered, "gather");
   well(transport.scatter(rank == root ? gathered.data() : nullptr, out.data(), 3, 4, root, at));
   expect(out, mine, "scatter");
-  for (std::size_t i = 0; i < 3 * n; ++i) blocks[i] = gathered[i] + static_cast<float>(rank);
-  well(transport.reduce_scatter(gathered.data(), out.data(), Counts(n, 3), Type::F32, Op::Min, at));
-  expect(out, mine, "reduce_scatter");
 
   Counts uneven(n), leaving(n), arriving(n);  // rank s has s % 3 elements, and sends (s + 2 p) % 3 to rank p
   std::size_t total = 0, start = 0;
@@ -261,8 +287,55 @@ void every_call(collops::Transport& transport, int rank, Place at) {
   expect(long_one, from(before, 3), "exchange");
   expect(short_one, from(after, 1), "exchange");
   well(transport.exchange({}, {}, at));
-  char scratch = 0;
-  well(transport.barrier(&scratch, at));
+}
+
+// Ranks with `counts` devices each: a thread for each device, and NCCL's threads as the ranks.
+void devices_of_ranks(const Counts& counts) {
+  World world{static_cast<int>(counts.size()), {}, {}, {}};
+  std::vector<Seat> seats;
+  for (int rank = 0; rank < world.size; ++rank) seats.push_back({&world, rank});
+  std::vector<std::thread> threads;
+  int party = 0;
+  for (int rank = 0; rank < world.size; ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const std::int64_t communicator = address(&seats[r]);
+    const int device = 0;
+    const auto between = collops_add_nccl(&communicator, &device, &rank, 1, world.size, 0);
+    std::vector<int> devices;
+    for (std::int64_t i = 0; i < counts[r]; ++i) devices.push_back(9 - static_cast<int>(i));
+    auto* transport = collops::find_transport(collops_add_devices(between, devices.data(), counts.data(), 60));
+    for (const int number : devices) {
+      threads.emplace_back([=] {
+        for (int turn = 0; turn < 20; ++turn) equal_blocks(*transport, party, Place{nullptr, number});
+      });
+      ++party;
+    }
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+// Devices that make different calls, and one that makes none: an error for all of them, and nothing is combined.
+void devices_that_disagree() {
+  const std::int64_t two = 2;
+  const int devices[] = {0, 1};
+  const auto alone = collops_add_alone();
+  const auto made = [&](double timeout) { return collops::find_transport(collops_add_devices(alone, devices, &two, timeout)); };
+  const auto contains = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  auto* transport = made(60);
+  Values values(3), out(3);
+  std::string failures[2];
+  std::thread other([&] { failures[0] = transport->allreduce(values.data(), out.data(), 3, Type::F32, Op::Sum, Place{nullptr, 0}); });
+  Values others(2), result(2);
+  failures[1] = transport->allreduce(others.data(), result.data(), 2, Type::F32, Op::Sum, Place{nullptr, 1});
+  other.join();
+  if (failures[0] != failures[1] || !contains(failures[0], "but another one of this process")) std::abort();
+  if (transport->barrier(nullptr, Place{nullptr, 0}) != failures[0]) std::abort();
+
+  transport = made(0.05);
+  if (!contains(transport->barrier(nullptr, Place{nullptr, 1}), "only 1 of 2 devices of this rank")) std::abort();
+  transport = made(60);
+  if (!contains(transport->barrier(nullptr, Place{nullptr, 2}), "not part of this communicator")) std::abort();
+  if (!contains(transport->gather(nullptr, nullptr, 0, 4, 0, Place{}), "not available")) std::abort();
 }
 
 // The same call again and again, on each rank with as many results in turn as its number says: some ranks launch what others
@@ -341,8 +414,6 @@ void halves() {  // every 16-bit number survives being widened
   if (right[0] != 0x4200 || right[1] != 0x7c00 || right[2] != 0x0002) std::abort();
 }
 
-std::int64_t address(void* function) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(function)); }
-
 template <class F>
 std::int64_t at(F* function) {
   return address(reinterpret_cast<void*>(function));
@@ -391,6 +462,8 @@ int main() {
     }
     if (size > 1 && transport->barrier(nullptr, Place{nullptr, 99}).empty()) std::abort();  // no such device
   }
+  for (const Counts& counts : {Counts{1}, Counts{4}, Counts{2, 2}, Counts{1, 3, 2}}) devices_of_ranks(counts);
+  devices_that_disagree();
   if (collops::find_transport(-1) || collops::find_transport(1000)) std::abort();
   std::printf("all right\n");
   return 0;

@@ -184,6 +184,19 @@ for spec in (P("d"), P()):
                 assert "is on one device, but this one is spread over 2" in str(error), error
             else:
                 raise SystemExit("an array on two devices was accepted")
+    if comm.size > 1:
+        for make in (
+            lambda x: collops.DistributedArray(A.range, comm, x),
+            lambda x: collops.from_global(x),
+            lambda x: collops.from_global(x, root=1),
+        ):
+            try:
+                make(spread)
+            except collops.errors.UnsupportedTypeError as error:
+                assert "is on one device, but this one is spread over 2" in str(error), error
+            else:
+                raise SystemExit("an array on two devices was accepted")
+            make(jax.device_put(spread, jax.local_devices()[0]))
 print("as expected")
 """
 

@@ -296,3 +296,119 @@ def test_a_receive_of_any_tag_is_checked_and_one_from_any_rank_refused(way):
     result = run(2, way, WILD, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["True"] * 6
+
+
+DEVICES = """
+from jax.sharding import Mesh, PartitionSpec as P
+device = jax.lax.axis_index
+
+def group(number):
+    # One for each failure, since a communicator that gave up stays closed.
+    return cj.clique(comm=comm.split(number))
+
+def over(joined, function):
+    mesh = Mesh(np.array(joined.devices), "d")
+    return cj.jit(jax.shard_map(function, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False))
+
+def raised(name, call, of=jax.errors.JaxRuntimeError):
+    begin = time.monotonic()
+    try:
+        jax.block_until_ready(call(jnp.ones((2, 3))))
+        print(name, "raised nothing", flush=True)
+    except of as error:
+        print(f"{name}: {type(error).__name__} {time.monotonic() - begin < 15} {error}", flush=True)
+"""
+
+DEVICES_DISAGREE = """
+from jax import lax
+def total(joined):
+    return lambda x: cj.allreduce(x, comm=joined)
+late, different, other = map(group, range(3))
+raised("late", over(late, lambda x: lax.cond(first & (device("d") == 0), lambda x: x, total(late), x)))
+less = lambda x: x + total(different)(x[0, :2])[0]
+raised("different", over(different, lambda x: lax.cond(first & (device("d") == 0), less, total(different), x)))
+raised("closed", lambda x: different.comm.allreduce(1.0), collops.errors.CommunicationError)
+np.testing.assert_array_equal(over(other, total(other))(jnp.ones((2, 3))), np.full((2, 3), 4.0))
+"""
+
+
+def run_devices(program, **environment):
+    """Run a program on two ranks with two devices each."""
+    flags = "--xla_force_host_platform_device_count=2"
+    return run_ranks(2, HEAD.format(jit="cj.jit") + DEVICES + program, {"XLA_FLAGS": flags, **environment})
+
+
+def test_devices_of_a_rank_that_disagree():
+    """Every rank gets the error; a device that never comes ends by the deadline, and the table says how many came."""
+    result = run_devices(DEVICES_DISAGREE, COLLOPS_TIMEOUT="2")
+    assert result.returncode == 0, result.stderr
+    out = result.stdout
+    assert out.count("late: JaxRuntimeError True INTERNAL: collops.CommunicationTimeout: allreduce at") == 2, out
+    assert out.count("different: JaxRuntimeError True INTERNAL: collops.CommunicationError: allreduce at") == 2, out
+    assert out.count("closed: CommunicationError True this communicator can no longer be used") == 2, out
+    line = 1 + (HEAD + DEVICES + DEVICES_DISAGREE).splitlines().index(
+        "    return lambda x: cj.allreduce(x, comm=joined)"
+    )
+    table = f"  rank 0: allreduce at <string>:{line} (allreduce), 1 of 2 devices of this rank\n"
+    table += f"  rank 1: allreduce at <string>:{line} (allreduce)\n"
+    assert out.count(table) == 2, out
+    assert "rank 0 cannot continue because device " in out
+    assert "of 3 elements of 4 bytes" in out and "of 2 elements of 4 bytes" in out
+
+
+DEVICES_CHECKED = """
+from tests.jax.cases import ON_DEVICES
+from tests.jax.checks import check_on_devices, on_devices
+jax.config.update("jax_enable_x64", True)
+joined, own = group(0), cj.clique()
+for case in ON_DEVICES:
+    check_on_devices(comm, joined, case)
+x = jnp.ones((2, 3))
+mixed = over(joined, lambda x: cj.allreduce(x, comm=joined) + cj.allreduce(x, comm=own))
+for _ in range(3):  # programs of the group, of its ranks and calls of NumPy in turn
+    np.testing.assert_array_equal(mixed(x), np.full((2, 3), 6.0))
+    np.testing.assert_array_equal(cj.allreduce(jnp.ones(2), comm=joined.comm), [2, 2])
+    assert joined.comm.allreduce(1.0) == 2
+mismatch = collops.errors.CallMismatch
+raised("dtypes", over(joined, lambda x: cj.allreduce(x.astype("int32" if first else x.dtype), comm=joined)), mismatch)
+raised("kinds", over(joined, lambda x: (cj.bcast if first else cj.allreduce)(x, comm=joined)), mismatch)
+raised("blocks", over(joined, lambda x: cj.alltoall(jnp.ones((4, 2 + first)), comm=joined)[None, 0]), mismatch)
+def whole(x):
+    return cj.allreduce(x[:1], comm=joined.comm)
+def parts(x):
+    return over(joined, lambda x: cj.allreduce(x, comm=joined))(x)
+raised("groups", whole if first else parts, mismatch)
+raised("eager", on_devices(joined, lambda x: cj.allreduce(x[:2] if first else x, comm=joined)), mismatch)
+np.testing.assert_array_equal(mixed(x), np.full((2, 3), 6.0))
+"""
+
+
+def test_calls_of_devices_are_checked():
+    """Right programs are let through; mismatches move no data, and the ranks continue."""
+    result = run_devices(DEVICES_CHECKED, COLLOPS_CHECK="calls", COLLOPS_TIMEOUT="20")
+    assert result.returncode == 0, result.stderr
+    text = "CallMismatch True the ranks' calls do not match (COLLOPS_CHECK):\n"
+    for name in ("dtypes", "kinds", "blocks", "groups", "eager"):
+        assert result.stdout.count(f"{name}: {text}") == 2, result.stdout
+    assert result.stdout.count("between 4 devices by JAX at <string>:") == 2 * (2 + 2 + 2 + 1 + 2), result.stdout
+
+
+DEVICES_END = """
+joined = cj.clique(comm=comm)
+total = over(joined, lambda x: cj.allreduce(x, comm=joined))
+for turn in range(20):
+    np.testing.assert_array_equal(total(jnp.full((2, 3), turn)), np.full((2, 3), 4 * turn))
+if rank == 1:
+    print(time.time(), flush=True)
+    sys.exit(0)
+jax.block_until_ready(total(jnp.ones((2, 3))))
+"""
+
+
+def test_a_rank_of_several_devices_that_ends_is_noticed():
+    result = run_devices(DEVICES_END, COLLOPS_TIMEOUT="none")
+    ended = time.time()
+    assert result.returncode != 0
+    assert ended - float(result.stdout) < SECONDS
+    assert "rank 1 of 2 ended:\n" in result.stderr
+    assert "rank 1: the end of the program" in result.stderr

@@ -15,7 +15,7 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 @pytest.mark.serial
 def test_transports_under_sanitizers(tmp_path):
-    """All calls of the NCCL transport, made by threads on one to four devices, recorded or not, and of one rank."""
+    """All calls of the NCCL transport, by threads on one to four devices, recorded or not; one rank; host devices."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler")
@@ -25,7 +25,7 @@ def test_transports_under_sanitizers(tmp_path):
         pytest.skip("the compiler has no sanitizers")
     sources = [
         HERE / "native_transports.cpp",
-        *(NATIVE / f"{name}.cpp" for name in ("transport", "alone", "nccl", "recordings")),
+        *(NATIVE / f"{name}.cpp" for name in ("transport", "alone", "devices", "nccl", "recordings")),
     ]
     flags = ["-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", *SANITIZERS, f"-I{NATIVE}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)

@@ -9,7 +9,8 @@ import pytest
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.convolve import NonStationaryConvolve1D, blocks
+from collops.operators import NonStationaryConvolve1D
+from collops.operators.convolve import blocks
 
 from .problems import assert_close, matrix, vector
 

@@ -9,7 +9,8 @@ import pytest
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.matrix_mult import MatrixMult, best_process_grid, distributed
+from collops.operators import MatrixMult, best_process_grid
+from collops.operators.matrix_mult import distributed
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.matrix_mult.summa import panels
 

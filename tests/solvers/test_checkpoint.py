@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
+from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import ROWS, assert_close, joined, problem, random_matrix, start
@@ -357,7 +360,7 @@ def test_no_checkpoint_no_cost(comm, folder, monkeypatch):
     assert counts[1] - counts[0] <= 10
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_to_one_rank_stops_all(comm, folder, number):
     op, _, _, y = problem("vstack", comm, "f8")
     run = partial(fista, op, y, alpha=1e-3, niter=40, tol=0)
@@ -372,11 +375,67 @@ def test_a_signal_to_one_rank_stops_all(comm, folder, number):
         run(callback=callback, checkpoint=folder, every="1h")
     error = caught.value
     assert error.signal == number and error.path == str(folder) and error.on_all_ranks and 5 <= error.iteration < 40
+    assert error.exit_code == (130 if number == signal.SIGINT else 75)
     assert signal.getsignal(number) is before
     assert len(set(comm.allgather_metadata(error.iteration))) == 1
     result = run(checkpoint=folder, resume=True)
     assert result.resumed_from == error.iteration
     assert_same(result, expected)
+
+
+@pytest.mark.serial
+def test_a_second_ctrl_c_does_not_wait_for_a_checkpoint():
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # the first one may be a warning of the queue
+        assert signals.received == signal.SIGTERM
+
+
+def test_a_long_write_is_announced_by_the_first_rank(comm, folder, capfd, monkeypatch):
+    op, _, _, y = problem("vstack", comm, "f8")
+
+    def run(name, **options):
+        fista(op, y, alpha=1e-3, niter=2, tol=0, checkpoint=folder / name, **options)
+        return capfd.readouterr().err
+
+    assert "writing" not in run("short", progress=True)
+    monkeypatch.setattr("collops.solvers.checkpoint._ANNOUNCED_BYTES", 100)
+    lines = [line for line in run("long", progress=True).splitlines() if "writing" in line]
+    assert len(lines) == (comm.rank == 0)
+    if lines:
+        # On the disk there are also the metadata and the checksums.
+        used = sum(path.stat().st_size for path in (folder / "long").rglob("*") if path.name.startswith("c."))
+        size = re.fullmatch(rf"writing a checkpoint to {folder}/long \(([\d.]+) KiB\)", lines[0])
+        assert size and 0.5 * used < 1024 * float(size[1]) <= 1.1 * used
+    assert "writing" not in run("quiet", progress=False)
+
+
+def test_a_file_system_that_does_not_answer(comm, folder, monkeypatch):
+    """A named pipe that nobody writes: opening it takes for ever."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    released = []
+
+    def blocked(place, iteration):
+        pipe = folder / "pipe"
+        os.mkfifo(pipe)
+        released.append(pipe)
+        pipe.read_text()
+
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "4")
+    monkeypatch.setattr(CheckpointFolder, "_finish", lambda self, *args: blocked(*args))
+    begin = time.monotonic()
+    with pytest.raises(CheckpointError, match=r"does not answer within 3.6 s") as caught:
+        cgls(op, y, niter=3, tol=0, checkpoint=folder)
+    assert caught.value.on_all_ranks and 3 < time.monotonic() - begin < 30
+    assert comm.allreduce(1.0) == comm.size  # all ranks are in step
+    for pipe in released:
+        pipe.write_text("")
+        pipe.unlink()
 
 
 @pytest.mark.serial

@@ -136,6 +136,40 @@ def plot(
     raise typer.Exit(guarded("collops bench plot", here, debug=debug))
 
 
+@application.command()
+def predict(
+    *,
+    hosts: Annotated[
+        list[int], typer.Option(help="Number of hosts; give it several times for several columns.", min=1)
+    ],
+    ranks_per_host: Annotated[int, typer.Option(help="Ranks, and GPUs, of each host.", min=1)],
+    adapters: Annotated[int, typer.Option(help="Network adapters of each host.", min=1)],
+    adapter_bandwidth: Annotated[
+        float, typer.Option(help="Measured bandwidth of one adapter, each way, GB/s (1e9 B/s).")
+    ],
+    adapter_latency: Annotated[
+        float, typer.Option(help="Measured microseconds that a message to another host takes longer than one within.")
+    ],
+    results: Annotated[Path, typer.Option(help="Folder of the recorded results.")] = Path("benchmarks/results"),
+    debug: Debug = False,
+) -> None:
+    """Predict the time of an iteration on several hosts, each like the machine of the records.
+
+    The model is fitted to the records of limits and of scaling of one host.
+    """
+
+    def here() -> int:
+        from collops_bench.model import Network
+        from collops_bench.prediction import predictions, scaling_of
+
+        network = Network(ranks_per_host, adapters, 1e-6 * adapter_latency, 1e9 * adapter_bandwidth)
+        scaling = scaling_of(read_folder(results).values(), network)
+        typer.echo(predictions(scaling, [count * ranks_per_host for count in hosts]))
+        return 0
+
+    raise typer.Exit(guarded("collops bench predict", here, debug=debug))
+
+
 application.command("all")(bench_all)
 for _benchmark in BENCHMARKS.values():
     _add(_benchmark)

@@ -1,8 +1,9 @@
 """Several GPUs of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
 
 NCCL4JAX reported the mean of 50 calls after the first, each with a wait, of 10, 500 and 2000 elements, called alone and
-under ``jax.jit``. JAX compiles a call that is mapped over GPUs, but not under ``jit``, every time, which is the cost of
-``alone`` today. CuPy makes one call from Python for each GPU, compiled programs one for all of them.
+under ``jax.jit``. JAX by itself compiles a call that is mapped over GPUs, but not under ``jit``, every time; records
+made before collops.jax kept its steps have that cost in ``alone``. CuPy makes one call from Python for each GPU,
+compiled programs one for all of them.
 """
 
 from __future__ import annotations

@@ -100,20 +100,32 @@ class Line:
 
 @dataclass(frozen=True)
 class Network:
-    """The assumed network between nodes.
+    """The network between hosts.
+
+    Raises
+    ------
+    InputError
+        If a number is not positive.
 
     Examples
     --------
-    Eight GPUs a node, each with an adapter of 400 Gb/s:
+    Eight GPUs a host, which share four adapters of 400 Gb/s:
 
     >>> from collops_bench.model import Network
-    >>> Network(ranks=8, latency=5e-6, bandwidth=50e9).ranks
+    >>> Network(ranks=8, adapters=4, latency=5e-6, bandwidth=50e9).ranks
     8
     """
 
-    ranks: int  # per node
-    latency: float  # seconds between ranks of different nodes
-    bandwidth: float  # bytes per second of the adapter of each rank, each way
+    ranks: int  # per host
+    adapters: int  # per host
+    latency: float  # seconds that a message to another host takes longer than one within the host
+    bandwidth: float  # bytes per second of one adapter, each way
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"the {each.name} of a network must be positive, not {value}")
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,7 @@ class Machine:
     --------
     >>> from collops_bench.model import Line, Machine, Network
     >>> within = {4: Line(latency=1e-5, per_byte=4e-12)}
-    >>> machine = Machine([(1e6, 2e-6), (1e9, 5e-4)], within, within, Network(4, 5e-6, 50e9))
+    >>> machine = Machine([(1e6, 2e-6), (1e9, 5e-4)], within, within, Network(4, 4, 5e-6, 50e9))
     >>> round(1e6 * machine.copy_seconds(1e9))  # microseconds
     500
     >>> [round(1e6 * machine.message_seconds("exchange", 1e6, ranks)) for ranks in (1, 4, 8)]
@@ -137,9 +149,9 @@ class Machine:
     """
 
     copies: Sequence[tuple[float, float]]  # bytes read and written, and seconds, from small to large
-    allreduces: Mapping[int, Line]  # by the number of ranks, all on one node
+    allreduces: Mapping[int, Line]  # by the number of ranks, all on one host
     exchanges: Mapping[int, Line]
-    network: Network | None = None  # between the nodes
+    network: Network | None = None  # between the hosts
 
     def __post_init__(self) -> None:
         if not self.copies:
@@ -160,10 +172,11 @@ class Machine:
     def message_seconds(self, kind: str, nbytes: float, ranks: int) -> float:
         r"""Return the time of a message.
 
-        On one node it is the time measured with the next larger number of ranks. Beyond the measured numbers, the
+        On one host it is the time measured with the next larger number of ranks. Beyond the measured numbers, the
         latency of an allreduce grows with the logarithm of the ranks, and its time per byte with
-        :math:`2 (p - 1) / p`. On several nodes an allreduce consists of one within each node and one between nodes
-        through all adapters; the time of an exchange is that over the network.
+        :math:`2 (p - 1) / p`. On several hosts an allreduce consists of one within each host and one between hosts
+        through all adapters. The time of an exchange is that between hosts: each host sends one message of the ring to
+        another one, through one adapter.
 
         Raises
         ------
@@ -178,12 +191,12 @@ class Machine:
         if network is None or ranks <= network.ranks:
             return self._within(kind, ranks).seconds(nbytes)
         if kind == EXCHANGE:
-            # The latency within the node also applies on the way to another one.
+            # The latency within the host also applies on the way to another one.
             return self._within(kind, network.ranks).latency + network.latency + nbytes / network.bandwidth
-        nodes = -(-ranks // network.ranks)
+        hosts = -(-ranks // network.ranks)
         within = self._within(kind, network.ranks).seconds(nbytes)
-        steps = 2 * math.log2(nodes) * network.latency
-        return within + steps + _share(nodes) * nbytes / (network.ranks * network.bandwidth)
+        steps = 2 * math.log2(hosts) * network.latency
+        return within + steps + _share(hosts) * nbytes / (network.adapters * network.bandwidth)
 
     def _within(self, kind: str, ranks: int) -> Line:
         measured = self.allreduces if kind == ALLREDUCE else self.exchanges

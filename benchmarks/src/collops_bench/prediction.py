@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collops.errors import InputError
@@ -35,6 +35,7 @@ __all__ = [
     "Fitted",
     "Scaling",
     "machine_of",
+    "predictions",
     "scaling_of",
     "scaling_tables",
 ]
@@ -43,12 +44,12 @@ BEGIN, END = "<!-- scaling: begin -->", "<!-- scaling: end -->"
 _MANY = (64, 1024)
 
 STRONG, WEAK = "strong", "weak"
-NETWORK = Network(ranks=8, latency=5e-6, bandwidth=50e9)
-"""The assumed network: eight GPUs per node, an adapter of 400 Gb/s for each, 5 microseconds between nodes."""
+NETWORK = Network(ranks=8, adapters=8, latency=5e-6, bandwidth=50e9)
+"""The assumed network: eight GPUs per host, an adapter of 400 Gb/s for each, 5 microseconds between hosts."""
 
 # Work that memory limits. The time of other work is more than memory and messages explain.
 _MEMORY_BOUND = (CGLS, SPARSE, "Jacobi, nccl_graphs")
-_JACOBI = {"nccl_graphs": False, "blocked": True}  # variants that also run over nodes, and whether they are blocked
+_JACOBI = {"nccl_graphs": False, "blocked": True}  # variants that also run over hosts, and whether they are blocked
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Scaling:
         return self.models[family.kind].model.seconds(self.machine, family.work(ranks))
 
 
-def scaling_of(records: Iterable[Record]) -> Scaling:
-    """Fit models to the records of the machine with the most ranks.
+def scaling_of(records: Iterable[Record], network: Network = NETWORK) -> Scaling:
+    """Fit models to the records of the machine with the most ranks, and predict for hosts like it on a network.
 
     Raises
     ------
@@ -108,11 +109,17 @@ def scaling_of(records: Iterable[Record]) -> Scaling:
     families = [family for family in _families(there) if len(family.measured) > 1]
     if not families:
         raise InputError("scaling was measured on one number of ranks only: run collops bench scaling --ranks 2")
-    machine = machine_of(there, NETWORK)
+    machine = machine_of(there)  # all runs were on one host
     kinds = dict.fromkeys(family.kind for family in families)
     models = {kind: _fit(machine, [family for family in families if family.kind == kind]) for kind in kinds}
     larger = [family for family in _larger() if family.kind in models]
-    return Scaling(machine, sorted(there, key=lambda one: (one.benchmark, one.ranks)), families, larger, models)
+    return Scaling(
+        replace(machine, network=network),
+        sorted(there, key=lambda one: (one.benchmark, one.ranks)),
+        families,
+        larger,
+        models,
+    )
 
 
 def machine_of(records: Iterable[Record], network: Network | None = None) -> Machine:
@@ -252,7 +259,7 @@ def scaling_tables(scaling: Scaling) -> str:
         _models(scaling),
         _errors(scaling),
         "### Predicted",
-        _predicted(scaling),
+        predictions(scaling),
         _source(scaling),
     ]
     return "\n\n".join(parts)
@@ -311,15 +318,16 @@ def _errors(scaling: Scaling) -> str:
     return _table(head, rows, 3)
 
 
-def _predicted(scaling: Scaling) -> str:
+def predictions(scaling: Scaling, counts: Sequence[int] = _MANY) -> str:
+    """Return a table of the predicted times of an iteration and efficiencies on one rank and on `counts` ranks."""
     head = ["work", "problem", "scaling", "1 GPU"]
-    for count in _MANY:
+    for count in counts:
         head += [f"{count} GPUs", "efficiency"]
     rows = []
     for family in (*scaling.families, *scaling.larger):
         first = scaling.seconds(family, 1)
         cells = [family.kind, family.words, family.scaling, seconds_in_words(first)]
-        for count in _MANY:
+        for count in counts:
             seconds = scaling.seconds(family, count)
             cells += [seconds_in_words(seconds), f"{100 * _gain(family, first, seconds, count):.0f} %"]
         rows.append(cells)

@@ -289,4 +289,4 @@ def _product(context: Context, plan: Plan, side: int) -> Measurement:
     return replace(measurement, figures=figures)
 
 
-_PRODUCT_TRANSPORTS = ("auto", "nccl", "symmetric", "mpi", "shared")
+_PRODUCT_TRANSPORTS = ("auto", "nccl", "symmetric", "mpi", "shared", "mixed")

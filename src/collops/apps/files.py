@@ -17,6 +17,7 @@ import numpy as np
 
 from collops.apps.stages import local_stage, raised_together
 from collops.comm.agreement import name_ranks
+from collops.comm.bounded import in_time
 from collops.errors import InputError
 from collops.limits import free_room, in_words
 
@@ -253,34 +254,44 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
 
     # Blocks move to where the boundaries of chunks are, so that no two ranks write one chunk.
     aligned = {name: _in_chunks(field.values, comm) for name, field in fields.items()}
+    mine: dict[str, tuple[Any, np.ndarray]] = {}  # the region that this rank writes, and its values
+    for name, (values, _) in aligned.items():
+        if not isinstance(values, np.ndarray):
+            if values.local_array.size:
+                mine[name] = values.layout.slices(comm.rank), values.engine.to_host(values.local_array)
+        elif comm.rank == 0:
+            mine[name] = ..., values
     with ExitStack() as stack:
+
+        def create() -> str:
+            place = str(stack.enter_context(atomic(path)))
+            group = zarr.open_group(place, mode="w", zarr_format=3, attributes=dict(attributes))
+            for name, field in fields.items():
+                values, rows = aligned[name]
+                array = group.create_array(
+                    name,
+                    shape=values.shape,
+                    chunks=(rows, *values.shape[1:]),
+                    dtype=values.dtype,
+                    dimension_names=field.dimensions,
+                )
+                array.attrs["units"] = field.unit
+            return place
+
+        def write() -> None:
+            group: Any = zarr.open_group(place, mode="r+")
+            for name, (region, values) in mine.items():
+                group[name][region] = values
+
         place = ""
         with local_stage(comm):
             if comm.rank == 0:
-                place = str(stack.enter_context(atomic(path)))
-                group = zarr.open_group(place, mode="w", zarr_format=3, attributes=dict(attributes))
-                for name, field in fields.items():
-                    values, rows = aligned[name]
-                    array = group.create_array(
-                        name,
-                        shape=values.shape,
-                        chunks=(rows, *values.shape[1:]),
-                        dtype=values.dtype,
-                        dimension_names=field.dimensions,
-                    )
-                    array.attrs["units"] = field.unit
+                place = in_time(create, path)
         place = comm.allgather_metadata(place)[0]
         with local_stage(comm):
-            group = zarr.open_group(place, mode="r+")
-            for name, (values, _) in aligned.items():
-                array: Any = group[name]
-                if not isinstance(values, np.ndarray):
-                    if values.local_array.size:
-                        array[values.layout.slices(comm.rank)] = values.engine.to_host(values.local_array)
-                elif comm.rank == 0:
-                    array[...] = values
+            in_time(write, path, sum(values.nbytes for _, values in mine.values()))
         with local_stage(comm):
-            stack.close()
+            in_time(stack.close, path)
     return path
 
 

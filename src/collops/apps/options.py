@@ -119,7 +119,7 @@ class CommonOptions:
     checkpoint: Annotated[
         str | None,
         option(
-            "Folder for checkpoints of the solver; one is also written when SIGTERM or SIGUSR1 ends the job.",
+            "Folder for checkpoints of the solver; one is also written when SIGTERM, SIGUSR1 or Ctrl-C ends the job.",
             CHECKPOINTS,
             metavar="DIR",
         ),

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from collops import profile
+from collops.apps import interruption
 from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
+from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ class Job(Generic[T]):
             )
             error.on_all_ranks = True
             raise error from problem
+        interruption.complete()
         gathered = self.comm.allgather(np.array(list(seconds.values())))
         seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
@@ -231,18 +234,18 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
     share_folders(comm, {"--out": folder} | ({"--checkpoint": Path(options.checkpoint)} if options.checkpoint else {}))
     job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
     found = run(job)
-    with job.stage("writing"):
+    with job.stage(f"writing results and pictures to {folder}"):
         numbers = _numbers(job, found)
         files: list[Path] = []
         with local_stage(comm):
             if comm.rank == 0:
-                files += _draw(folder, found)
+                files += in_time(lambda: _draw(folder, found), folder)
         fields = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
         attributes = {"title": found.title, **found.attributes, **numbers}
         files.append(write_result(folder / "result.zarr", comm, fields, attributes))
         with local_stage(comm):
-            if comm.rank == 0 and found.page is not None:
-                files.append(found.page(folder))
+            if comm.rank == 0 and (page := found.page) is not None:
+                files.append(in_time(lambda: page(folder), folder))
     seconds = found.solution.seconds if options.profile else None
     return Outcome(numbers, _rows(numbers, found), seconds, files + found.files, found.shortfall)
 

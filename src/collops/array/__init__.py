@@ -2,24 +2,13 @@
 
 from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
-from collops.array.creation import (
-    empty,
-    empty_like,
-    full,
-    full_like,
-    ones,
-    ones_like,
-    random,
-    where,
-    zeros,
-    zeros_like,
-)
+from collops.array.creation import empty, empty_like, full, full_like, ones, ones_like, random, where, zeros, zeros_like
 from collops.array.distributed import DistributedArray
 from collops.array.fused import axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout, StackedLayout
-from collops.array.regions import Transfers, transfers
+from collops.array.regions import transfers
 from collops.array.stacked import StackedArray
 from collops.array.store import save
 from collops.backend import Engine, register_engine
@@ -31,7 +20,6 @@ __all__ = [
     "Layout",
     "StackedArray",
     "StackedLayout",
-    "Transfers",
     "axpby",
     "divide",
     "dots",

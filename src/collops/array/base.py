@@ -111,14 +111,9 @@ class BaseArray(Operand):
             leaf._hold(local_operand(leaf, value))
 
     def check_replicated(self) -> None:
-        """Raise unless the copies of each replicated block are equal bit by bit. Collective: one metadata message.
+        """Raise LayoutError on every rank, naming ranks, unless copies of a block are equal bit by bit. Collective.
 
-        A stacked array sends one for each part.
-
-        Raises
-        ------
-        LayoutError
-            On every rank, if copies differ; the message names the ranks.
+        It sends one metadata message for each part of a stacked array.
         """
         for leaf in self.leaves:
             check_copies(leaf)

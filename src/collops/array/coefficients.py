@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "as_number", "finite", "quotient"]
+__all__ = ["Finite", "as_number"]
 
 _HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)
@@ -87,13 +87,7 @@ def finite(coefficient: Any) -> Any:
 
 
 def as_number(coefficient: Any) -> Any:
-    """Return a coefficient on the host as a number.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For lists and arrays with axes, which would fit the parts of some ranks only.
-    """
+    """Return a coefficient on the host as a number; raise for lists and arrays, which would fit some ranks only."""
     if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
         item = getattr(coefficient, "item", None)
         return coefficient if item is None else item()

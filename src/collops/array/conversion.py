@@ -16,12 +16,10 @@ from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["from_global", "from_local"]
 
 
 def from_global(
@@ -57,7 +55,7 @@ def from_global(
     InputError
         If `values` are not numbers, or there is no such dtype, engine or `root`.
     UnsupportedTypeError
-        If `values` have masked elements.
+        If `values` have masked elements or, with several ranks, are spread over several devices.
 
     Examples
     --------
@@ -81,6 +79,8 @@ def from_global(
         if comm.rank != root:
             return None
         whole = _copied(_array(values), element, engine)
+        if comm.size > 1:
+            engine_of(whole).check_devices(whole)
         _fitting(layout, whole.shape, comm)
         return [list(whole.shape), whole.dtype.name, engine_of(whole).name]
 
@@ -98,7 +98,7 @@ def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) 
     if layout is None:
         return Layout.split(shape, comm.size)
     if not isinstance(layout, Layout):
-        raise LayoutError(f"expected a layout, not {type(layout).__module__}.{type(layout).__qualname__}")
+        raise LayoutError(f"expected a layout, not {type_name(layout)}")
     if layout.shape != tuple(shape):
         raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
     if layout.ranks != comm.size:

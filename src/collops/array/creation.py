@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -12,18 +13,17 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
-from collops.array.memory import check_memory
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
-from collops.backend import Engine
+from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["empty", "empty_like", "full", "full_like", "ones", "ones_like", "random", "where", "zeros", "zeros_like"]
+__all__ = ["check_memory"]
 
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
@@ -243,6 +243,22 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return chosen
 
 
+def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
+    """Raise InputError if some rank's part of an array is larger than all memory of this job or of the rank's device.
+
+    Sends no message: on equal machines all ranks raise. Free memory, which differs, is not checked.
+    """
+    memory = memory_of(engine)
+    if layout.size * dtype.itemsize <= memory:
+        return
+    largest = math.prod(map(max, layout.sizes)) * dtype.itemsize
+    if largest > memory:
+        raise InputError(
+            f"an array of {dtype} with the layout {layout} needs {largest / 2**30:.4g} GiB on one rank, "
+            f"which has {memory / 2**30:.4g} GiB of memory: use a smaller shape, or split it over more ranks"
+        )
+
+
 def _check_number(value: Any) -> None:
     """Raise for arrays with axes, which would fit the parts of some ranks only, and for what is not a number."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
@@ -289,6 +305,6 @@ def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
     if isinstance(x, StackedArray):
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):
-        raise UnsupportedTypeError(f"expected a distributed array, not {type(x).__module__}.{type(x).__qualname__}")
+        raise UnsupportedTypeError(f"expected a distributed array, not {type_name(x)}")
     kind = x.dtype if dtype is None else as_dtype(dtype)
     return x._like(getattr(x.engine.xp, name)(x.local_array.shape, *value, x.engine.dtype(kind)))

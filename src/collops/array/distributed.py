@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 import numpy as np
 
+from collops.array import plot
 from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import extended_array
@@ -21,11 +22,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from typing import Self
 
-    from matplotlib.axes import Axes
-
     from collops.comm import Communicator
-
-__all__ = ["DistributedArray"]
 
 _new = object.__new__
 
@@ -61,7 +58,8 @@ class DistributedArray(BaseArray):
     LayoutError
         If the shape of `local_array` or the number of ranks of `comm` does not fit `layout`.
     UnsupportedTypeError
-        If `local_array` is not an array, or its byte order is not this machine's.
+        If `local_array` is not an array, its byte order is not this machine's, or, with several ranks, it is spread
+        over several devices.
 
     Notes
     -----
@@ -90,6 +88,8 @@ class DistributedArray(BaseArray):
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
+        if comm.size > 1:
+            self.engine.check_devices(local_array)
         self._plan = reduction_plan(layout, comm)
         if tuple(local_array.shape) != layout.local_shape(comm.rank):
             raise LayoutError(
@@ -333,8 +333,4 @@ class DistributedArray(BaseArray):
         values = moved(self.local_array, layout, target, comm)
         return values if root in (None, comm.rank) else None
 
-    def plot(self, ax: Axes | None = None, **options: Any) -> Axes | None:
-        """Plot a 1-d or 2-d array with the boundaries of ranks; see :func:`collops.array.plot.plot`. Collective."""
-        from collops.array.plot import plot
-
-        return plot(self, ax, **options)
+    plot = plot.plot

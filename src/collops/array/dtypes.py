@@ -14,12 +14,9 @@ __all__ = ["accumulator", "as_dtype", "combined", "is_half", "norm_dtype", "real
 
 
 def as_dtype(dtype: Any) -> np.dtype:
-    """Return the NumPy dtype called `dtype`, in this machine's byte order; ml_dtypes defines ``"bfloat16"``.
+    """Return the NumPy dtype called `dtype`, in this machine's byte order; raise InputError if there is none.
 
-    Raises
-    ------
-    InputError
-        If there is no such dtype, or ml_dtypes is needed and not installed.
+    The package ml_dtypes defines ``"bfloat16"``.
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         try:

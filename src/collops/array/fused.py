@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", bound="Operand")
 
-__all__ = ["axpby", "divide", "dots", "shared", "square_of_sum", "update_solution_and_direction"]
-
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
     """Return ``a * x + b * y``, computed in one pass over memory. No messages.

@@ -21,14 +21,9 @@ __all__ = ["HaloPlan", "extended_array", "halo_widths"]
 
 
 def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
-    """Return the widths before and after the block, per axis.
+    """Return the widths before and after the block, per axis; raise InputError for other numbers or negative ones.
 
     `halo` is one width for all sides, or one per axis, or before and after for every axis in turn.
-
-    Raises
-    ------
-    InputError
-        If there is another number of widths, or one is negative.
     """
     widths = integers(halo)
     if len(widths) == 1:
@@ -46,26 +41,10 @@ def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
 class HaloPlan:
     """How the blocks of a layout are extended on all sides. Collective: all ranks make it, in the same order.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the arrays without halo.
-    widths : sequence of (int, int)
-        Number of elements before and after the block, per axis; wider than a neighbour's block if need be.
-    comm : Communicator
-        The ranks.
-    periodic : bool
-        Whether the array wraps around; otherwise there are zeros beyond its ends.
-
-    Attributes
-    ----------
-    layout, widths, comm
-        As given.
-    extended : Layout
-        Of the arrays with halo: the same process grid, every block larger by the widths. A block without elements
-        has a halo, too.
-    inner : Box
-        Where this rank's own block is in its extended one.
+    `layout` is that of the arrays without halo; `widths` are the numbers of elements before and after the block, per
+    axis, wider than a neighbour's block if need be. Unless the array is `periodic`, there are zeros beyond its ends.
+    The arrays with halo have the layout ``extended``: the same process grid, every block larger by the widths, also
+    one without elements. ``inner`` is where this rank's own block is in its extended one.
     """
 
     def __init__(

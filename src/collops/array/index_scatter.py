@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from collops.array.creation import check_memory
 from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
-from collops.array.memory import check_memory
 from collops.backend import engine, engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
@@ -21,8 +21,6 @@ from collops.exchange.transports import transport_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["IndexScatter"]
 
 End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.array.creation import check_memory
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
-from collops.array.memory import check_memory
 from collops.array.stacked import StackedArray
 from collops.array.store import VERSION
 from collops.backend import Engine
@@ -23,8 +23,6 @@ from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutErro
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["load"]
 
 
 def load(

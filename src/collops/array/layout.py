@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["Layout", "StackedLayout"]
-
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
 
@@ -256,12 +254,7 @@ class Layout(_Interned):
 
     @classmethod
     def from_local(
-        cls,
-        local_shape: Shape,
-        comm: Communicator,
-        axis: int = 0,
-        *,
-        mask: Integers | None = None,
+        cls, local_shape: Shape, comm: Communicator, axis: int = 0, *, mask: Integers | None = None
     ) -> Layout:
         """Return the layout of existing local arrays, concatenated along `axis`. Collective: one metadata message.
 

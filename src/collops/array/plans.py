@@ -49,28 +49,18 @@ def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
 class ReductionPlan:
     """How the arrays of one layout are reduced on one communicator.
 
-    Attributes
-    ----------
-    communicator : Communicator or None
-        The ranks whose partial results of a full reduction are combined; ``None`` where this rank knows the result.
-    counted : tuple of bool
-        For each leaf, whether this rank's part of it counts in a sum.
-    by_axes : dict
-        The ranks to combine with when just some split axes are reduced, by the tuple of those axes.
+    `communicator` has the ranks whose partial results are combined, ``None`` where this rank knows the result.
     """
 
-    communicator: Communicator | None
-    counted: tuple[bool, ...] = (True,)
-    by_axes: Mapping[tuple[int, ...], Communicator | None] = field(default_factory=dict)
+    communicator: Communicator | None  # of a full reduction
+    counted: tuple[bool, ...] = (True,)  # for each leaf, whether this rank's part of it counts in a sum
+    by_axes: Mapping[tuple[int, ...], Communicator | None] = field(default_factory=dict)  # of some of the split axes
 
 
 def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
     """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
 
-    Raises
-    ------
-    LayoutError
-        If `layout` is for another number of ranks, or the masks of stacked parts contradict each other.
+    Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other.
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")

@@ -14,8 +14,6 @@ from collops.array.distributed import DistributedArray
 from collops.array.stacked import StackedArray
 from collops.backend import engine
 
-__all__ = ["register"]
-
 
 @cache
 def register() -> None:

@@ -44,17 +44,7 @@ def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: A
 class Move:
     """A redistribution of local arrays from one layout to another, worked out once. Collective: all ranks make it.
 
-    Parameters
-    ----------
-    source, target : Layout
-        Of one shape and number of ranks.
-    comm : Communicator
-        The ranks.
-
-    Attributes
-    ----------
-    sends : bool
-        Whether any rank needs something from another.
+    ``sends`` tells whether any rank needs something from another.
     """
 
     __slots__ = ("_box", "_comm", "_counts", "_layouts", "_plan", "sends")

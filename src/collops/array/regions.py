@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from collops.array.layout import Layout
 from collops.exchange import Box
 
-__all__ = ["Region", "Transfers", "transfers"]
+__all__ = ["Region", "transfers"]
 
 Region: TypeAlias = tuple[tuple[int, int], ...]
 """First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""
@@ -32,13 +32,6 @@ class Transfers(NamedTuple):
         *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
     travels : bool
         Whether any rank needs anything from another.
-
-    Examples
-    --------
-    >>> from collops.array import Layout, Transfers, transfers
-    >>> moves = transfers(Layout.split(4, 2), 0, lambda rank: [((0, 1),)])  # both ranks want the first element
-    >>> isinstance(moves, Transfers), moves.travels
-    (True, True)
     """
 
     sends: list[tuple[int, int, Box]]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from collops.comm import Communicator
 
-__all__ = ["StackedArray"]
-
 
 class StackedArray(BaseArray):
     """Several arrays as one vector. Arithmetic works part by part; a reduction sends one message for all parts.

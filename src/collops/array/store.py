@@ -20,12 +20,13 @@ from collops.array.layout import Layout
 from collops.array.operands import Operand
 from collops.array.redistribute import moved
 from collops.comm.agreement import collective_errors
+from collops.comm.bounded import in_time
 from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["chunk_files", "save", "sync", "write_store"]
+__all__ = ["chunk_files", "sync", "write_store"]
 
 _Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
@@ -37,11 +38,7 @@ _CHUNK_BYTES = 64 << 20
 
 
 def save(
-    path: str | PathLike[str],
-    arrays: _Saved,
-    *,
-    overwrite: bool = False,
-    attributes: Mapping[str, Any] | None = None,
+    path: str | PathLike[str], arrays: _Saved, *, overwrite: bool = False, attributes: Mapping[str, Any] | None = None
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
@@ -61,7 +58,7 @@ def save(
     InputError
         On every rank, if `path` exists and may not be replaced, or a name is invalid.
     OSError
-        On every rank, if some rank cannot write.
+        On every rank, if some rank cannot write; a TimeoutError if a file system does not answer.
 
     Examples
     --------
@@ -93,14 +90,18 @@ def write_store(
 
     comm = _comm_of(arrays)
     node: Any = None
+
+    def create() -> Any:
+        prepare()
+        return _create(place, "", arrays, attributes, durable)
+
     with zarr.config.set({"array.write_empty_chunks": durable}):
         with collective_errors(comm, OSError):
             if comm.rank == 0:
-                prepare()
-                node = _create(place, "", arrays, attributes, durable)
+                node = in_time(create, place)
         with collective_errors(comm, OSError):
             if node is None:
-                node = zarr.open(place, mode="r+")
+                node = in_time(lambda: zarr.open(place, mode="r+"), place)
         _write(node, arrays, durable)
 
 
@@ -178,7 +179,7 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
         name=name or None,
         shape=layout.shape,
         chunks=_chunks(layout, arrays.dtype.itemsize),
-        dtype=_stored(arrays.dtype),
+        dtype=np.uint16 if arrays.dtype.name == "bfloat16" else arrays.dtype,  # Zarr has no bfloat16: its bits
         compressors=[Crc32cCodec()] if durable else "auto",
         # Without directories for chunks, each of which would need an fsync.
         chunk_key_encoding={"name": "default", "separator": "."} if durable else None,
@@ -201,9 +202,14 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     with collective_errors(comm, OSError, RuntimeError):
         if local.size and layout.representative(comm.rank):
             region = layout.slices(comm.rank)
-            node[region] = arrays.engine.to_host(local).view(node.dtype)
-            for path in chunk_files(node, region) if durable else ():
-                sync(path)
+            values = arrays.engine.to_host(local).view(node.dtype)
+
+            def write() -> None:
+                node[region] = values
+                for path in chunk_files(node, region) if durable else ():
+                    sync(path)
+
+            in_time(write, Path(node.store.root) / node.path, values.nbytes)
 
 
 def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
@@ -244,8 +250,3 @@ def _whole_chunks(extent: int, chunk: int, parts: int) -> list[int]:
     count = -(-extent // chunk)
     ends = [min(extent, chunk * (count * (part + 1) // parts)) for part in range(parts)]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in the file. Zarr has no bfloat16, so its bits are stored as integers."""
-    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from collops.apps import interruption
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
 from collops.apps.stages import raised_together
@@ -30,7 +32,10 @@ from collops.profile.settings import check_environment
 
 __all__ = ["Debug", "Engine", "Json", "Quiet", "Ranks", "Transport", "check_engine", "guarded", "with_world"]
 
-BAD_INPUT, _BUG, _SHORTFALL, INTERRUPTED = 2, 1, 3, 130
+BAD_INPUT, _BUG, _SHORTFALL = 2, 1, 3
+# For the line of the first rank, if it got the signal too; and for Open MPI's launcher, which sends SIGTERM to ranks
+# that it kills because another one has ended.
+_BEFORE_SPEAKING_SECONDS, _BEFORE_BEING_KILLED_SECONDS = 0.5, 3.0
 # Exit codes of launchers after a signal: its number, or 128 more.
 _DEATHS = {
     int(number): number.name
@@ -151,6 +156,7 @@ def with_world(
             if own_device:
                 show_own_device()
             comm = world(transport)
+            interruption.begin()
             if launcher is not None and launcher.ranks not in (None, comm.size):
                 raise InputError(
                     f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
@@ -166,15 +172,19 @@ def with_world(
 def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
-    The code is the result of `body`; 75 if a signal made all ranks write a checkpoint; 2 for any other `CollopsError`,
-    whose traceback `debug` shows; 74 or 141 if the output cannot be written; 130 after an interrupt from the keyboard;
-    1 for other exceptions.
+    The code is the result of `body`; 75 if a signal ended the job, after all ranks wrote a checkpoint if there was
+    something to save; 130 if that was Ctrl-C; 2 for any other `CollopsError`, whose traceback `debug` shows; 74 or 141
+    if the output cannot be written; 1 for other exceptions.
 
     For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
     error of its own writes the line and ends the other ranks, which would wait for it.
     """
     try:
+        if started() is None:  # ranks begin when they can end each other
+            interruption.begin()
         return body()
+    except interruption.Stopped as stop:
+        return _end_by_signal(command, stop)
     except Interrupted as error:
         report(command, str(error))
         return error.exit_code
@@ -187,7 +197,7 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
             abort(mpi, BAD_INPUT, f"{command}: rank {mpi.COMM_WORLD.rank}: {' '.join(str(error).split())}")
         return BAD_INPUT
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interruption.INTERRUPTED
     except OutputLostError as lost:
         if (mpi := _parallel_mpi()) is not None:
             abort(mpi, lost.exit_code, f"{command}: {lost}")
@@ -201,6 +211,23 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
         else:
             abort(mpi, _BUG, line)
         return _BUG
+    finally:
+        interruption.complete()
+
+
+def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
+    """End the job after one line, even if only this rank got the signal."""
+    name = "Ctrl-C" if stop.number == signal.SIGINT else signal.Signals(stop.number).name
+    line = (
+        f"{name} ended the job; nothing was saved (only solvers with --checkpoint save their progress): start it again"
+    )
+    if (mpi := _parallel_mpi()) is None:
+        report(command, line)
+    else:
+        killed = stop.number == signal.SIGTERM and "OMPI_COMM_WORLD_RANK" in os.environ
+        time.sleep(_BEFORE_BEING_KILLED_SECONDS if killed else _BEFORE_SPEAKING_SECONDS * (mpi.COMM_WORLD.rank > 0))
+        abort(mpi, stop.exit_code, f"{command}: {line}")
+    return stop.exit_code
 
 
 def report(command: str, message: str) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from collops.apps.interruption import INTERRUPTED, TO_BE_RESUMED, Stopped
 from collops.comm.cores import available_cores
-from collops.errors import InputError, Interrupted
+from collops.errors import InputError
 
 __all__ = ["Started", "command_for", "environment_for", "started"]
 
@@ -26,6 +27,7 @@ _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not laun
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
+_BY_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -103,9 +105,10 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
 def launch(ranks: int, arguments: Sequence[str]) -> int:
     """Run this program with `arguments` on `ranks` processes, and return the exit code of the launcher.
 
-    The code is 128 plus the signal if one ended the launcher and the ranks wrote no checkpoint. Signals that request
-    termination are forwarded, so that no rank outlives this process. Launchers kill the ranks on SIGTERM, but forward
-    SIGUSR1: jobs that write checkpoints get that instead. Raises `InputError` if no launcher can be started.
+    Signals that request termination are forwarded as SIGUSR1, which all launchers forward, while some kill the ranks on
+    the others. A second Ctrl-C is forwarded as it is, and ends the ranks at once. The code is then 75, after Ctrl-C
+    130, unless the job ended by itself. Raises `InputError` if no launcher can be started, and `Stopped` if a signal
+    killed ranks that had no handlers yet.
     """
     if _LAUNCHED in os.environ:
         # With a launcher that sets no rank, this program would start itself for ever.
@@ -114,6 +117,18 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             "check COLLOPS_MPIEXEC, or start the ranks yourself and leave --ranks out"
         )
     command = command_for(ranks, arguments)
+    received: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, _frame: object) -> None:
+        received.append(number)
+        again = received.count(signal.SIGINT) > 1 and number == signal.SIGINT
+        if number == signal.SIGINT and not again and sys.stderr.isatty():
+            os.write(2, b"\nCtrl-C: ending the job; press it again to end it at once\n")
+        if process is not None:
+            process.send_signal(signal.SIGINT if again else signal.SIGUSR1)
+
+    previous = {number: signal.signal(number, forward) for number in _PASSED_ON if _heeded(number)}
     try:
         # In a session of its own the ranks get the terminal's signals once, through this process.
         process = subprocess.Popen(
@@ -125,22 +140,26 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         )
     except OSError as problem:
         raise InputError(f"cannot start {command[0]} ({problem.strerror}): check the MPI installation") from None
-    received: list[int] = []
-    writes_checkpoint = any(argument.partition("=")[0] == "--checkpoint" for argument in arguments)
-
-    def forward(number: int, _frame: object) -> None:
-        received.append(number)
-        process.send_signal(signal.SIGUSR1 if writes_checkpoint and number == signal.SIGTERM else number)
-
-    previous = {number: signal.signal(number, forward) for number in _PASSED_ON}
-    try:
+    else:
+        if received:  # before there was a launcher
+            process.send_signal(signal.SIGUSR1)
         code = process.wait()
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    if received and code != Interrupted.exit_code:
-        return 128 + received[0]
-    return code if code >= 0 else 128 - code
+    code = code if code >= 0 else 128 - code
+    if received.count(signal.SIGINT) > 1:
+        return INTERRUPTED
+    if not received or code in _BY_THEMSELVES:
+        return code
+    if code not in (TO_BE_RESUMED, INTERRUPTED):
+        raise Stopped(received[0])
+    return INTERRUPTED if received[0] == signal.SIGINT else TO_BE_RESUMED
+
+
+def _heeded(number: signal.Signals) -> bool:
+    """Return whether this process takes a signal: nohup lets it ignore SIGHUP, and shells SIGINT in the background."""
+    return number not in (signal.SIGHUP, signal.SIGINT) or signal.getsignal(number) is not signal.SIG_IGN
 
 
 def _end_with_parent() -> None:

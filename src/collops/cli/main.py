@@ -11,7 +11,8 @@ import typer
 
 from collops import __version__
 from collops.apps import APPLICATIONS
-from collops.cli.command import BAD_INPUT, INTERRUPTED, command_of, report, report_lost
+from collops.apps.interruption import INTERRUPTED
+from collops.cli.command import BAD_INPUT, command_of, report, report_lost
 from collops.cli.console import OutputLostError, watched_streams
 from collops.cli.info import info
 from collops.cli.jacobi import jacobi

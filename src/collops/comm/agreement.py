@@ -21,10 +21,12 @@ _PYTHONS = (
     MemoryError,
     OSError,
     OverflowError,
+    TimeoutError,
     TypeError,
     ValueError,
     ZeroDivisionError,
 )
+_MOST_HOSTS = 3  # that a line names
 _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 
@@ -80,12 +82,15 @@ def shared_error(kind: str, text: str) -> Exception:
     return shared
 
 
-def table(lines: Mapping[int, str], size: int, otherwise: str) -> str:
-    """Return a text with one line for all ranks that have the same; `otherwise` is that of ranks without a line."""
+def table(lines: Mapping[int, str], size: int, otherwise: str, hosts: Sequence[str] = ()) -> str:
+    """Return a text with one line for all ranks that have the same; `otherwise` is that of ranks without a line.
+
+    `hosts` is for :func:`name_hosts`.
+    """
     ranks: dict[str, list[int]] = {}
     for rank in range(size):
         ranks.setdefault(lines.get(rank, otherwise), []).append(rank)
-    return "\n".join(f"  {name_ranks(same)}: {line}" for line, same in ranks.items())
+    return "\n".join(f"  {name_ranks(same)}{name_hosts(same, hosts)}: {line}" for line, same in ranks.items())
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -98,3 +103,11 @@ def name_ranks(ranks: Sequence[int]) -> str:
             runs.append([rank, rank])
     numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
     return f"rank{'s' if len(ranks) > 1 else ''} {numbers}"
+
+
+def name_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
+    """Return the hosts of some ranks as `` on nodea, nodeb``; empty without `hosts`, which has each rank's host."""
+    names = list(dict.fromkeys(hosts[rank] for rank in ranks)) if hosts else []
+    more = len(names) - _MOST_HOSTS
+    others = f" and {more} more host{'s' if more > 1 else ''}" if more > 0 else ""
+    return f" on {', '.join(names[:_MOST_HOSTS])}{others}" if names else ""

@@ -58,6 +58,8 @@ class Communicator:
         This rank, and how many there are.
     local_rank, local_size : int
         The same among the ranks of this node.
+    nodes : tuple of int
+        For each rank the first rank of its node, with which it shares memory.
     control : mpi4py.MPI.Comm or None
         The control plane; ``None`` in a world of one without MPI.
     reasons : tuple of str
@@ -82,6 +84,7 @@ class Communicator:
         control: Any = None,
         local_rank: int = 0,
         local_size: int = 1,
+        nodes: tuple[int, ...] | None = None,
         reasons: Sequence[str] = (),
         failures: Failures | None = None,
         derive: Callable[[Any], Communicator] | None = None,
@@ -92,6 +95,7 @@ class Communicator:
         self.size: int = 1 if control is None else control.size
         self.local_rank = local_rank
         self.local_size = local_size
+        self.nodes = tuple(range(self.size)) if nodes is None else nodes
         self.reasons = tuple(reasons)
         self.calls = calls
         self._host = host
@@ -136,10 +140,16 @@ class Communicator:
         """Return what was chosen and why, a line each. Not collective."""
         lines = [
             f"rank {self.rank} of {self.size} (rank {self.local_rank} of {self.local_size} on its node)",
-            f"host arrays:   {self.host_transport}",
+            f"host arrays:   {self.host_transport}{self._levels()}",
             f"device arrays: {self.device_transport or 'none'}",
         ]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
+
+    def _levels(self) -> str:
+        count = len(set(self.nodes))
+        if not 1 < count < self.size:
+            return ""
+        return f"; star forests by memory within each of {count} nodes and by messages between them"
 
     def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; every rank gets the result.

@@ -14,6 +14,7 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
+from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
 from collops.comm.mpi import mpi4py_module
@@ -75,7 +76,8 @@ def _wait_for_others(mpi: Any, failures: Failures) -> None:
 def abort_on_uncaught_errors() -> None:
     """End all ranks when one ends with an error that the others do not raise; they would wait for it for ever.
 
-    Errors with `on_all_ranks` end every rank by themselves. The previous ``sys.excepthook`` reports the error.
+    Errors with `on_all_ranks` end every rank by themselves, unless this one waits for a file system. The previous
+    ``sys.excepthook`` reports the error.
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
         return
@@ -85,12 +87,23 @@ def abort_on_uncaught_errors() -> None:
         try:
             report(kind, error, trace)
         finally:
-            if not getattr(error, "on_all_ranks", False):
+            if not getattr(error, "on_all_ranks", False) or is_blocked():
                 here = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
                 abort(mpi, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
+
+
+def end_if_blocked(code: int) -> None:
+    """End this program, and all ranks, with exit code `code`, if a thread still waits for a file system."""
+    if not is_blocked():
+        return
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.size > 1:
+        abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, for its file system does not answer")
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def abort(mpi: Any, code: int, why: str) -> None:
@@ -104,6 +117,7 @@ def abort(mpi: Any, code: int, why: str) -> None:
         _deliver(sys.stdout, 1)
     finally:  # also if nothing can be written any more
         mpi.COMM_WORLD.Abort(code)
+        os._exit(code)  # MPICH returns on a host that its launcher can no longer reach
 
 
 def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:

@@ -57,7 +57,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from collops.comm.agreement import name_ranks, shared_error, table
+from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
 __all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
@@ -135,6 +135,7 @@ class Failures:
 
     A `ControlChannel` of :mod:`collops.comm.mpi` carries the messages. `timeout` is the deadline of each wait in
     seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
+    `hosts` has the name of each rank's host, for errors; it is empty if there is only one.
 
     Attributes
     ----------
@@ -155,7 +156,7 @@ class Failures:
         makes later ones fail.
     """
 
-    def __init__(self, channel: Any, timeout: float | None, crowded: bool) -> None:
+    def __init__(self, channel: Any, timeout: float | None, crowded: bool, hosts: Sequence[str] = ()) -> None:
         self.channel = channel
         self.timeout = timeout
         self.number = 0
@@ -166,6 +167,7 @@ class Failures:
         self.checked = False
         self.compiled: Any = None
         self._lock = threading.RLock()  # programs of JAX wait on other threads
+        self._hosts = hosts
         self._spins = _SPINS_IF_CROWDED if crowded else _SPINS
         self._left = -1  # the call that this rank left without completing its part
         self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
@@ -327,7 +329,7 @@ class Failures:
         lines = {rank: str(report) for rank, report in rejections}
         lines |= {rank: notice.call for rank, notice in notices.items()}
         missing = [rank for rank in range(size) if rank not in lines]
-        everyone = table(lines, size, "in no call of collops, or gone")
+        everyone = table(lines, size, "in no call of collops, or gone", self._hosts)
         causes = {notice.cause for notice in notices.values()}
         if Cause.MISMATCH in causes:
             mismatch = CallMismatch(f"the ranks' calls do not match (COLLOPS_CHECK):\n{everyone}")
@@ -338,7 +340,11 @@ class Failures:
             cleanup()
         ended = [rank for rank, notice in notices.items() if notice.cause == Cause.ENDED]
         groups = (ended, "ended"), (missing, "never arrived")
-        who = " and ".join(f"{name_ranks(ranks)} of {size} {outcome}" for ranks, outcome in groups if ranks)
+        who = " and ".join(
+            f"{name_ranks(ranks)} of {size}{name_hosts(ranks, self._hosts)} {outcome}"
+            for ranks, outcome in groups
+            if ranks
+        )
         reason = next((notice.reason for notice in notices.values() if notice.reason), reason)
         kind = CommunicationError if ended or Cause.REJECTION in causes else CommunicationTimeout
         who = who or f"all {size} ranks gave up"

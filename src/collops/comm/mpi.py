@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
@@ -21,6 +22,7 @@ import numpy as np
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
+from collops.comm.leftovers import remove_leftovers
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
@@ -30,6 +32,7 @@ __all__ = [
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
+    "address_of",
     "addresses",
     "gpu_awareness",
     "handles",
@@ -55,6 +58,10 @@ def load_mpi() -> tuple[Any, str]:
         if launched:
             raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
         return None, "mpi4py is not installed"
+    if "UCX_TLS" not in os.environ:  # UCX warns of settings of transports that it may not use
+        # Waits have a deadline here. UCX would close the connection to a silent host sooner, and MPICH then crashes
+        # when this rank tells the others that it gives up.
+        os.environ.setdefault("UCX_TCP_KEEPIDLE", "inf")
     try:
         mpi = mpi4py_module()
     except (ImportError, RuntimeError) as error:
@@ -66,6 +73,8 @@ def load_mpi() -> tuple[Any, str]:
 
 def mpi4py_module() -> Any:
     """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
+    if "mpi4py.MPI" not in sys.modules:
+        remove_leftovers()
     from mpi4py import MPI
 
     return MPI
@@ -113,6 +122,14 @@ def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     place = shared.rank, shared.allgather(value)
     shared.Free()
     return place
+
+
+def nodes_of(comm: Any) -> tuple[int, ...]:
+    """Return for each rank the first rank of its node. Collective."""
+    shared = comm.Split_type(mpi4py_module().COMM_TYPE_SHARED)
+    first = shared.bcast(comm.rank)
+    shared.Free()
+    return tuple(comm.allgather(first))
 
 
 def split(comm: Any, color: int | None, key: int) -> Any:
@@ -418,7 +435,7 @@ class PersistentMessages:
     all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
-    __slots__ = ("__weakref__", "done", "start")
+    __slots__ = ("Test", "__weakref__", "_failures", "_kept", "_peers", "done", "start")
 
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
@@ -429,18 +446,34 @@ class PersistentMessages:
         messages = _duplicates[comm]
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
+        self._failures = comm.failures
+        self._peers = {rank for rank, _ in (*sends, *receives)}
         self.start = partial(mpi.Prequest.Startall, requests)
-        self.done = partial(mpi.Prequest.Testall, requests)
+        self.Test = self.done = partial(mpi.Prequest.Testall, requests)
         weakref.finalize(self, _free, mpi, requests).atexit = False
+
+    def wait(self, arrays: tuple[Any, Any]) -> None:
+        """Return when all are complete. After an error `arrays` are kept, whose memory MPI may still use."""
+        for _ in _TESTS:
+            if self.done():
+                return
+        self._kept = arrays
+        self._failures.wait(self, "star forest", self._peers)
+        self._kept = ()
 
 
 _duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
+def address_of(array: np.ndarray) -> int:
+    """Return where the memory of a host array begins."""
+    return array.ctypes.data if array.dtype.kind == "V" else mpi4py_module().Get_address(array)
+
+
 def _bytes_of(mpi: Any, array: Any) -> Any:
     if not array.nbytes:
         return bytearray(0)
-    address = array.ctypes.data if hasattr(array, "ctypes") else array.data.ptr
+    address = address_of(array) if hasattr(array, "ctypes") else array.data.ptr
     return mpi.buffer.fromaddress(address, array.nbytes)
 
 

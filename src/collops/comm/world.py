@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from collops.comm.mpi import (
     duplicate,
     gpu_awareness,
     load_mpi,
+    nodes_of,
     on_node,
     values_kept_with,
 )
@@ -167,18 +168,20 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     del cores[local_rank]
     share = share_of_cores(cores)
     limit_blas(share)
-    device, why, check = _choose(mpi, control, transport, _use_device(local_rank, devices) if devices else "")
+    name = _use_device(local_rank, devices) if devices else ""
+    device, why, check, hosts = _choose(mpi, control, transport, name)
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
-    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check)
+    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check, hosts)
     return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
 
 
 class _Place(NamedTuple):
     """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
-    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`.
+    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `hosts`
+    has the name of each rank's host, and is empty if there is only one.
     """
 
     local_rank: int
@@ -187,6 +190,7 @@ class _Place(NamedTuple):
     reasons: tuple[str, ...]
     crowded: bool
     check: str
+    hosts: tuple[str, ...] = ()
 
 
 def _communicator(place: _Place, control: Any, is_world: bool = False) -> Communicator:
@@ -196,7 +200,7 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     if control is None or control.size == 1:
         serial = SerialTransport()
         return Communicator(serial, None if place.device is None else serial, **common)
-    failures = Failures(ControlChannel(control), default_timeout(), place.crowded)
+    failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
     host = transport = MpiTransport(control, failures)
     device = _device_transport(place, control, host, failures)
     answer_after_the_end(failures)
@@ -212,8 +216,10 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
 
     def derive(split: Any) -> Communicator:
         local_rank, others = on_node(split)
-        return _communicator(place._replace(local_rank=local_rank, local_size=len(others)), split)
+        hosts = _if_several(split.allgather(socket.gethostname())) if place.hosts else ()
+        return _communicator(place._replace(local_rank=local_rank, local_size=len(others), hosts=hosts), split)
 
+    common["nodes"] = nodes_of(control)
     return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
 
 
@@ -248,24 +254,32 @@ class _Facts(NamedTuple):
     level: str
     awareness: str
     check: int
+    host: str
 
 
-def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
+def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str, tuple[str, ...]]:
     """Agree on the transport of device arrays and why, and on the strictest check that a rank asks for. Collective.
 
-    Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
-    invalid, `TransportError` if some rank lacks what the transport needs.
+    The last value is `_Place.hosts`. Errors are raised on every rank: `InputError` if the ranks ask for different
+    transports or the environment is invalid, `TransportError` if some rank lacks what the transport needs.
     """
-    facts = _by_all(
-        control,
-        lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
-    )
+
+    def mine() -> _Facts:
+        level = LEVELS.index(check_level())
+        return _Facts(transport, device, available_binding(), *gpu_awareness(mpi), level, socket.gethostname())
+
+    facts = _by_all(control, mine)
     try:
         best, why = _best(facts)
     except CollopsError as error:
         error.on_all_ranks = True  # since every rank raises it
         raise
-    return best, why, LEVELS[max(fact.check for fact in facts)]
+    return best, why, LEVELS[max(fact.check for fact in facts)], _if_several([fact.host for fact in facts])
+
+
+def _if_several(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the ranks' hosts, and none if all ranks are on one."""
+    return tuple(hosts) if len(set(hosts)) > 1 else ()
 
 
 def _by_all(control: Any, make: Callable[[], Value]) -> list[Value]:

@@ -78,8 +78,8 @@ class StarForest:
     With :math:`A` the matrix that has a one for each leaf (row) and its root (column), ``bcast`` is :math:`A` and
     ``reduce`` with ``"sum"`` its transpose [1]_.
 
-    Collective: the indices of roots travel once, here. The transports ``shared`` and ``symmetric`` hold memory until
-    :meth:`free`.
+    Collective: the indices of roots travel once, here. The transports ``shared``, ``mixed`` and ``symmetric``
+    hold memory until :meth:`free`.
 
     References
     ----------

@@ -81,6 +81,8 @@ def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int],
     x = array(x)
     leaving = checked_counts(send_counts, comm, "send_counts")
     arriving = checked_counts(receive_counts, comm, "receive_counts")
+    if len({*leaving, *arriving}) > 1:
+        comm.require_ranks()
     if x.ndim == 0 or x.shape[0] != sum(leaving):
         raise LayoutError(f"send_counts add up to {sum(leaving)} rows, but x has shape {x.shape}")
     return _exchanged(x, leaving, arriving, comm)

@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import functools
 import json
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,8 @@ import jax
 from collops.comm import Communicator
 from collops.comm.call import Call, in_elements
 from collops.comm.checked import RECEIVE, SEND, Expectation, described_call, described_message
-from collops.comm.failure import Located, call_site, call_site_of_main_thread, library_folders, site_in
-from collops.errors import CommunicationError, InputError
+from collops.comm.failure import Cause, Located, call_site, call_site_of_main_thread, library_folders, site_in
+from collops.errors import CommunicationError, CommunicationTimeout, InputError
 from collops.jax import native
 
 __all__ = ["Watch"]
@@ -33,8 +34,8 @@ library_folders.append(f"{Path(jax.__file__).parent}/")  # calls of users pass t
 
 _CALL = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_size_t)
 _Agree = ctypes.CFUNCTYPE(None, *_CALL)
-_Look = ctypes.CFUNCTYPE(None, *_CALL, ctypes.c_int64, ctypes.c_int, ctypes.c_double)
-_REFUSED = -1  # of native/src/api.h
+_Look = ctypes.CFUNCTYPE(None, *_CALL, ctypes.c_int64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p)
+_REFUSED, _DIFFER = -1, -2  # of native/src/api.h
 _OURS = "INTERNAL: collops."  # begins the text of every failure of the native library
 _errors: deque[tuple[str, BaseException]] = deque(maxlen=16)
 _watches: list[Watch] = []  # native transports live as long as the process
@@ -57,8 +58,9 @@ class Watch:
         self._failures = comm.failures
         self._agreement = comm.calls
         self._numbers = numbers
-        self._looks: Iterator[None] = iter(())
-        self._message: Any = None
+        # By thread: several devices of a process may wait at once.
+        self._looks: dict[int, tuple[bytes, Iterator[None]]] = {}
+        self._messages: dict[int, Any] = {}
         self._error: BaseException | None = None
         # Kept, as the native library calls them.
         self._functions = _Agree() if comm.calls is None else _Agree(self._agree), _Look(self._look)
@@ -100,17 +102,27 @@ class Watch:
         else:
             failure[0] = None
 
-    def _look(self, failure: Any, address: int, length: int, calls: int, looks: int, seconds: float) -> None:
+    def _look(
+        self, failure: Any, address: int, length: int, calls: int, looks: int, seconds: float, note: bytes
+    ) -> None:
         """Set the failure of a wait that cannot end well, or of a call after one that failed."""
         try:
             if looks == _REFUSED:
                 closed = "this communicator can no longer be used: a compiled call was interrupted"
                 raise self._error or CommunicationError(closed)
-            if looks == 0:
+            thread = threading.get_ident()
+            if looks <= 0 or self._looks[thread][0] != note:
                 call = json.loads(ctypes.string_at(address, length))
+                operation = _located(call)
+                if looks == _DIFFER:
+                    reason = f"cannot continue because {note.decode()}"
+                    self._failures.give_up(Cause.REJECTION, operation, reason)
+                if note:
+                    operation = Located(f"{operation}, {note.decode()}")
                 start = time.monotonic() - seconds
-                self._looks = self._failures.looks(_located(call), start, call["peers"], compiled=calls)
-            next(self._looks)
+                looking = self._failures.looks(operation, start, call["peers"], compiled=calls)
+                self._looks[thread] = note, looking
+            next(self._looks[thread][1])
         except BaseException as error:  # as above; among others KeyboardInterrupt
             if not self._failures.failure:
                 self._failures.leave_behind((), f"a compiled call was left by {type(error).__name__}: {error}")
@@ -123,8 +135,8 @@ class Watch:
     def _message_of(self, error: BaseException) -> int:
         text = f"{type(error).__name__}: {error}"
         _errors.append((text, error))
-        self._message = ctypes.create_string_buffer(text.encode())
-        return ctypes.addressof(self._message)
+        self._messages[threading.get_ident()] = message = ctypes.create_string_buffer(text.encode())
+        return ctypes.addressof(message)
 
 
 def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> str:
@@ -150,10 +162,14 @@ def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> s
             for way, peer, tag, x in ends
         ]
     elif comm.checked:
-        record = _record(kind, context, parameters)
+        record = _record(kind, comm, context, parameters)
         text, facts = described_call(record, "host")
+        facts["by"] = "jax"
+        if comm.joined is not None:
+            text += f" between {comm.size} devices"
+            facts["devices"] = comm.joined.counts
         pieces = () if record.receive_counts is None else (record.counts, record.receive_counts)
-        call.update(text=f"{text} by JAX", facts={**facts, "by": "jax"}, pieces=pieces, messages=None)
+        call.update(text=f"{text} by JAX", facts=facts, pieces=pieces, messages=None)
     return json.dumps(call)
 
 
@@ -167,17 +183,18 @@ def raise_error_behind(error: Exception) -> None:
     if reason.startswith(KeyboardInterrupt.__name__):
         raise KeyboardInterrupt from None
     if ours:
-        raise CommunicationError(reason) from None
+        kind = CommunicationTimeout if reason.startswith(CommunicationTimeout.__name__) else CommunicationError
+        raise kind(reason.removeprefix(f"{kind.__name__}: ")) from None
 
 
-def _record(kind: str, context: Any, parameters: dict[str, Any]) -> Call:
+def _record(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> Call:
     """Return a compiled call as other calls are described: equal blocks without counts, a scatter by its result."""
     x: Any = context.avals_out[0] if kind == "scatter" else next(iter(context.avals_in), None)
     call = Call(kind, x, None, parameters.get("op"), parameters.get("root"))
     counts = parameters.get("counts", ())
     if len(set(counts)) > 1:
         call.counts = in_elements(counts, x.shape)
-    if kind == "alltoall":
+    if kind == "alltoall" and comm.joined is None:
         call.counts = in_elements(parameters["leaving"], x.shape)
         call.receive_counts = in_elements(parameters["arriving"], x.shape)
     return call

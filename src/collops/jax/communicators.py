@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
+from collops.comm.failure import default_timeout
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.calls import Watch
@@ -26,27 +27,42 @@ class NativeComm:
 
     `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``). Calls
     are `checked` before data move, or else only `watched` while they wait, except those of a single process.
+    `joined` is the clique whose devices are the ranks, if any.
     """
 
     def __init__(
-        self, rank: int | None, size: int, numbers: dict[str, int], on_one_node: bool, checked: bool = False
+        self,
+        rank: int | None,
+        size: int,
+        numbers: dict[str, int],
+        on_one_node: bool,
+        *,
+        watched: bool = False,
+        checked: bool = False,
+        joined: Clique | None = None,
     ) -> None:
         self._rank = rank
         self.size = size
         self.numbers = numbers
-        self.watched = rank is not None and size > 1
+        self.watched = watched
         self.checked = checked
+        self.joined = joined
         self._recorded = on_one_node and not checked and versions.RUNS_BEFORE_RECORDING and may_record()
 
     @property
     def rank(self) -> int:
-        """Rank of this process; an InputError for a clique, whose ranks are devices that run one program."""
-        if self._rank is None:
+        """Rank of this process; an InputError for a clique."""
+        self.require_ranks()
+        assert self._rank is not None
+        return self._rank
+
+    def require_ranks(self) -> None:
+        """Raise an InputError for a clique, whose ranks are devices that run one program."""
+        if self.joined is not None:
             raise InputError(
                 "inside shard_map all devices run one program, so collectives that depend on the rank are not "
                 "available; use allreduce, bcast, allgather, reduce_scatter, alltoall or barrier with equal blocks"
             )
-        return self._rank
 
     @property
     def on_devices(self) -> bool:
@@ -61,21 +77,25 @@ class NativeComm:
             )
         return self.numbers[platform]
 
-    def check_devices(self, count: int) -> None:
+    def check_devices(self, count: int, devices: tuple[Any, ...] | None, manual: bool) -> None:
         """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
-        If it made one call for each device instead, these would arrive in any order and be mismatched.
+        If it made one call for each device instead, these would arrive in any order and be mismatched. `devices` are
+        those of the program where they are known, and `manual` tells whether it is written for each device.
         """
-        if self._rank is None and count != self.size:
-            raise InputError(
-                f"a clique of {self.size} devices is used in a program on {count}: "
-                "use it inside shard_map over the devices of the clique"
-            )
-        if self._rank is not None and count != 1:
+        if self.joined is not None:
+            own = self.joined.devices
+            if count != len(own) or (count > 1 and not manual) or devices not in (None, own):
+                raise InputError(
+                    f"a clique of {list(own)} is used in a program on {count} devices, or on others: use it inside "
+                    "shard_map over the devices of the clique, in their order, and over all axes of the mesh"
+                )
+        elif count != 1:
             raise InputError(
                 f"this communicator connects ranks with one device each, but the program runs on {count} devices: "
-                "call the collective outside shard_map on an array on a single device (see jax.device_put), or start "
-                "a rank for each device; collops.jax.clique() connects the GPUs of one process"
+                "call the collective outside shard_map on an array on a single device (see jax.device_put), start a "
+                "rank for each device, or join the devices: collops.jax.clique() joins those of one process, "
+                "collops.jax.clique(comm=collops.world()) the CPU devices of all ranks"
             )
 
     def handlers(self, platform: str, recordable: bool) -> str:
@@ -118,8 +138,7 @@ def native_comm(comm: Any = None) -> NativeComm:
 
 def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     if isinstance(comm, Clique):
-        number = clique_transport(comm)
-        return NativeComm(None, comm.size, {"cuda": number, "rocm": number}, on_one_node=True)
+        return _joined(comm)
     numbers = {"cpu": _host_transport(comm)}
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
@@ -129,7 +148,26 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
         numbers["cuda"] = numbers["rocm"] = device_transport(comm)
     if comm.size > 1:
         Watch(comm, list(dict.fromkeys(numbers.values())), settle)
-    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, comm.calls is not None)
+    watched, checked = comm.size > 1, comm.calls is not None
+    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, watched=watched, checked=checked)
+
+
+def _joined(joined: Clique) -> NativeComm:
+    """Connect the devices of a clique: GPUs by NCCL, CPU devices by memory and by the transport between their ranks."""
+    if joined.devices[0].platform != "cpu":
+        number = clique_transport(joined.devices)
+        numbers = {"cuda": number, "rocm": number}
+        return NativeComm(None, joined.size, numbers, on_one_node=True, joined=joined)
+    # Calls between the ranks have one order and one count, whether they are those of a clique or not.
+    ranks = None if joined.comm is None else native_comm(joined.comm)
+    number = native.library().collops_add_devices(
+        ctypes.c_int64(native.library().collops_add_alone() if ranks is None else ranks.number("cpu")),
+        (ctypes.c_int * len(joined.devices))(*(device.local_hardware_id for device in joined.devices)),
+        native.int64s(list(joined.counts)),
+        ctypes.c_double(default_timeout() or 0.0),
+    )
+    watched, checked = (False, False) if ranks is None else (ranks.watched, ranks.checked)
+    return NativeComm(None, joined.size, {"cpu": number}, False, watched=watched, checked=checked, joined=joined)
 
 
 def _host_transport(comm: Communicator) -> int:

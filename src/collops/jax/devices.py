@@ -1,4 +1,4 @@
-"""GPUs: which one a rank uses, and communicators of NCCL (or RCCL) for ranks with a GPU each or a process with several.
+"""Devices: groups of them, which GPU a rank uses, and communicators of NCCL (or RCCL).
 
 The communicators belong to collops.jax alone (:class:`collops.comm.nccl.NcclLibrary`), and come from the library that
 JAX itself uses. RCCL has the same functions; that path is written and compiled, but has not been run on an AMD machine.
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from collops.comm import Communicator
-from collops.comm.agreement import collective_errors
+from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.nccl import NcclLibrary
 from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
@@ -34,24 +34,35 @@ _NCCL_FUNCTIONS = (
 
 
 class Clique:
-    """The GPUs of one process as a communicator, for collectives inside ``shard_map``; see :func:`clique`.
+    """Devices as the ranks of a communicator, for collectives inside ``shard_map``; made by :func:`clique`.
 
     Attributes
     ----------
     devices : tuple of jax.Device
-        Rank *r* is ``devices[r]``.
+        Those of this process.
+    comm : Communicator or None
+        The processes whose devices are joined; ``None`` for this process alone.
+    counts : tuple of int
+        Number of devices of each process.
+    size : int
+        Number of devices of all processes.
+    first : int
+        Rank of ``devices[0]`` in the group; the other devices follow.
 
     Examples
     --------
     >>> import collops.jax
     >>> joined = collops.jax.clique()  # all devices of this process
-    >>> isinstance(joined, collops.jax.Clique), joined.size >= 1
-    (True, True)
+    >>> isinstance(joined, collops.jax.Clique), joined.size >= 1, joined.first
+    (True, True, 0)
     """
 
-    def __init__(self, devices: tuple[Any, ...]) -> None:
+    def __init__(self, devices: tuple[Any, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
         self.devices = devices
-        self.size = len(devices)
+        self.comm = comm
+        self.counts = counts
+        self.size = sum(counts)
+        self.first = 0 if comm is None else sum(counts[: comm.rank])
 
 
 def use_local_device() -> None:
@@ -81,18 +92,32 @@ def use_local_device() -> None:
     show_own_device()
 
 
-def clique(devices: Sequence[Any] | None = None) -> Clique:
-    """Join GPUs of this process, as ``comm=`` inside ``shard_map`` over the same devices in the same order.
+def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = None) -> Clique:
+    """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if that is given.
+
+    Each device is one rank of the group. Inside ``shard_map`` over `devices`, in the same order, ``allreduce``,
+    ``bcast``, ``allgather``, ``reduce_scatter``, ``alltoall`` and ``barrier`` connect all devices of the group.
 
     Parameters
     ----------
     devices : sequence of jax.Device, optional
-        By default all that this process has.
+        Devices of this process, GPUs or CPU devices. By default all that it has.
+    comm : Communicator, optional
+        Join the CPU devices of all its ranks: first those of rank 0, then those of rank 1, and so on. Ranks may have
+        different numbers of devices. By default only the devices of this process are joined.
+
+    Returns
+    -------
+    Clique
+        The same object for the same arguments.
 
     Raises
     ------
+    InputError
+        If there are no devices, a device is given twice, devices are of different kinds, one belongs to another
+        process, or GPUs of several ranks are to be joined.
     TransportError
-        If there is no NCCL, or it cannot join them.
+        If the devices are GPUs and NCCL cannot join them.
 
     Examples
     --------
@@ -100,13 +125,45 @@ def clique(devices: Sequence[Any] | None = None) -> Clique:
     >>> import jax
     >>> collops.jax.clique(jax.local_devices()[:1]).size
     1
+    >>> comm = collops.world()
+    >>> collops.jax.clique(jax.local_devices()[:1], comm=comm).size == comm.size
+    True
     """
-    return _clique(tuple(jax.local_devices() if devices is None else devices))
+    given = tuple(jax.local_devices() if devices is None else devices)
+    if comm is None:
+        return _clique(given, None, (_described(given),))
+    if not isinstance(comm, Communicator):
+        raise InputError(f"comm must be a collops communicator, not {type(comm).__name__}")
+    known = collective_values(comm, lambda: _described(given))
+    if len(kinds := {kind for kind, _ in known}) > 1:
+        raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
+    if comm.size > 1 and kinds != {"cpu"}:
+        raise InputError(
+            "clique(comm=...) joins the CPU devices of several ranks, not their GPUs: start a rank for each GPU and "
+            "pass the communicator itself, or join the GPUs of one process by clique()"
+        )
+    return _clique(given, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
+
+
+def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the kind and the numbers of devices that can form a clique."""
+    if not devices:
+        raise InputError("a clique needs at least one device")
+    if len(set(devices)) < len(devices):
+        raise InputError(f"a device is given twice: {list(devices)}")
+    if len({device.platform for device in devices}) > 1:
+        raise InputError(f"the devices of a clique must be of one kind, not {list(devices)}")
+    if any(device.process_index != jax.process_index() for device in devices):
+        raise InputError("a clique is made of devices of this process; to join those of other ranks, pass comm=")
+    return devices[0].platform, tuple(device.local_hardware_id for device in devices)
 
 
 @cache
-def _clique(devices: tuple[Any, ...]) -> Clique:
-    return Clique(devices)
+def _clique(
+    devices: tuple[Any, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Clique:
+    # All devices of all ranks are part of the key, so that all ranks make a new clique, or none does.
+    return Clique(devices, comm, tuple(len(numbers) for _, numbers in known))
 
 
 def has_devices() -> bool:
@@ -123,7 +180,7 @@ def may_record() -> bool:
 def device_transport(comm: Communicator) -> int:
     """Connect the GPUs of all ranks; return the number of the transport in the native library. Collective."""
     if comm.size == 1:
-        return clique_transport(clique(jax.local_devices()[:1]))
+        return clique_transport(jax.local_devices()[:1])
     device = jax.local_devices()[0].local_hardware_id
     with collective_errors(comm):
         mine = _place_and_identity(device, comm.rank)
@@ -148,10 +205,10 @@ def _place_and_identity(device: int, rank: int) -> list[Any]:
     return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(identity)]
 
 
-def clique_transport(joined: Clique) -> int:
-    """Connect the GPUs of a clique; return the number of the transport in the native library."""
-    devices = [device.local_hardware_id for device in joined.devices]
-    return _add(_nccl().connect_devices(devices), devices, list(range(joined.size)), joined.size, joined.size > 1)
+def clique_transport(joined: Sequence[Any]) -> int:
+    """Connect GPUs of this process; return the number of the transport in the native library."""
+    devices, size = [device.local_hardware_id for device in joined], len(joined)
+    return _add(_nccl().connect_devices(devices), devices, list(range(size)), size, size > 1)
 
 
 def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:

@@ -30,14 +30,14 @@ _MPI_FUNCTIONS = (
 )
 
 
-_INTERFACE = 5  # of native/src/api.h
+_INTERFACE = 6  # of native/src/api.h
 
 
 @cache
 def library() -> ctypes.CDLL:
     """Load the native library, built for this version of the package, and register its handlers."""
     loaded = _loaded(_path())
-    for name in ("collops_add_alone", "collops_add_mpi", "collops_add_nccl"):
+    for name in ("collops_add_alone", "collops_add_mpi", "collops_add_devices", "collops_add_nccl"):
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.collops_calls.restype = ctypes.c_int64
     loaded.collops_load_mpi.restype = ctypes.c_char_p

@@ -13,11 +13,15 @@ overlap independent operations. The argument why it keeps the order of collectiv
    communicators share the effect: two ranks in two communicators must agree on the order of the calls of both.
 3. *Between programs* that are dispatched one after the other, on hosts, the token of the last program is an argument of
    the next: an empty array, which is ready when its program has ended. Devices run programs in the order of dispatch.
+   After a program on several CPU devices, :func:`jit` waits for its token instead of passing it on.
 4. *Transformations* keep effects in order and drop none. The collectives that they add (derivatives) depend on the
    program's collectives and on the dependencies of their operands. When a derivative is taken, two properties must
    therefore be the same on all ranks: whether an operand depends on the variable of differentiation, and, inside a
    ``scan``, whether it changes between iterations (JAX moves constant operations before the loop). All other work of
    a rank is arbitrary.
+5. *Between the CPU devices of a process*, which run one program at different speeds, the last one to arrive at a call
+   makes it for all, and none continues before it has ended. So a process makes the calls of the program in its order,
+   and at most one at a time; a device that has ended a program has seen all others begin the last call of it.
 
 JAX starts a compiled program with an ordered effect from Python instead of C++, which costs time at every dispatch.
 :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no effect for JAX, and on
@@ -89,12 +93,16 @@ def settle() -> None:
 
 
 class Jit:
-    """A compiled function with the methods of ``jax.jit``; see :func:`jit`."""
+    """A compiled function with the methods of ``jax.jit``; see :func:`jit`.
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    A function that always runs on the same several devices can name them, by a sharding that replicates an array.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any], replicated: Any = None) -> None:
         plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
         self._plain = plain
+        self._replicated = replicated
         self._as_jax = not _PLACING.isdisjoint(options)
         traced = plain
         if "compiler_options" in options:  # which JAX does not take for a part of a program
@@ -124,7 +132,7 @@ class Jit:
         try:
             if not _on_hosts():
                 return self._alone(*args, **kwargs)
-            token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token())
+            token, result = self._in_turn(*args, **kwargs, _collops_token=_last_token(self._replicated))
             if calls.checking:
                 jax.block_until_ready((token, result))
         except FloatingPointError as error:  # in the results, found by jax_debug_nans or jax_debug_infs
@@ -209,25 +217,21 @@ def _on_hosts() -> bool:
 
 
 @functools.cache
-def _first_token() -> Any:
+def _first_token(replicated: Any) -> Any:
     with jax.ensure_compile_time_eval():  # cached, so it must not be a tracer
-        return jnp.zeros(0, bool)
+        token = jnp.zeros(0, bool)
+        return token if replicated is None else jax.device_put(token, replicated)
 
 
-def _last_token() -> Any:
+def _last_token(replicated: Any) -> Any:
     """Return the token of the last program, or the first token if no program has to be waited for."""
     token = versions.get_runtime_token(ORDER)
     if token is None:
-        return _first_token()
-    if _several_devices():  # JAX would not take a token that may be on another device than the arguments
+        return _first_token(replicated)
+    if token.committed:  # to several devices, and JAX would not take it with arguments on others
         versions.wait_until_ready(token)
-        return _first_token()
+        return _first_token(replicated)
     return token
-
-
-@functools.cache
-def _several_devices() -> bool:
-    return jax.local_device_count() > 1
 
 
 def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,13 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from collops.comm.call import in_elements
 from collops.comm.failure import call_site
+from collops.errors import InputError
 from collops.jax import calls, versions
 from collops.jax.communicators import NativeComm
 from collops.jax.native import OPS
@@ -65,9 +68,10 @@ def collective(
     primitive.multiple_results = True
     primitive.def_effectful_abstract_eval(lambda *avals, **parameters: (shapes(*avals, **parameters), {ORDER}))
     primitive.def_impl(functools.partial(_run, primitive))
+    versions.run_in_shard_map(primitive, functools.partial(_run_on_devices, primitive))
 
     def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
-        comm.check_devices(versions.device_count(context))
+        comm.check_devices(*versions.program_devices(context))
         count = len(values) if operands is None else operands(**parameters)
         return versions.custom_call(
             context,
@@ -119,12 +123,23 @@ def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
     if versions.jit_disabled():
         with jax.disable_jit(False):
             return _run(primitive, *values, **parameters)
-    known = tuple(sorted(parameters.items()))
+    return _dispatch(_compiled, primitive, tuple(sorted(parameters.items())), values)
+
+
+def _run_on_devices(primitive: Primitive, mesh: Any, *values: Any, **parameters: Any) -> Any:
+    if any(value.shape[0] != mesh.size for value in values):
+        raise InputError("a collective inside shard_map needs check_vma=False, and all axes of the mesh to be manual")
+    program = functools.partial(_compiled_for, mesh, len(values))
+    operands = values or [np.zeros(mesh.size, bool)]  # JAX cannot map a program without operands
+    return _dispatch(program, primitive, tuple(sorted(parameters.items())), operands)
+
+
+def _dispatch(program: Callable[..., Jit], primitive: Primitive, parameters: Any, values: Sequence[Any]) -> Any:
     if not calls.checking:
-        return _compiled(primitive, known).dispatch(*values)
+        return program(primitive, parameters).dispatch(*values)
     before = calls.eager_site.set(call_site())
     try:
-        return _compiled(primitive, known, calls.eager_site.get()).dispatch(*values)
+        return program(primitive, parameters, calls.eager_site.get()).dispatch(*values)
     finally:
         calls.eager_site.reset(before)
 
@@ -136,6 +151,20 @@ def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _si
 
     run.__name__ = run.__qualname__ = primitive.name
     return Jit(run, {})
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled_for(
+    mesh: Any, count: int, primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _site: str = ""
+) -> Jit:
+    """Return the program of a collective of `count` operands, with one entry for each device of `mesh`."""
+
+    def run(*values: Any) -> Any:
+        return [row[None] for row in primitive.bind(*(value[0] for value in values[:count]), **dict(parameters))]
+
+    rows = PartitionSpec(mesh.axis_names)
+    mapped = jax.shard_map(run, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    return Jit(mapped, {}, NamedSharding(mesh, PartitionSpec()))
 
 
 # The adjoints of collectives with a replicated result

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import api as _api
+from jax._src import array as _array
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import dispatch as _dispatch
 from jax._src import effects as _effects
+from jax._src import mesh as _mesh
+from jax._src import shard_map as _shard_map
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.util import HashablePartial as _HashablePartial
 from jaxlib.mlir import ir
 
 __all__ = ["lowered"]
@@ -39,6 +45,44 @@ def without_repetition(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function that JAX is not to call again, operation by operation, to find the origin of a NaN."""
     function._apply_primitive = True  # type: ignore[attr-defined]
     return function
+
+
+class _StepsOfShardMap:
+    """The module with ``jit`` as `shard_map` sees it: it gets the same compiled function for equal ones.
+
+    JAX runs a `shard_map` without ``jit`` step by step: a program for each operand and result, and one for each
+    primitive. It makes a compiled function for each step at every call. Compiled programs belong to an object in it,
+    and are forgotten with it, so that every call would compile all steps again.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_api, name)
+
+    @staticmethod
+    def jit(function: Any, **options: Any) -> Any:
+        return (_kept_jit if isinstance(function, _HashablePartial) else _api.jit)(function, **options)
+
+
+_kept_jit = lru_cache(maxsize=4096)(_api.jit)
+_shard_map.api = _StepsOfShardMap()  # type: ignore[attr-defined]
+
+
+def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
+    """Let ``run(mesh, *values, **parameters)`` bind a primitive inside a ``shard_map`` without ``jit``.
+
+    The first axis of the values and of the results has one entry for each device.
+    """
+
+    def rule(mesh: Any, *values: Any, **parameters: Any) -> Any:
+        axes = _core.trace_ctx.axis_env
+        with _core.eval_context(), jax.disable_jit(False), _mesh.use_abstract_mesh(mesh.abstract_mesh):
+            _core.trace_ctx.set_axis_env(_core.top_axis_env)  # JAX dispatches from C++ only where no axis has a name
+            try:
+                return run(mesh, *values, **parameters)
+            finally:
+                _core.trace_ctx.set_axis_env(axes)
+
+    _shard_map.eager_rules[primitive] = rule
 
 
 def allow_everywhere(kind: type[Effect]) -> None:
@@ -79,7 +123,12 @@ def wait_until_ready(token: Any) -> None:
 
 
 def set_runtime_token(effect: Effect, array: Any) -> None:
-    """Make `array` the token for which the next computation with `effect` waits."""
+    """Make `array` the token for which the next computation with `effect` waits.
+
+    That computation may run on another device, to which JAX copies the token of a single one that is not committed.
+    """
+    if array.committed and len(array.sharding.device_set) == 1:
+        array = _array.ArrayImpl(array.aval, array.sharding, array._arrays, committed=False, _skip_checks=True)
     token: Any = _core.Token(array)
     token.of_collops = True
     _tokens.current_tokens[effect] = token
@@ -110,14 +159,19 @@ def lowered(program: Any) -> Any:
     return _partial_eval.lower_jaxpr2(program)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def device_count(context: Any) -> int:
-    """Return the number of devices of the program that is being lowered."""
+def program_devices(context: Any) -> tuple[int, tuple[Any, ...] | None, bool]:
+    """Return the number of devices of the program that is being lowered, the devices, and whether it is one for each.
+
+    The devices are ``None`` where JAX does not tell. Each device runs the program on its own part inside ``shard_map``
+    over all axes of its mesh, and inside ``pmap``.
+    """
     axes = context.module_context.axis_context
-    if (count := getattr(axes, "num_devices", None)) is not None:
-        return count
     if (mesh := getattr(axes, "mesh", None)) is not None:  # inside shard_map
-        return mesh.size
-    return axes.axis_env.nreps  # inside pmap
+        devices = getattr(mesh, "_flat_devices_tuple", None)
+        return mesh.size, devices, set(mesh.axis_names) == set(axes.manual_axes)
+    if (count := getattr(axes, "num_devices", None)) is not None:
+        return count, axes.device_assignment, False
+    return axes.axis_env.nreps, None, True  # inside pmap
 
 
 def branches(program: Any, effect: Effect) -> bool:

@@ -13,24 +13,13 @@ from collops.array import DistributedArray, Layout, StackedArray, StackedLayout,
 from collops.array.dtypes import as_dtype, combined, real_of
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "Adjoint",
-    "AnyLayout",
-    "Buffers",
-    "Combination",
-    "Conjugate",
-    "LinearOperator",
-    "Product",
-    "is_complex",
-    "new_array",
-    "product",
-]
+__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 
@@ -76,7 +65,7 @@ class LinearOperator:
     --------
     >>> import collops
     >>> D = collops.FirstDerivative(5)
-    >>> isinstance(D, collops.LinearOperator), (D.H @ D).shape, D.dottest()
+    >>> isinstance(D, collops.LinearOperator), (D.H @ D + 2 * collops.Identity(5)).shape, D.dottest()
     (True, (5, 5), True)
     """
 
@@ -88,9 +77,7 @@ class LinearOperator:
         checked_communicator(comm)
         for layout in (domain, range):
             if not isinstance(layout, Layout | StackedLayout):
-                raise LayoutError(
-                    f"an operator needs layouts, not {type(layout).__module__}.{type(layout).__qualname__}"
-                )
+                raise LayoutError(f"an operator needs layouts, not {type_name(layout)}")
         if not domain.ranks == range.ranks == comm.size:
             raise LayoutError(
                 f"an operator on {comm.size} ranks cannot have a domain on {domain.ranks} "
@@ -186,7 +173,7 @@ class LinearOperator:
     def _raise_misfit(self, array: Any, layout: AnyLayout, role: str) -> NoReturn:
         if not isinstance(array, DistributedArray | StackedArray):
             raise UnsupportedTypeError(
-                f"{type(self).__name__}.{role} of collops, not {type(array).__module__}.{type(array).__qualname__}; "
+                f"{type(self).__name__}.{role} of collops, not {type_name(array)}; "
                 "make one with collops.from_global or collops.from_local"
             )
         # Layouts are interned: equal ones are one object.
@@ -316,21 +303,7 @@ def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
 
 
 class Combination(LinearOperator):
-    """A sum of operators times coefficients, given as pairs of scalar and operator.
-
-    Raises
-    ------
-    LayoutError
-        If domains, ranges or communicators differ.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = 2 * collops.Identity(3) + collops.Diagonal(np.arange(3.0))
-    >>> type(A).__name__, (A @ collops.ones(3)).gather()
-    ('Combination', array([2., 3., 4.]))
-    """
+    """A sum of operators times coefficients, given as pairs of scalar and operator."""
 
     def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
         self.terms = tuple(terms)
@@ -386,20 +359,7 @@ class Combination(LinearOperator):
 
 
 class Product(LinearOperator):
-    """A sequence of operators, applied from right to left.
-
-    Raises
-    ------
-    LayoutError
-        If the domain of one is not the range of the next, or communicators differ.
-
-    Examples
-    --------
-    >>> import collops
-    >>> D = collops.FirstDerivative(5)
-    >>> type(D.H @ D).__name__
-    'Product'
-    """
+    """A sequence of operators, applied from right to left."""
 
     def __init__(self, factors: Sequence[LinearOperator]) -> None:
         self.factors = tuple(factors)
@@ -434,16 +394,7 @@ class Product(LinearOperator):
 
 
 class Adjoint(LinearOperator):
-    """The adjoint of any operator.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = collops.VStack([np.eye(3)[:2]])
-    >>> type(A.H).__name__, A.H.shape
-    ('Adjoint', (3, 2))
-    """
+    """The adjoint of any operator."""
 
     def __init__(self, operator: LinearOperator) -> None:
         check_operators(operator)
@@ -459,16 +410,7 @@ class Adjoint(LinearOperator):
 
 
 class Conjugate(LinearOperator):
-    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> A = collops.Diagonal(np.array([1j, 2.0]), dtype=complex).conj()
-    >>> (A @ collops.ones(2)).gather()
-    array([0.-1.j, 2.-0.j])
-    """
+    r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`."""
 
     def __init__(self, operator: LinearOperator) -> None:
         check_operators(operator)
@@ -491,10 +433,12 @@ class Conjugate(LinearOperator):
 
 
 class Flat(LinearOperator):
-    """An operator on its arrays ravelled in C order, so that it can be stacked with others. Views only, no messages."""
+    """An operator on its arrays seen in other layouts, such as vectors that can be stacked; see :func:`reinterpret`."""
 
-    def __init__(self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout) -> None:
-        super().__init__(domain, range, operator.dtype, operator.comm)
+    def __init__(
+        self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
+    ) -> None:
+        super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
         self._inherit([operator])
         if operator._add_forward is not None:
@@ -508,15 +452,15 @@ class Flat(LinearOperator):
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
 
-    @staticmethod
-    def _apply(function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
-        target = None if out is None or not out.engine.mutable else _seen_in(out, wanted)
-        result = function(_seen_in(x, given), target)
-        return out if target is not None and result is target else _seen_in(result, flat)
+    def _apply(self, function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
+        comm = self.operator.comm
+        target = None if out is None or not out.engine.mutable else reinterpret(out, wanted, comm)
+        result = function(reinterpret(x, given, comm), target)
+        return out if target is not None and result is target else reinterpret(result, flat, self.comm)
 
     @staticmethod
     def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
-        return lambda source, target: add(_seen_in(source, given), _seen_in(target, wanted))
+        return lambda source, target: add(reinterpret(source, given), reinterpret(target, wanted))
 
 
 def _conjugate(x: Any, out: Any) -> Any:
@@ -536,7 +480,7 @@ def check_operators(*operators: Any) -> None:
     for op in operators:
         if not isinstance(op, LinearOperator):
             raise UnsupportedTypeError(
-                f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}; "
+                f"expected a distributed operator, not {type_name(op)}; "
                 "collops.operators.VStack, HStack or BlockDiag makes one of local operators"
             )
         if op.comm is not operators[0].comm:
@@ -625,10 +569,14 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
     return layout if layout.ndim == 1 else layout.reshape(layout.size)
 
 
-def _seen_in(array: Any, layout: AnyLayout) -> Any:
-    """Return an array in a layout that differs from its own only in shape; contiguous memory is shared."""
-    if array.layout is layout:
+def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+    """Return the same memory as an array in another layout with as many elements on each rank. No message.
+
+    `comm` may order the ranks differently; by default it is the communicator of `array`. Contiguous memory is shared.
+    """
+    ranks: Communicator = array.comm if comm is None else comm
+    if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([_seen_in(part, wanted) for part, wanted in zip(array.arrays, layout.layouts, strict=True)])
-    return DistributedArray(layout, array.comm, array.local_array.reshape(layout.local_shape(array.comm.rank)))
+        return StackedArray([reinterpret(part, one, ranks) for part, one in zip(array.arrays, layout, strict=True)])
+    return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))

@@ -15,10 +15,8 @@ from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, as_layout, communicator_of
+from collops.operators.dims import Dims, as_layout, communicator_of, placed
 from collops.operators.memory import Coefficients, check_holds, filled, writable
-
-__all__ = ["Diagonal", "Identity", "Sum", "Transpose", "Zero"]
 
 
 class Diagonal(LinearOperator):
@@ -50,8 +48,7 @@ class Diagonal(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Diagonal
-    >>> Diagonal(np.arange(3.0)).forward(collops.ones(3)).gather()
+    >>> collops.Diagonal(np.arange(3.0)).forward(collops.ones(3)).gather()
     array([0., 1., 2.])
     """
 
@@ -122,8 +119,7 @@ class Identity(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Identity
-    >>> Identity(3, 5).forward(collops.ones(5)).gather()
+    >>> collops.Identity(3, 5).forward(collops.ones(5)).gather()
     array([1., 1., 1.])
     """
 
@@ -183,8 +179,7 @@ class Sum(LinearOperator):
     """
 
     def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:
-        comm = communicator_or_world(comm)
-        model = as_layout(dims, comm)
+        model, comm = placed(dims, comm)
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
         self.axis = normal_axis(axis, model.ndim)
@@ -245,8 +240,7 @@ class Transpose(LinearOperator):
     def __init__(
         self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: Any = "float64"
     ) -> None:
-        comm = communicator_or_world(comm)
-        model = as_layout(dims, comm)
+        model, comm = placed(dims, comm)
         if sorted(axis + model.ndim if axis < 0 else axis for axis in axes) != list(range(model.ndim)):
             raise InputError(f"axes must name each of {model.ndim} axes once, not {tuple(axes)}")
         self._axes = tuple(int(axis) % model.ndim for axis in axes)

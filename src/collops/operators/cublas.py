@@ -21,7 +21,7 @@ from collops.errors import CollopsError, LayoutError
 from collops.operators.dense import DenseMatrix
 from collops.operators.memory import as_columns, contiguous, result_memory, store
 
-__all__ = ["CublasMatrix", "multiply"]
+__all__ = ["multiply"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _LETTERS = {"f": "S", "d": "D", "F": "C", "D": "Z"}

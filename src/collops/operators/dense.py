@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collops.backend import engine_of
+from collops.backend import cuda_kernel, engine_of
 from collops.operators.memory import applied, contiguous, result_memory, store
-
-__all__ = ["DenseMatrix", "KernelMatrix"]
 
 _THREADS = 256
 _LANES = 32
@@ -94,11 +90,11 @@ class KernelMatrix(DenseMatrix):
         elif matrix is self._rows:
             several = _ROWS if rows >= _ROWS * self._processors else 1
             width = self._width if _aligned(x) else 1
-            kernel = _kernel(f"forward_{self.dtype.char}_{width}_{several}")
+            kernel = cuda_kernel(__file__, "dense.cu", f"forward_{self.dtype.char}_{width}_{several}")
             kernel((-(-rows // several),), (_THREADS,), (matrix, x, target, rows, columns))
         else:
             width, splits = (self._width, self._splits) if _aligned(target) else (1, 1)
-            kernel = _kernel(f"adjoint_{self.dtype.char}_{width}")
+            kernel = cuda_kernel(__file__, "dense.cu", f"adjoint_{self.dtype.char}_{width}")
             arguments = (self._rows, x, target, self._partial, self._finished, rows, columns)
             kernel((-(-columns // (width * _LANES)), splits), (_THREADS,), arguments)
         return store(target, out)
@@ -106,15 +102,3 @@ class KernelMatrix(DenseMatrix):
 
 def _aligned(array: Any) -> bool:
     return array.data.ptr % _BYTES_AT_ONCE == 0
-
-
-@cache
-def _kernel(name: str) -> Any:
-    return _module().get_function(name)
-
-
-@cache
-def _module() -> Any:
-    import cupy
-
-    return cupy.RawModule(code=Path(__file__).with_name("dense.cu").read_text(), options=("-std=c++17",))

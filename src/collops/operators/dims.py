@@ -12,7 +12,7 @@ from collops.errors import LayoutError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "as_layout", "communicator_of"]
+__all__ = ["Dims", "as_layout", "communicator_of", "placed"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
@@ -33,6 +33,12 @@ def as_layout(dims: Dims, comm: Communicator) -> Layout:
     if dims.ranks != comm.size:
         raise LayoutError(f"a layout for {dims.ranks} ranks does not fit a communicator of {comm.size}")
     return dims
+
+
+def placed(dims: Dims, comm: Communicator | None) -> tuple[Layout, Communicator]:
+    """Return the layout that `dims` means, and the ranks: `comm`, or the world."""
+    comm = communicator_or_world(comm)
+    return as_layout(dims, comm), comm
 
 
 def along_axis(layout: Layout, axis: int, sizes: Sequence[int]) -> Layout:

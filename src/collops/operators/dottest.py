@@ -8,12 +8,10 @@ import numpy as np
 
 from collops.array import Layout, StackedLayout, dots, random
 from collops.array.dtypes import is_half
-from collops.errors import CollopsError, UnsupportedTypeError
+from collops.errors import CollopsError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
-
-__all__ = ["dottest"]
 
 
 def dottest(
@@ -63,15 +61,14 @@ def dottest(
     True
     """
     if not isinstance(getattr(op, "domain", None), Layout | StackedLayout):
-        raise UnsupportedTypeError(
-            f"expected a distributed operator, not {type(op).__module__}.{type(op).__qualname__}"
-        )
+        raise UnsupportedTypeError(f"expected a distributed operator, not {type_name(op)}")
     dtype = op.dtype if op.dtype.kind in "fcV" else np.dtype(np.float64)
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)
     if rtol is None:
         # A wrong adjoint of n elements is off by about one part in the root of n.
-        rtol = (8 if is_half(dtype) else 1000) * _rounding_error(dtype)
+        rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
+        rtol = (8 if is_half(dtype) else 1000) * rounding
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)
     v = random(op.range, comm=op.comm, dtype=dtype, engine=engine, seed=seed + 1)
     forward, adjoint = op.forward(u), op.adjoint(v)
@@ -86,9 +83,3 @@ def dottest(
             f"difference {abs(left - right):.3g}, allowed {rtol * scale:.3g}"
         )
     return passed
-
-
-def _rounding_error(dtype: np.dtype) -> float:
-    if dtype.kind == "V":  # bfloat16: eight significant bits
-        return 2.0**-8
-    return float(np.finfo(dtype).eps)

@@ -18,8 +18,6 @@ from collops.operators.memory import Scratch, applied, as_columns, check_holds, 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Fredholm1", "batched"]
-
 Form: TypeAlias = Literal["split", "replicated"]
 
 
@@ -79,8 +77,7 @@ class Fredholm1(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Fredholm1
-    >>> op = Fredholm1(np.ones((2, 3, 4)))
+    >>> op = collops.Fredholm1(np.ones((2, 3, 4)))
     >>> op.dims, op.dimsd
     ((2, 4, 1), (2, 3, 1))
     >>> op.forward(collops.ones(op.domain)).gather()[0, 0]

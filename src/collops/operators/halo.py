@@ -7,12 +7,9 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.operators.base import LinearOperator
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
-
-__all__ = ["Halo"]
 
 
 class Halo(LinearOperator):
@@ -29,10 +26,8 @@ class Halo(LinearOperator):
     halo : int or sequence of int
         Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A halo
         may be wider than a neighbour's block.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Element type.
+    comm, dtype
+        As for :class:`Identity`.
 
     Attributes
     ----------
@@ -56,8 +51,7 @@ class Halo(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Halo
-    >>> H = Halo((4,), halo=1)
+    >>> H = collops.Halo((4,), halo=1)
     >>> H.forward(collops.ones((4,))).gather()
     array([0., 1., 1., 1., 1., 0.])
     """
@@ -70,8 +64,7 @@ class Halo(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         self._plan = HaloPlan(layout, halo_widths(halo, layout.ndim), comm)
         super().__init__(layout, self._plan.extended, dtype, comm)
         self.widths = self._plan.widths

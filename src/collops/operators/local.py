@@ -11,19 +11,12 @@ import numpy as np
 from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import LinearOperator
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
 
-__all__ = [
-    "LiftedOperator",
-    "LocalOperator",
-    "OneRank",
-    "SparseMatrix",
-    "applied_on_host",
-    "lift_local",
-]
+__all__ = ["applied_on_host"]
 
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
@@ -117,7 +110,7 @@ def lift_local(op: Any) -> LocalOperator:
         if callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None)):
             return LiftedOperator(op)
     raise UnsupportedTypeError(
-        f"{type(op).__module__}.{type(op).__qualname__} is not a local operator: it needs shape, dtype, matvec and "
+        f"{type_name(op)} is not a local operator: it needs shape, dtype, matvec and "
         "rmatvec (PyLops, SciPy), or forward_local and adjoint_local"
     )
 
@@ -274,7 +267,7 @@ def _derivative_of_pylops(op: Any) -> OneRank | None:
         return None
     if np.dtype(op.dtype).kind not in "fc":
         return None
-    from collops.operators.derivatives import FirstDerivative, Laplacian, SecondDerivative
+    from collops.operators.derivatives.operators import FirstDerivative, Laplacian, SecondDerivative
 
     dims, common = tuple(map(int, op.dims)), {"comm": alone(), "dtype": op.dtype}
     if type(op) is pylops.FirstDerivative:

@@ -20,8 +20,6 @@ from collops.operators.fredholm1 import Fredholm1
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["MDC"]
-
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
 
@@ -102,8 +100,8 @@ class MDC(LinearOperator):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import MDC
-    >>> op = MDC(np.ones((4, 2, 3), complex), nt=9, nv=1)
+    >>> import collops
+    >>> op = collops.MDC(np.ones((4, 2, 3), complex), nt=9, nv=1)
     >>> op.dims, op.dimsd, op.dtype
     ((9, 3, 1), (9, 2, 1), dtype('float64'))
     """

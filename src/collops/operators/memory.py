@@ -12,18 +12,7 @@ from typing import Any
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = [
-    "Coefficients",
-    "Scratch",
-    "applied",
-    "as_columns",
-    "check_holds",
-    "contiguous",
-    "filled",
-    "operand",
-    "store",
-    "writable",
-]
+__all__ = ["Scratch", "applied", "as_columns", "check_holds", "contiguous", "filled", "operand", "store", "writable"]
 
 
 def writable(out: Any) -> Any:
@@ -41,14 +30,8 @@ def filled(out: Any, value: Any) -> Any:
 def store(value: Any, out: Any) -> Any:
     """Return `value` in the shape and dtype of `out`: `out` itself, overwritten, if it is mutable.
 
-    Without `out`, `value` is returned as it is.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        If `value` is complex and `out` is not: imaginary parts are never dropped silently.
-    LayoutError
-        If the sizes differ.
+    Without `out`, `value` is returned as it is. Raises UnsupportedTypeError if only `value` is complex: imaginary parts
+    are never dropped silently.
     """
     if out is None or value is out:
         return value

@@ -13,14 +13,11 @@ from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, along_axis, as_layout
+from collops.operators.dims import Dims, along_axis, placed
 from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
-
-__all__ = ["Restriction"]
 
 
 class Restriction(LinearOperator):
@@ -42,10 +39,8 @@ class Restriction(LinearOperator):
         The axis that is restricted.
     rebalance : bool, optional
         Whether the data are split evenly wherever the samples come from.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+    comm, dtype
+        As for :class:`Identity`.
 
     Attributes
     ----------
@@ -60,8 +55,7 @@ class Restriction(LinearOperator):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import Restriction
-    >>> Restriction(5, [0, 3]).range.shape
+    >>> collops.Restriction(5, [0, 3]).range.shape
     (2,)
     """
 
@@ -75,8 +69,7 @@ class Restriction(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        model = as_layout(dims, comm)
+        model, comm = placed(dims, comm)
         self.axis = axis = normal_axis(axis, model.ndim)
         indices = _checked(iava, model.shape[axis])
         self.repeated = len(np.unique(indices)) < len(indices)

@@ -21,7 +21,7 @@ from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_ope
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store
 
-__all__ = ["BlockDiag", "HStack", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"]
+__all__ = ["VStack"]
 
 _FLAGS = ("capturable", "clinear")
 
@@ -194,8 +194,8 @@ class VStack(_LocalStack):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import VStack
-    >>> VStack([np.ones((3, 2)), np.eye(2)]).shape
+    >>> import collops
+    >>> collops.VStack([np.ones((3, 2)), np.eye(2)]).shape
     (5, 2)
     """
 
@@ -214,8 +214,8 @@ class HStack(_LocalStack):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import HStack
-    >>> HStack([np.ones((2, 3)), np.eye(2)]).shape
+    >>> import collops
+    >>> collops.HStack([np.ones((2, 3)), np.eye(2)]).shape
     (2, 5)
     """
 

@@ -19,18 +19,10 @@ from __future__ import annotations
 from collops.profile import messages
 from collops.profile.marks import benchmark, mark
 from collops.profile.messages import Message, MessageCounts, count_messages
-from collops.profile.recording import (
-    Recording,
-    disable,
-    enable,
-    enabled,
-    record,
-    report,
-    to_chrome_trace,
-    to_json,
-)
+from collops.profile.recording import Recording, disable, enable, enabled, record, report, to_chrome_trace, to_json
 from collops.profile.report import Report, Row
-from collops.profile.settings import report_on, start
+from collops.profile.settings import report_on as report_on
+from collops.profile.settings import start
 
 __all__ = [
     "Message",
@@ -47,7 +39,6 @@ __all__ = [
     "messages",
     "record",
     "report",
-    "report_on",
     "to_chrome_trace",
     "to_json",
 ]

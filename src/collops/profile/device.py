@@ -10,8 +10,6 @@ import sys
 import threading
 from typing import Any, NamedTuple
 
-__all__ = ["CudaClock", "Stamp"]
-
 
 class Stamp(NamedTuple):
     """One moment on a device stream."""

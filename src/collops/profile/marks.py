@@ -7,13 +7,12 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Generator
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile.device import CudaClock, Stamp
 
-__all__ = ["Span", "active", "benchmark", "mark"]
+__all__ = ["Span", "active"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,9 +47,7 @@ class Mark:
     def __enter__(self) -> None:
         """Do nothing."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Do nothing."""
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
@@ -61,17 +58,7 @@ class Mark:
 class Span(Mark):
     """One passage through a marked piece of code, in nanoseconds of the host's clock."""
 
-    __slots__ = (
-        "_ranges",
-        "_stack",
-        "begin",
-        "device_begin",
-        "device_end",
-        "device_times",
-        "end",
-        "parent",
-        "thread",
-    )
+    __slots__ = ("_ranges", "_stack", "begin", "device_begin", "device_end", "device_times", "end", "parent", "thread")
 
     def __init__(self, label: str) -> None:
         super().__init__(label)
@@ -106,9 +93,7 @@ class Span(Mark):
         self.device_begin = device.stamp()
         self.begin = clock()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the span, also if the recordings have been closed."""
         self.end = clock()
         self.device_end = device.stamp()
@@ -124,9 +109,7 @@ class Span(Mark):
                     break
 
 
-@functools.lru_cache(maxsize=1024)
-def _idle(label: str) -> Mark:
-    return Mark(label)
+_idle = functools.lru_cache(maxsize=1024)(Mark)
 
 
 def mark(label: str) -> Mark:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = ["Message", "MessageCounts", "active", "count_messages", "record"]
+__all__ = ["active"]
 
 
 class Message(NamedTuple):

@@ -17,8 +17,6 @@ from collops.profile.device import CudaClock
 from collops.profile.report import Report, check, make_report
 from collops.profile.trace import write_trace
 
-__all__ = ["Recording", "disable", "enable", "enabled", "record", "report", "to_chrome_trace", "to_json"]
-
 _enabled: list[Recording] = []  # the one that enable() opened; empty or one entry
 _latest: list[Recording] = []  # the one opened last, kept for report() after it was closed
 

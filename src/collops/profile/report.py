@@ -16,8 +16,6 @@ from collops.profile.marks import Span
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Report", "Row"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -11,7 +11,7 @@ from typing import Any
 from collops.errors import CollopsError, InputError
 from collops.profile import recording
 
-__all__ = ["Settings", "check_environment", "report_on", "start"]
+__all__ = ["check_environment"]
 
 
 @dataclass(frozen=True)
@@ -104,25 +104,9 @@ def _print_error() -> None:
 
 
 def report_on(comm: Any) -> None:
-    """Set the ranks that the report at exit compares. Called for the first world of a program.
+    """Set the ranks that the report at exit compares; called for the first world of a program.
 
-    Without ``COLLOPS_PROFILE`` this has no effect.
-
-    Parameters
-    ----------
-    comm : Communicator
-        All ranks of the program.
-
-    Raises
-    ------
-    InputError
-        If ``COLLOPS_PROFILE`` contains an unknown word, or NVTX ranges are not available.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops import profile
-    >>> profile.report_on(collops.world())  # the report at exit then compares all ranks
+    Without ``COLLOPS_PROFILE`` this has no effect; raises InputError if that is invalid, or NVTX is not available.
     """
     check_environment()
     if _at_exit is not None and _at_exit.comm is None:

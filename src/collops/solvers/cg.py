@@ -24,7 +24,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CG", "SingleReductionCG", "cg"]
+__all__ = ["CG"]
 
 
 @dataclass(slots=True)
@@ -40,17 +40,12 @@ class CGState:
 
 
 @dataclass(slots=True)
-class SingleReductionCGState:
-    """Vectors and scalars of CG with a single reduction between two iterations."""
+class SingleReductionCGState(CGState):
+    """What CG with a single reduction carries besides."""
 
-    x: Any
-    r: Any  # residual, y - (A + damp) x
-    p: Any  # direction
-    q: Any  # (A + damp) p, by recurrence
+    q: Any  # by recurrence
     w: Any = field(metadata=SCRATCH)  # (A + damp) r
-    gamma: Any  # |r|^2
     curvature: Any  # (p, q)
-    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
 class CGNumbers(NamedTuple):
@@ -60,7 +55,25 @@ class CGNumbers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CG(Method):
+class ConjugateGradients(Method):
+    """The options of CG and CGLS, and the tests of the residual with which both end."""
+
+    damp: float = 0.0
+    tol: float = 1e-4
+    precision: float = DOUBLE_PRECISION
+    rtol: float = 0.0
+    atol: float = 0.0
+    cautious: bool = True
+    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
+    stops = (
+        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
+        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+    )
+
+
+@dataclass(frozen=True)
+class CG(ConjugateGradients):
     """Conjugate gradients [Hestenes and Stiefel 1952].
 
     Attributes
@@ -87,21 +100,12 @@ class CG(Method):
     array([1.  , 0.5 , 0.25])
     """
 
-    damp: float = 0.0
-    tol: float = 1e-4
-    precision: float = DOUBLE_PRECISION
-    rtol: float = 0.0
-    atol: float = 0.0
-    cautious: bool = True
-    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CG"
     numbers = CGNumbers
     stops = (
         (lambda self, now, first: not_finite(now.residual), Status.NOT_FINITE),
         (lambda self, now, first: now.residual <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
-        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
-        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+        *ConjugateGradients.stops,
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
@@ -162,7 +166,7 @@ class SingleReductionCG(CG):
         w = self._image(A, r, w)
         together = consistent(r)
         gamma, delta = dots((together, together), (together, consistent(w)))
-        return SingleReductionCGState(x, r, r.copy(), w.copy(), w, gamma, _curvature(A, delta), consistent)
+        return SingleReductionCGState(x, r, r.copy(), w.copy(), gamma, consistent, w, _curvature(A, delta))
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""

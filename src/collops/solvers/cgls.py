@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.cg import CG
+from collops.solvers.cg import CG, ConjugateGradients
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite, over
+from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
     check_problem,
     check_reductions,
@@ -24,7 +24,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
+__all__ = ["CGLS", "SingleReductionCGLS"]
 
 _OF_GRADIENTS = 10.0**2
 """Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
@@ -48,20 +48,12 @@ class CGLSState:
 
 
 @dataclass(slots=True)
-class SingleReductionCGLSState:
-    """Vectors and scalars of CGLS with a single reduction between two iterations."""
+class SingleReductionCGLSState(CGLSState):
+    """What CGLS with a single reduction carries besides."""
 
-    x: Any
-    r: Any  # residual, y - A x
-    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
-    p: Any  # direction
-    q: Any  # A p, by recurrence
+    q: Any  # by recurrence
     w: Any = field(metadata=SCRATCH)  # A s
-    gamma: Any  # |s|^2
     curvature: Any  # |q|^2 + damp^2 |p|^2
-    numbers: Any = field(metadata=SCRATCH)
-    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)
-    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
 class CGLSNumbers(NamedTuple):
@@ -77,7 +69,7 @@ class CGLSNumbers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CGLS(Method):
+class CGLS(ConjugateGradients):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
 
     `damp` is the damping factor, and `tol` bounds the squared norm of the gradient; the other options are those of
@@ -93,21 +85,12 @@ class CGLS(Method):
     array([1.  , 0.5 , 0.25])
     """
 
-    damp: float = 0.0
-    tol: float = 1e-4
-    precision: float = DOUBLE_PRECISION
-    rtol: float = 0.0
-    atol: float = 0.0
-    cautious: bool = True
-    tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     name = "CGLS"
     numbers = CGLSNumbers
     stops = (
         (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
-        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
-        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
-        (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+        *ConjugateGradients.stops,
         # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
@@ -200,19 +183,9 @@ class SingleReductionCGLS(CGLS):
         (curvature,) = dots((together, together))
         if takes_part(self.damp):
             curvature = curvature + self.damp * self.damp * begin.gamma
-        return SingleReductionCGLSState(
-            begin.x,
-            begin.r,
-            begin.s,
-            begin.p,
-            q.copy(),
-            q,
-            begin.gamma,
-            curvature,
-            begin.numbers,
-            begin.consistent_s,
-            begin.consistent_r,
-        )
+        begin.q = q.copy()
+        shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
+        return SingleReductionCGLSState(**shared, w=q, curvature=curvature)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""

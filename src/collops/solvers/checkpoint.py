@@ -18,7 +18,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from collops.array import DistributedArray, Layout, StackedArray, dots, random
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
+from collops.limits import in_words
 from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
@@ -45,6 +46,7 @@ Path = str | PathLike[str]
 _FORMAT = 2
 _LABEL = "checkpoint"
 _STORED = "stored"
+_ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # checkpoints that take less are written without a word
 
 
 class _Memory(NamedTuple):
@@ -75,7 +77,8 @@ class Checkpoints:
         parts = enumerate(self.parts)
         self._memories = [memory for number, part in parts for memory in _memories_within(str(number), part)]
         self.signals = Signals()
-        self._written, self._known_good = -1, 0
+        self.announce: Callable[[str], None] | None = None  # shows a line before a long write
+        self._written, self._known_good, self._seconds = -1, 0, 0.0
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
         """Bring the history, and the state that ``init`` has made, to where the checkpoint is. Collective.
@@ -86,8 +89,8 @@ class Checkpoints:
         record = self.found
         iteration = 0 if record is None else int(record["iteration"])
         self._timer = Timer(self.every, self.signals, self.comm, iteration)
-        bytes_of_one = sum(value.nbytes for value in carried(state).values() if _is_stored(value))
-        self.folder.check_room(bytes_of_one * (2 if record is None else 1))  # the one before is removed last
+        size = sum(value.nbytes for value in carried(state).values() if _is_stored(value))
+        self.folder.check_room(size * (2 if record is None else 1))  # the one before is removed last
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))
@@ -116,12 +119,15 @@ class Checkpoints:
         due, signal = self._timer.after(iteration)
         if due or signal:
             with mark(_LABEL):
-                self.write(iteration, state)
+                self.write(iteration, state, announced=bool(signal))
         if signal:
             raise Interrupted(self.folder.path, iteration, signal)
 
-    def write(self, iteration: int, state: Any) -> None:
-        """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective."""
+    def write(self, iteration: int, state: Any, announced: bool = False) -> None:
+        """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective.
+
+        It is announced if it may take long, and with `announced` always.
+        """
         if iteration == self._written:
             return
         rows = self.history.rows()
@@ -146,8 +152,12 @@ class Checkpoints:
             "memories": {key: _STORED if key in arrays else value for key, (value, _) in remembered.items()},
             "ranks": self.comm.size,
         }
+        size = _size_of(stored)
+        if self.announce and (announced or size > _ANNOUNCED_BYTES or self._seconds > _ANNOUNCED_SECONDS):
+            self.announce(f"writing a checkpoint to {self.folder.path} ({in_words(size)})")
+        begin = time.monotonic()
         self.folder.write(iteration, stored, record)
-        self._written = iteration
+        self._written, self._seconds = iteration, time.monotonic() - begin
 
     def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
         """Return why a checkpoint cannot be resumed from, if so."""
@@ -184,6 +194,13 @@ def open_checkpoints(
     return Checkpoints(folder, found, every, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
+def _size_of(stored: Any) -> int:
+    """Return the bytes of arrays in nested dictionaries."""
+    if isinstance(stored, Mapping):
+        return sum(map(_size_of, stored.values()))
+    return stored.nbytes
+
+
 def _is_stored(value: Any) -> bool:
     return isinstance(value, DistributedArray | StackedArray)
 
@@ -217,8 +234,8 @@ def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
 # ---- When
 
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""The signals that batch systems send before they end a job."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""The signals that batch systems send before they end a job, and Ctrl-C."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _DEFAULT_SECONDS = 600.0
@@ -250,6 +267,7 @@ class Every(NamedTuple):
 class Signals:
     """A context that records the number of the first of these signals, and restores their handlers at its end.
 
+    The handler before gets every SIGINT but the first signal: a second Ctrl-C does not wait for a checkpoint.
     Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
     nothing changes.
     """
@@ -261,7 +279,8 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in STOP_SIGNALS:
-                if signal.getsignal(number) is not None:
+                ignored = number == signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN  # in the background
+                if signal.getsignal(number) is not None and not ignored:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -270,6 +289,9 @@ class Signals:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _note(self, number: int, frame: Any) -> None:
+        before = self._before[signal.Signals(number)]
+        if self.received and number == signal.SIGINT and callable(before):
+            before(number, frame)
         self.received = self.received or number
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.array import load
 from collops.array.store import chunk_files, sync, write_store
+from collops.comm.bounded import in_time
 from collops.errors import CheckpointError, CollopsError, CommunicationError
 from collops.limits import free_room, in_words
 
@@ -56,7 +57,7 @@ class CheckpointFolder:
         record, error = None, None
         if self._comm.rank == 0:
             try:
-                record = self._found(resume)
+                record = in_time(lambda: self._found(resume), self.path)
             except CheckpointError as problem:
                 error = problem
             except OSError as problem:
@@ -92,7 +93,7 @@ class CheckpointFolder:
             error = None
             if self._comm.rank == 0:
                 try:
-                    self._finish(unfinished, iteration)
+                    in_time(lambda: self._finish(unfinished, iteration), self.path)
                 except OSError as problem:
                     error = problem
             self._comm.check(error)

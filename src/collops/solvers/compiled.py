@@ -27,8 +27,6 @@ from collops.solvers.problem import working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import carried, with_carried
 
-__all__ = ["TracedResult", "can_be_compiled", "solve_compiled", "traces"]
-
 _STATUSES = list(Status)
 _CONTINUES = -1
 

@@ -76,7 +76,8 @@ class Run:
         If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
         be written. Existing checkpoints stay.
     Interrupted
-        If SIGTERM or SIGUSR1 has come to any rank and there are checkpoints: all ranks have written one.
+        If SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come to any rank and there are checkpoints: all ranks have written
+        one. A second Ctrl-C raises KeyboardInterrupt at once.
 
     Notes
     -----
@@ -237,6 +238,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
             stack.enter_context(bar.display)
+            if checkpoints is not None:
+                checkpoints.announce = bar.announce
         start = time.perf_counter()
         first = resumed_from or 0
         state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
@@ -341,6 +344,10 @@ class ProgressBar:
         )
         self._task: Any = self.display.add_task(name, total=total, residual="")
         self._next = 0.0
+
+    def announce(self, text: str) -> None:
+        """Show a line above the bar."""
+        self.display.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @property
     def due(self) -> bool:

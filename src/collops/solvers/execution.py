@@ -20,8 +20,6 @@ from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, with_carried
 
-__all__ = ["Execution", "GraphExecution"]
-
 
 class Execution:
     """Launches every step on the caller's stream. A context, inside which the solver's work is ordered.

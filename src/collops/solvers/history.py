@@ -13,8 +13,6 @@ from collops.solvers.kernels import kernel
 from collops.solvers.method import Row
 from collops.solvers.problem import check_count
 
-__all__ = ["DeviceHistory", "History", "open_history"]
-
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
 _abandoned: list[DeviceHistory] = []

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import DistributedArray, Finite, axpby, divide, dots, zeros
+from collops.array import Finite, axpby, divide, dots, zeros
 from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
@@ -32,8 +32,6 @@ from collops.solvers.problem import (
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
-
-__all__ = ["LSQR", "lsqr"]
 
 
 class LSQRNumbers(NamedTuple):
@@ -333,11 +331,7 @@ def _elements(factors: Any) -> dict[str, Any]:
     return {name: factors[place : place + 1].reshape(()) for place, name in enumerate(_FACTORS)}
 
 
-def _divided(a: float, b: float) -> float:
-    return a / b if b != 0 else 0.0
-
-
-_OF_PYTHON = _Arithmetic(math.sqrt, math.hypot, _divided, float, np.ndarray.tolist)
+_OF_PYTHON = _Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else 0.0, float, np.ndarray.tolist)
 
 
 def _arithmetic(engine: Engine, scalars: Any) -> _Arithmetic:
@@ -370,11 +364,7 @@ def _launched(name: str, scalars: Any, factors: Any, *values: Any) -> _Pair:
 def _with_squares(factor: Any, w: Any, variance: Any) -> Any:
     """Return ``variance + factor * |w|**2``, element by element, in the memory of `variance`."""
     for leaf, target in zip(w.leaves, variance.leaves, strict=True):
-        axpby(factor, _square(leaf, target.dtype), 1.0, target, out=target)
+        square = leaf.engine.xp.abs(leaf.local_array).astype(target.dtype, copy=False)
+        square *= square
+        axpby(factor, leaf._like(square), 1.0, target, out=target)
     return variance
-
-
-def _square(w: DistributedArray, dtype: np.dtype) -> DistributedArray:
-    size = w.engine.xp.abs(w.local_array).astype(dtype, copy=False)
-    size *= size
-    return DistributedArray(w.layout, w.comm, size)

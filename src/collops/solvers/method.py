@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.solvers.result import Status
 
-__all__ = ["DOUBLE_PRECISION", "Method", "Row", "Stop", "not_finite", "over"]
+__all__ = ["Method"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""

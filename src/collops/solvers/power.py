@@ -17,8 +17,6 @@ from collops.solvers.problem import check_number, check_problem, rank_consistent
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["PowerIteration", "power_iteration"]
-
 
 @dataclass(slots=True)
 class PowerState:
@@ -88,7 +86,9 @@ class PowerIteration(Method):
             numbers = engine.put(numbers, place, number)
         state.numbers = numbers
         scale = _inverse_root(xp, square)
-        state.x = axpby(Finite((1.0, scale)), state.image, _where_not_finite(xp, scale), state.x, out=state.x)
+        # Where the scale is not finite the vector stays as it is.
+        kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
+        state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
         return state
 
     def report(self, state: PowerState) -> Any:
@@ -180,8 +180,3 @@ def power_iteration(
 def _inverse_root(xp: Any, square: Any) -> Any:
     """Return ``1 / sqrt(square)``, and 0 of a vector that vanished."""
     return divide(1.0, xp.sqrt(square))
-
-
-def _where_not_finite(xp: Any, scale: Any) -> Any:
-    """Return the factor of a vector that is to stay as it is if `scale` is not finite, and to vanish otherwise."""
-    return xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]

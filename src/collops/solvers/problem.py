@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.comm import Communicator
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.state import scratch_array
@@ -23,17 +23,12 @@ __all__ = [
     "check_problem",
     "precision_of",
     "rank_consistent",
-    "rank_consistently",
 ]
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
     """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
-    if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(
-            f"a solver needs a distributed operator, not {type(operator).__module__}.{type(operator).__qualname__}; "
-            "collops.operators.VStack or BlockDiag makes one of local operators"
-        )
+    check_operator("A", operator)
     check_array("y", data, operator.range)
     check_array("x0", x0, operator.domain, optional=True)
     if x0 is not None and x0.engine is not data.engine:
@@ -44,7 +39,10 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
 def check_operator(name: str, operator: Any) -> None:
     """Raise UnsupportedTypeError unless an argument is a distributed operator."""
     if not isinstance(operator, LinearOperator):
-        raise UnsupportedTypeError(f"{name} must be a distributed operator, not {type(operator).__qualname__}")
+        raise UnsupportedTypeError(
+            f"{name} must be a distributed operator, not {type_name(operator)}; "
+            "collops.operators.VStack or BlockDiag makes one of local operators"
+        )
 
 
 def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
@@ -53,7 +51,7 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         return
     if not isinstance(array, DistributedArray | StackedArray):
         raise UnsupportedTypeError(
-            f"{name} must be a distributed array, not {type(array).__module__}.{type(array).__qualname__}; "
+            f"{name} must be a distributed array, not {type_name(array)}; "
             "collops.from_global or collops.from_local makes one"
         )
     if array.layout is not layout:

@@ -21,7 +21,7 @@ from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["Percentile", "Rule", "StepSums", "Threshold", "advance", "find_threshold", "joint_plan", "shrink"]
+__all__ = ["StepSums", "advance", "find_threshold", "shrink"]
 
 _NOWHERE = (-1, -1, -1)
 
@@ -137,11 +137,6 @@ def shrink(
 
     `threshold` is a number or 0-d array, and the lower bound of `CLIP`, whose upper bound is `upper`. The real array
     `weights` multiplies the threshold of each value. `out` is memory for the result; it may be `x` or `y`.
-
-    Raises
-    ------
-    LayoutError, UnsupportedTypeError
-        If layouts or engines differ, or complex values are to be clipped.
     """
     for other in (y, weights, out):
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):

@@ -10,7 +10,7 @@ import pytest
 
 from collops.array import Layout
 from collops.backend import engine
-from collops.operators.derivatives.bands import Face, Several, Term, first_derivative, second_derivative
+from collops.operators.derivatives.bands import Face, Problem, Several, Term, first_derivative, second_derivative
 from collops.operators.derivatives.kernels import cuda
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.cuda import Launches, fits
@@ -112,7 +112,7 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
             continue
         shape, kind = rank.block.shape, np.dtype(dtype)
         assert fits(shape, rank.terms, kind)
-        made = Launches(shape, rank.terms, several, kind, wide, add)
+        made = Launches(Problem(shape, rank.terms, several, kind, engine("numpy"), add), wide)
         faces_of_others = any(
             (term.before or term.after) for place, term in enumerate(rank.terms) if place != made.march
         )
@@ -135,7 +135,7 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
             for target, whole in zip(targets, expected, strict=True):
                 assert_same(target, whole[rank.block.slices], dtype)
         targets = [before[rank.block.slices].copy() for _ in range(outputs)]
-        kernel = ArrayKernel(shape, rank.terms, several, kind, engine("numpy"), add)
+        kernel = ArrayKernel(Problem(shape, rank.terms, several, kind, engine("numpy"), add))
         kernel.run("whole", rank.sources, targets, rank.landing)
         for target, whole in zip(targets, expected, strict=True):
             assert_same(target, whole[rank.block.slices], dtype)

@@ -9,8 +9,7 @@ import pytest
 from collops import profile
 from collops.array import Layout, StackedArray, StackedLayout, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import BlockDiag, StackedVStack
-from collops.operators.derivatives import FirstDerivative, Gradient, Laplacian, SecondDerivative
+from collops.operators import BlockDiag, FirstDerivative, Gradient, Laplacian, SecondDerivative, StackedVStack
 from collops.solvers import cgls
 
 from .problems import assert_same, distributed, layouts, part, values

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Options", "Problem", "synthetic"]
 
 _FILES, _IMAGE = "Survey and velocity", "Image"
-_MODE = "eikonal"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
@@ -91,7 +90,11 @@ class Options(CommonOptions):
     ] = None
     mode: Annotated[
         str | None,
-        option("Travel times: eikonal, or analytic (constant velocity).", METHOD, show_default=_MODE),
+        option(
+            "Travel times: eikonal (fast marching), or analytic (a velocity such as 1800 or 1500+0.6z).",
+            METHOD,
+            show_default="analytic where possible",
+        ),
         OneOf("eikonal", "analytic"),
     ] = None
     damp: Damp = 0.0
@@ -107,7 +110,9 @@ class Options(CommonOptions):
         super().check()
         if self.survey is not None:
             SegyFile.inspect(self.survey)
-        model = None if self.velocity is None else parse_velocity(self.velocity)
+        # A survey that this package wrote may name its velocity; `recorded` reads it.
+        text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
+        model = None if text is None else parse_velocity(text)
         if isinstance(model, Path):
             if model.suffix.lower() != ".npy":
                 SegyFile.inspect(model)
@@ -117,9 +122,8 @@ class Options(CommonOptions):
             raise InputError(
                 "--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out"
             )
-        # The header of a survey that this package wrote may name a velocity; `recorded` checks it.
-        if not (model is None and self.survey is not None):
-            _check_mode(self.mode, model)
+        if model is not None:
+            _mode_for(model, self.mode)
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid,
         velocity,
         str(model) if isinstance(model, Gradient) else None,
-        options.mode or _MODE,
+        _mode_for(model, options.mode),
         frequency,
         truth,
         notes=notes,
@@ -186,8 +190,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         if text is None:
             raise InputError(f"{path} names no velocity: give one with --velocity, such as 1500+0.6z")
         model = _load_velocity(text, options.inline)
-        mode = options.mode or headers.defaults.get("mode") or _MODE
-        _check_mode(mode, model)
+        mode = _mode_for(model, options.mode, headers.defaults.get("mode"))
         grid = _grid_for(headers, model, options)
         positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
         _check_memory(grid, positions, options.dtype, comm)
@@ -223,9 +226,18 @@ def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders
         raise InputError(f"{headers.path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
-def _check_mode(mode: str | None, model: object) -> None:
-    if mode == "analytic" and not (isinstance(model, Gradient) and model.gradient == 0):
-        raise InputError("--mode analytic needs a constant velocity: give one such as --velocity 1800")
+def _mode_for(model: object, asked: str | None, header: str | None = None) -> str:
+    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
+
+    Where the velocity decreases with depth, the rays of the formula would leave the ground.
+    """
+    formula = isinstance(model, Gradient) and model.gradient >= 0
+    if asked == "analytic" and not formula:
+        raise InputError(
+            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
+            "give one such as --velocity 1800 or 1500+0.6z"
+        )
+    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
 
 
 def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.ndarray:

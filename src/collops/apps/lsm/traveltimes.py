@@ -14,7 +14,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["straight", "travel_time", "travel_times"]
+__all__ = ["analytic", "travel_time", "travel_times"]
 
 # Cells around the source in which rays are straight: the error of the eikonal solver is largest there.
 _NEAR = 3.0
@@ -26,15 +26,18 @@ def travel_times(
     """Compute the travel times of many positions in seconds, each rank a share of them. Collective.
 
     `positions`, of shape ``(2, n)`` and the same on every rank, are distances along the line and depths in metres.
-    `mode` is ``"eikonal"``, or ``"analytic"`` for the constant velocity ``velocity[0, 0]``. The result has the shape
-    ``(n, nx, nz)`` on every rank.
+    `mode` is ``"eikonal"`` (`travel_time`) or ``"analytic"`` (`analytic`). The result has the shape ``(n, nx, nz)`` on
+    every rank.
     """
     count = positions.shape[1]
     shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]
     with local_stage(comm):
         if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
-            raise InputError("eikonal travel times need scikit-fmm: install collops[eikonal], or use --mode analytic")
-        compute = straight if mode == "analytic" else travel_time
+            raise InputError(
+                "eikonal travel times need scikit-fmm: install collops[eikonal], "
+                "or give a velocity such as 1500+0.6z, which needs none"
+            )
+        compute = analytic if mode == "analytic" else travel_time
         table = np.empty((count, *grid.shape), dtype)
         mine = shares[comm.rank]
         for number in mine:
@@ -45,9 +48,21 @@ def travel_times(
     return table
 
 
-def straight(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
-    """Return the times in seconds along straight rays through a constant velocity; shape ``(nx, nz)``."""
-    return _distance(position, grid) / velocity[0, 0]
+def analytic(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
+    """Return first-arrival times in seconds in a velocity that is constant or increases linearly with depth.
+
+    The result has the shape ``(nx, nz)``. Rays are straight lines or arcs of circles, and the velocity continues below
+    the grid. If v and w are the velocities at the ends of a ray, d is their distance and g the gradient, the time is
+    2 / g arsinh(g d / (2 sqrt(v w))).
+
+    References
+    ----------
+    Slotnick, M. M., *Lessons in Seismic Computing*, Society of Exploration Geophysicists (1959).
+    """
+    gradient = (velocity[0, -1] - velocity[0, 0]) / (grid.z[-1] - grid.z[0])
+    at = velocity[0, 0] + gradient * (position[1] - grid.z[0])
+    time = _distance(position, grid) / np.sqrt(at * velocity)
+    return 2 / gradient * np.arcsinh(gradient / 2 * time) if gradient else time
 
 
 def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:

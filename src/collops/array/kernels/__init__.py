@@ -8,6 +8,7 @@ engines also have ``dots(slots, dtype, conjugate)`` for several inner products a
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
 from typing import Any
 
@@ -16,17 +17,10 @@ from collops.backend import Engine
 __all__ = ["kernels_for"]
 
 
+_SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
+
+
 @cache
 def kernels_for(engine: Engine) -> Any:
     """Return the module of kernels for `engine`."""
-    if engine.name == "numpy":
-        from collops.array.kernels import numpy_kernels
-
-        return numpy_kernels
-    if engine.name == "cupy":
-        from collops.array.kernels import cupy_kernels
-
-        return cupy_kernels
-    from collops.array.kernels import generic
-
-    return generic
+    return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")

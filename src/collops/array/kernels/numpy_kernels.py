@@ -54,7 +54,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
     # BLAS would write to a read-only array, and to a copy of an unaligned one.
     by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.carray
-    in_place = out is y
+    in_place, wide = out is y, np.float32 if is_half(out.dtype) else None
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
         if by_blas or a == 0:
             if not (in_place and b == 1):
@@ -62,7 +62,8 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
             if a != 0:
                 _AXPY[dtype.char](x_piece, out_piece, a=a)
         else:
-            _combined(a, x_piece, b, y_piece, out_piece)
+            # Half precision is computed in single precision and rounded once.
+            np.copyto(out_piece, np.multiply(x_piece, a, dtype=wide) + np.multiply(y_piece, b, dtype=wide), "same_kind")
     return out
 
 
@@ -81,12 +82,6 @@ def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndar
         _SCALE[char](b, flat)
     _AXPY[char](x, flat, a=a)
     return y
-
-
-def _combined(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray) -> None:
-    """Combine pieces of any dtypes and strides; half precision is computed in single precision and rounded once."""
-    wide = np.float32 if is_half(out.dtype) else None
-    np.copyto(out, np.multiply(x, a, dtype=wide) + np.multiply(y, b, dtype=wide), casting="same_kind")
 
 
 def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:

@@ -7,8 +7,6 @@ import sys
 import collops.compat.pylops_mpi as package
 from collops.compat import run_script
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> None:
     """Run the script ``arguments[0]`` with the remaining arguments."""

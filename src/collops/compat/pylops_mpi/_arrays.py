@@ -17,8 +17,9 @@ from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, reinterpret, to_layout, vector_layout
+from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators.base import reinterpret
 
 
 class Partition(Enum):

@@ -17,11 +17,11 @@ from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import Reinterpreted, communicator, reinterpret, to_layout, vector_layout
+from collops.compat.pylops_mpi._native import communicator, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators import LinearOperator, MatrixMult
-from collops.operators.base import Buffers
+from collops.operators.base import Buffers, Flat, reinterpret
 from collops.operators.memory import store
 
 
@@ -122,7 +122,7 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
         self.K, self.N = model.shape[0], native.shape[0] // self.M
         held = self.M * (side if kind == "block" else 1)  # columns of the vectors, whose parts repeat
         self.dims, self.dimsd = (self.K, held), (self.N, held)
-        return Reinterpreted(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
+        return Flat(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
 
     def _matvec(self, x: Any) -> Any:
         return _with_mask(super()._matvec(x), x)

@@ -41,9 +41,7 @@ def _chosen(base_comm: Any, base_comm_nccl: Any) -> Any:
 # pylops_mpi.utils._mpi and _common
 
 
-def mpi_allreduce(
-    base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: str | None = "numpy", op: Any = None
-) -> Any:
+def mpi_allreduce(base_comm, send_buf, recv_buf=None, engine="numpy", op=None) -> Any:
     """Return the vector of the elements of `send_buf` reduced over the ranks, in `recv_buf` if that is given.
 
     `op` is one of mpi4py's operations, by default the sum. Raises an UnsupportedTypeError for one that has no meaning
@@ -78,26 +76,12 @@ def mpi_bcast(base_comm: Any, send_buf: Any, root: int = 0, engine: str | None =
     return _ranks(base_comm).bcast(send_buf, root, out=send_buf)
 
 
-def mpi_send(
-    base_comm: Any,
-    send_buf: Any,
-    dest: int,
-    count: int | None = None,
-    tag: int = 0,
-    engine: str | None = "numpy",
-) -> None:
+def mpi_send(base_comm, send_buf, dest, count=None, tag=0, engine="numpy") -> None:
     """Send the first `count` elements of `send_buf`, by default all, to `dest`, which may be ``MPI.PROC_NULL``."""
     _exchange(base_comm, send_buf.reshape(-1)[:count], dest, tag, None, 0, 0)
 
 
-def mpi_recv(
-    base_comm: Any,
-    recv_buf: Any = None,
-    source: int = 0,
-    count: int | None = None,
-    tag: int = 0,
-    engine: str | None = "numpy",
-) -> Any:
+def mpi_recv(base_comm, recv_buf=None, source=0, count=None, tag=0, engine="numpy") -> Any:
     """Receive the first `count` elements of `recv_buf`, by default all, from `source`; return `recv_buf`.
 
     Without `recv_buf`, receive `count` integers of 32 bits. `source` may be ``MPI.PROC_NULL``, but neither
@@ -111,16 +95,7 @@ def mpi_recv(
     return recv_buf
 
 
-def mpi_sendrecv(
-    base_comm: Any,
-    sendbuf: Any,
-    recvbuf: Any,
-    dest: int = 0,
-    sendtag: int = 0,
-    source: int = 0,
-    recvtag: int = 0,
-    engine: str | None = "numpy",
-) -> Any:
+def mpi_sendrecv(base_comm, sendbuf, recvbuf, dest=0, sendtag=0, source=0, recvtag=0, engine="numpy") -> Any:
     """Send `sendbuf` to `dest` while receiving `recvbuf` from `source`; return `recvbuf`."""
     if recvbuf is None:
         raise InputError("mpi_sendrecv needs recvbuf")
@@ -262,35 +237,17 @@ class DistributedMixIn:
     the result of the function of ``utils._mpi``, otherwise that of ``utils._nccl``.
     """
 
-    def _allreduce(
-        self,
-        base_comm: Any,
-        base_comm_nccl: Any,
-        send_buf: Any,
-        recv_buf: Any = None,
-        op: Any = None,
-        engine: str = "numpy",
-    ) -> Any:
+    def _allreduce(self, base_comm, base_comm_nccl, send_buf, recv_buf=None, op=None, engine="numpy") -> Any:
         """Reduce over all ranks, see :func:`mpi_allreduce`."""
         if base_comm_nccl is not None:
             return nccl_allreduce(base_comm_nccl, send_buf, recv_buf, op)
         return mpi_allreduce(base_comm, send_buf, recv_buf, engine, op)
 
-    def _allreduce_subcomm(
-        self,
-        sub_comm: Any,
-        base_comm_nccl: Any,
-        send_buf: Any,
-        recv_buf: Any = None,
-        op: Any = None,
-        engine: str = "numpy",
-    ) -> Any:
+    def _allreduce_subcomm(self, sub_comm, base_comm_nccl, send_buf, recv_buf=None, op=None, engine="numpy") -> Any:
         """Reduce over the ranks of `sub_comm`, of either kind."""
         return self._allreduce(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, op, engine)
 
-    def _allgather(
-        self, base_comm: Any, base_comm_nccl: Any, send_buf: Any, recv_buf: Any = None, engine: str = "numpy"
-    ) -> Any:
+    def _allgather(self, base_comm, base_comm_nccl, send_buf, recv_buf=None, engine="numpy") -> Any:
         """Return the list of all ranks' arrays, see :func:`mpi_allgather`, or of their integers, tuples or lists.
 
         With an NCCL communicator, integers, tuples and lists of them give one device vector.
@@ -302,9 +259,7 @@ class DistributedMixIn:
             return [pickle.loads(bytes.fromhex(text)) for text in texts]
         return mpi_allgather(_chosen(base_comm, base_comm_nccl), send_buf, recv_buf, engine)
 
-    def _allgather_subcomm(
-        self, sub_comm: Any, base_comm_nccl: Any, send_buf: Any, recv_buf: Any = None, engine: str = "numpy"
-    ) -> Any:
+    def _allgather_subcomm(self, sub_comm, base_comm_nccl, send_buf, recv_buf=None, engine="numpy") -> Any:
         """Return the list of the arrays of the ranks of `sub_comm`, of either kind."""
         return self._allgather(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, engine)
 
@@ -312,29 +267,11 @@ class DistributedMixIn:
         """Replace the elements of `send_buf` by those of `root`, and return it."""
         return mpi_bcast(_chosen(base_comm, base_comm_nccl), send_buf, root, engine)
 
-    def _send(
-        self,
-        base_comm: Any,
-        base_comm_nccl: Any,
-        send_buf: Any,
-        dest: int,
-        count: int | None = None,
-        tag: int = 0,
-        engine: str = "numpy",
-    ) -> None:
+    def _send(self, base_comm, base_comm_nccl, send_buf, dest, count=None, tag=0, engine="numpy") -> None:
         """Send to one rank, see :func:`mpi_send`."""
         mpi_send(_chosen(base_comm, base_comm_nccl), send_buf, dest, count, tag, engine)
 
-    def _recv(
-        self,
-        base_comm: Any,
-        base_comm_nccl: Any,
-        recv_buf: Any = None,
-        source: int = 0,
-        count: int | None = None,
-        tag: int = 0,
-        engine: str = "numpy",
-    ) -> Any:
+    def _recv(self, base_comm, base_comm_nccl, recv_buf=None, source=0, count=None, tag=0, engine="numpy") -> Any:
         """Receive from one rank, see :func:`mpi_recv`; with an NCCL communicator `recv_buf` is required."""
         if base_comm_nccl is None:
             return mpi_recv(base_comm, recv_buf, source, count, tag, engine)
@@ -343,16 +280,7 @@ class DistributedMixIn:
         return mpi_recv(base_comm_nccl, recv_buf, source, count, tag)
 
     def _sendrecv(
-        self,
-        base_comm: Any,
-        base_comm_nccl: Any,
-        sendbuf: Any,
-        recvbuf: Any,
-        dest: int = 0,
-        sendtag: int = 0,
-        source: int = 0,
-        recvtag: int = 0,
-        engine: str | None = "numpy",
+        self, base_comm, base_comm_nccl, sendbuf, recvbuf, dest=0, sendtag=0, source=0, recvtag=0, engine="numpy"
     ) -> Any:
         """Send to one rank while receiving from one, see :func:`mpi_sendrecv`."""
         comm = _chosen(base_comm, base_comm_nccl)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import collops
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
+from collops.array import Layout, StackedArray, StackedLayout
 from collops.comm import Communicator, alone
 from collops.comm.mpi import mpi4py_module
 from collops.operators import BlockDiag, LinearOperator
-from collops.operators.base import AnyLayout, product
+from collops.operators.base import AnyLayout, product, reinterpret
 from collops.operators.memory import store
 
 
@@ -50,19 +50,6 @@ def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
 
 
-def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
-    """Return the same memory as an array in another layout with the same number of elements per rank. No message.
-
-    `comm` may order the ranks differently; by default it is the communicator of `array`.
-    """
-    ranks: Communicator = array.comm if comm is None else comm
-    if array.layout is layout and array.comm is ranks:
-        return array
-    if isinstance(layout, StackedLayout):
-        return StackedArray([reinterpret(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
-    return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
-
-
 def to_layout(array: Any, layout: AnyLayout) -> Any:
     """Redistribute an array to `layout`. Collective: one exchange if the parts differ."""
     if array.layout is layout:
@@ -94,29 +81,6 @@ class OnCopies(BlockDiag):
         LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work, on the copies of all ranks
 
 
-class Reinterpreted(LinearOperator):
-    """An operator whose input and result are reinterpreted in other layouts, see :func:`reinterpret`."""
-
-    def __init__(
-        self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
-    ) -> None:
-        super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
-        self.operator = operator
-        self._inherit([operator])
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        inner = self.operator
-        inner._forward(reinterpret(x, inner.domain, inner.comm), reinterpret(out, inner.range, inner.comm))
-        return out
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        inner = self.operator
-        inner._adjoint(reinterpret(y, inner.range, inner.comm), reinterpret(out, inner.domain, inner.comm))
-        return out
-
-
 class FromFunctions(LinearOperator):
     """An operator defined by two functions of native arrays, whose results are redistributed to `range` or `domain`.
 
@@ -137,13 +101,13 @@ class FromFunctions(LinearOperator):
         self._matvec, self._rmatvec, self.capturable = matvec, rmatvec, capturable
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return _filled(to_layout(self._matvec(x), self.range), x, out)
+        return filled(to_layout(self._matvec(x), self.range), x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return _filled(to_layout(self._rmatvec(y), self.domain), y, out)
+        return filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
-def _filled(result: Any, given: Any, out: Any) -> Any:
+def filled(result: Any, given: Any, out: Any) -> Any:
     """Return a result that shares no memory with the input, in `out` if that is given."""
     if out is None:
         shared = {id(leaf.local_array) for leaf in given.leaves}

@@ -19,7 +19,7 @@ from collops.comm import Communicator
 from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import Reinterpreted, communicator, vector_layout, with_layouts
+from collops.compat.pylops_mpi._native import communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
 from collops.operators import (
     FFT2D,
@@ -38,7 +38,7 @@ from collops.operators import (
     StackedVStack,
     VStack,
 )
-from collops.operators.base import Buffers
+from collops.operators.base import Buffers, Flat
 
 _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 
@@ -317,7 +317,7 @@ class MPINonStationaryConvolve1D(MPILinearOperator):
             )
         layout = Layout.split(self.dims, comm.size, axis)
         flat = vector_layout(layout)
-        return Reinterpreted(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
+        return Flat(NonStationaryConvolve1D(layout, hs, ih, axis, comm=comm, dtype=dtype), flat, flat)
 
 
 # Wave-equation processing

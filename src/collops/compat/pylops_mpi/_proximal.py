@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.compat.pylops_mpi._arrays import as_given, as_native, wrap
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import with_layouts
+from collops.compat.pylops_mpi._native import filled, with_layouts
 from collops.compat.pylops_mpi._solvers import native_callback
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers import proximal
@@ -185,12 +185,7 @@ class _UserProx(proximal.ProxOperator):
         return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
 
     def _called(self, method: str, x: Any, out: Any, *arguments: Any) -> Any:
-        result = getattr(self._operator, method)(wrap(x, self._array), *arguments).native
-        if out is None:
-            return result
-        for target, part in zip(out.leaves, result.leaves, strict=True):
-            target.local_array[...] = part.local_array
-        return out
+        return filled(getattr(self._operator, method)(wrap(x, self._array), *arguments).native, x, out)
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
         return self._called("prox", x, out, tau) if self._has("prox") else super()._prox(x, tau, out)

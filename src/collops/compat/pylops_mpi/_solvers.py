@@ -20,7 +20,8 @@ from pylops.optimization.basesolver import Solver
 from collops import solvers
 from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
 from collops.compat.pylops_mpi._linear_operator import native_of
-from collops.compat.pylops_mpi._native import reinterpret, to_layout, with_layouts
+from collops.compat.pylops_mpi._native import to_layout, with_layouts
+from collops.operators.base import reinterpret
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.problem import check_number, check_problem
 

@@ -51,10 +51,13 @@ _calls: list[tuple[list[str], list[tuple[str, float]]]] = []
 
 def mark(label: str) -> None:
     """Mark this point of the innermost timed function; its report has the time since the previous mark."""
-    if _calls:
-        (lines, marks), now = _calls[-1], _now()
-        lines += [f"{before}-->{label}: {now - begin:.6f} s" for before, begin in marks]
-        marks[:] = [(label, now)]
+    if not _timing():
+        return
+    if not _calls:
+        raise RuntimeError("mark() called outside of a benchmarked region: call it in a function under @benchmark")
+    (lines, marks), now = _calls[-1], _now()
+    lines += [f"{before}-->{label}: {now - begin:.6f} s" for before, begin in marks]
+    marks[:] = [(label, now)]
 
 
 def benchmark(
@@ -67,7 +70,7 @@ def benchmark(
     """
     if func is None:
         return functools.partial(benchmark, description=description, logger=logger)
-    if os.environ.get("BENCH_PYLOPS_MPI", "1") == "0":
+    if not _timing():
         return func
     label = description or func.__name__
 
@@ -89,6 +92,10 @@ def benchmark(
         return result
 
     return timed
+
+
+def _timing() -> bool:
+    return os.environ.get("BENCH_PYLOPS_MPI", "1") != "0"
 
 
 def _now() -> float:

@@ -22,6 +22,7 @@ __all__ = ["TRANSPORTS", "exchange_of", "possible_transports", "transport_name"]
 
 _CLASSES = {
     "shared": "shared.SharedExchange",
+    "mixed": "mixed.MixedExchange",
     "symmetric": "symmetric.SymmetricExchange",
     "nccl": "nccl.NcclExchange",
     "mpi": "mpi.MpiExchange",
@@ -29,8 +30,9 @@ _CLASSES = {
 }
 TRANSPORTS = ("auto", *_CLASSES)
 """Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
-``shared`` memory of the ranks of one host; for devices ``symmetric`` memory (NVSHMEM), then ``nccl``; persistent
-messages of ``mpi``; for devices at last messages ``staged`` through pinned host memory."""
+``shared`` memory of the ranks of one host, ``mixed`` with messages where there are several hosts; for devices
+``symmetric`` memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``; for devices at last messages ``staged``
+through pinned host memory."""
 
 _REMOVED = {"own": "auto", "neighbor": "mpi"}
 
@@ -69,13 +71,13 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
     """
     if comm.control is None:
         return []
-    one_host = comm.local_size == comm.size
+    hosts = len(set(comm.nodes))
     if engine.memory == "host":
-        return [*(["shared"] if one_host else []), "mpi"]
+        return [*(["shared"] if hosts == 1 else ["mixed"] if hosts < comm.size else []), "mpi"]
     mpi, names = mpi4py_module(), []
     if comm.device_transport == "nccl":
         # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
-        if one_host and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:
+        if hosts == 1 and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:
             names.append("symmetric")
         names.append("nccl")
     return [*names, *(["mpi"] if gpu_awareness(mpi)[0] != "none" else []), "staged"]

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from collops.comm.mpi import PersistentMessages
-from collops.exchange.exchange import PLACES, Exchange
+from collops.comm.mpi import PersistentMessages, address_of
+from collops.exchange.exchange import PLACES, Exchange, LocalWork
+from collops.exchange.pattern import Side
+
+_LONG = 1 << 13  # bytes, from where messages for certain arrays are worth keeping
+_MOST_KEPT = 64
 
 
 class MpiExchange(Exchange):
-    """One persistent message to and from each other rank, in each place. Collective."""
+    """One persistent message to and from each other rank, in each place. Collective.
+
+    Whole moves of host arrays send long runs of points from where they lie, and receive them where they go if they
+    replace values there; such messages are kept for the arrays that are used again and again.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._kept: dict[tuple[int, int], PersistentMessages] = {}
         self.allocate()
         self._synchronize = self.engine.synchronize if self.engine.memory == "device" else None
         self._messages = []
-        for place in range(PLACES):
-            leaving, arriving = self._buffers(place)
+        self._held = [self._buffers(place) for place in range(PLACES)]
+        for leaving, arriving in self._held:
             sends = [(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
             receives = [(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
             self._messages.append(PersistentMessages(self.comm, sends, receives, self.tag))
@@ -34,9 +44,50 @@ class MpiExchange(Exchange):
         self._messages[place].start()
 
     def receive(self, place: int, use: int) -> None:
-        done = self._messages[place].done
-        if not done():
-            self.wait_for(done)
+        self._messages[place].wait(self._held[place])
+
+    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+        leaving, arriving = self._runs(self.pattern.sends), self._runs(self.pattern.receives)
+        if work.op != "replace" or not work.arriving.unique or np.isin(work.arriving.points, work.there.points).any():
+            arriving = None  # values are combined one after the other
+        if (leaving is None and arriving is None) or self.engine.memory == "device":
+            return super().mover(work)
+        packing, stay, unpack = self._packing(work), work.stay(), work.unpacker()
+        turn, incoming, kept = self.turn, self.incoming, self._kept
+
+        def move(source: Any, target: Any) -> Any:
+            place, _ = turn()
+            given, taken = source, target if arriving else incoming[place]
+            if leaving is None:
+                ((pack, given),) = packing[place]
+                pack(source, given)
+            messages = kept.get((address_of(given), address_of(taken))) or self._keep(given, leaving, taken, arriving)
+            messages.start()
+            if stay is not None:
+                target = stay(source, target)
+            messages.wait((given, taken))
+            return target if arriving or unpack is None else unpack(taken, target)
+
+        return move
+
+    def _runs(self, side: Side) -> list[tuple[int, slice]] | None:
+        """Return the other ranks, and their points of the array; ``None`` unless those are long runs."""
+        if side.points.size * self.width * self.dtype.itemsize < _LONG:
+            return None
+        runs = [(rank, side.points.piece(start, stop).slice) for rank, start, stop in side.segments]
+        long = [(rank, run) for rank, run in runs if run is not None and run.step == 1]
+        return long if len(long) == len(runs) else None
+
+    def _keep(self, given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
+        """Prepare messages between these arrays, or parts of buffers for a side without runs."""
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        sends, receives = (
+            [(rank, array[part]) for rank, part in runs or [(rank, slice(*part)) for rank, *part in side.segments]]
+            for array, runs, side in ((given, leaving, self.pattern.sends), (taken, arriving, self.pattern.receives))
+        )
+        messages = PersistentMessages(self.comm, sends, receives, self.tag)
+        return self._kept.setdefault((address_of(given), address_of(taken)), messages)
 
 
 class StagedExchange(MpiExchange):

@@ -8,41 +8,56 @@ counter at the sender.
 from __future__ import annotations
 
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.exchange.exchange import PLACES, Exchange
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+    from collops.comm.symmetric import Symmetric
 
 _LINE = 64  # bytes of a cache line: no two ranks write to the same one
 _LOOKS = 100  # some microseconds
 
 
 class SharedExchange(Exchange):
-    """Memory shared by all ranks, which are on one host; only :meth:`free` gives it back. Collective."""
+    """Memory shared by the ranks of one host; only :meth:`free` gives it back. Collective.
+
+    Buffers for and from ranks of other hosts are this rank's own.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         comm, pattern, dtype = self.comm, self.pattern, self.dtype
+        near = comm.subgroup(comm.nodes)  # `comm` itself on one host
+        ranks = [rank for rank in range(comm.size) if comm.nodes[rank] == comm.nodes[comm.rank]]
+        self._numbers = number = {rank: place for place, rank in enumerate(ranks)}  # their ranks in `near`
         unit = self.width * dtype.itemsize
         # For each use (filled, read), place and rank a counter, then the incoming buffers.
-        header = 2 * PLACES * comm.size * _LINE
+        header = 2 * PLACES * near.size * _LINE
         most, starts = landings(self)
         buffer = -(-most * unit // _LINE) * _LINE
-        self._memory = comm.symmetric((header + PLACES * buffer,), np.uint8, engine="numpy")
+        self._memory = self._allocated(near, header + PLACES * buffer)
 
         def counters_of(rank: int) -> np.ndarray:
-            lines = self._memory.peer(rank)[:header].view(np.int64)
-            return lines.reshape(2, PLACES, comm.size, _LINE // 8)[..., 0]
+            lines = self._memory.peer(number[rank])[:header].view(np.int64)
+            return lines.reshape(2, PLACES, near.size, _LINE // 8)[..., 0]
 
         def values_of(rank: int, place: int, start: int, points: int) -> np.ndarray:
+            if rank not in number:
+                return np.empty((points, *self.block), dtype)
             begin = header + place * buffer + start * unit
-            return self._memory.peer(rank)[begin : begin + points * unit].view(dtype).reshape(points, *self.block)
+            memory = self._memory.peer(number[rank])[begin : begin + points * unit]
+            return memory.view(dtype).reshape(points, *self.block)
 
-        sends, me = pattern.sends.segments, comm.rank
+        sends, me = pattern.sends.segments, number[comm.rank]
         self.pieces = tuple((start, stop) for _, start, stop in sends)
-        mine = counters_of(me)
-        receivers, senders = ([rank for rank, *_ in side.segments] for side in (pattern.sends, pattern.receives))
+        mine = counters_of(comm.rank)
+        receivers, senders = (
+            [rank for rank, *_ in side.segments if rank in number] for side in (pattern.sends, pattern.receives)
+        )
         there = {rank: counters_of(rank) for rank in {*receivers, *senders}}
         # Views of one counter each, which cost least to read and write.
         self._read_here, self._filled_there, self._filled_here, self._read_there = [], [], [], []
@@ -50,13 +65,17 @@ class SharedExchange(Exchange):
             self.outgoing[place] = [
                 values_of(rank, place, int(starts[rank]), stop - start) for rank, start, stop in sends
             ]
-            self.incoming[place] = values_of(me, place, 0, pattern.receives.points.size)
-            self._read_here.append([_counter(mine[1, place], rank) for rank in receivers])
+            self.incoming[place] = values_of(comm.rank, place, 0, pattern.receives.points.size)
+            self._read_here.append([_counter(mine[1, place], number[rank]) for rank in receivers])
             self._filled_there.append([_counter(there[rank][0, place], me) for rank in receivers])
-            self._filled_here.append([_counter(mine[0, place], rank) for rank in senders])
+            self._filled_here.append([_counter(mine[0, place], number[rank]) for rank in senders])
             self._read_there.append([_counter(there[rank][1, place], me) for rank in senders])
         # These processors keep the order of stores, and that of loads; others need a fence.
         self._fence = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._memory.fence
+
+    def _allocated(self, near: Communicator, size: int) -> Symmetric:
+        """Return memory that the ranks of `near` share. Collective among all ranks."""
+        return near.symmetric((size,), np.uint8, engine="numpy")
 
     def prepare(self, place: int, use: int) -> None:
         for counter in self._read_here[place]:

@@ -17,8 +17,6 @@ from collops.array.dtypes import real_of
 from collops.backend import engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["BlockConvolution", "FilterBank"]
-
 _SHORTEST = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
 _KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
 _AT_ONCE = 1 << 20  # bytes of those that are made at a time
@@ -29,15 +27,7 @@ class FilterBank:
 
     `hs` are the filters, (filters, taps), with an odd number of taps and the centre in the middle; `ih` are their
     samples, of an axis with `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
-    spacing, ``half`` the number of taps before the centre.
-
-    Raises
-    ------
-    InputError
-        If the number of taps is even, the numbers of filters and samples differ, or the samples are not regularly
-        spaced or not inside the axis.
-    UnsupportedTypeError
-        If the filters are complex and `dtype` is not.
+    spacing, ``half`` the number of taps before the centre. Exceptions are those of :class:`NonStationaryConvolve1D`.
     """
 
     def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: Any) -> None:

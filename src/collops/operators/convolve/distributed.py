@@ -13,14 +13,11 @@ from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
 from collops.backend import Engine
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.convolve.blocks import BlockConvolution, FilterBank
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import Scratch, check_holds, filled
-
-__all__ = ["NonStationaryConvolve1D"]
 
 
 class NonStationaryConvolve1D(LinearOperator):
@@ -42,10 +39,8 @@ class NonStationaryConvolve1D(LinearOperator):
         The samples along `axis` where they are, regularly spaced.
     axis : int, optional
         The axis of the convolution.
-    comm : Communicator, optional
-        The ranks; the world by default.
-    dtype : dtype, optional
-        Of the operator.
+    comm, dtype
+        As for :class:`Identity`.
 
     Raises
     ------
@@ -83,8 +78,7 @@ class NonStationaryConvolve1D(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         super().__init__(layout, layout, dtype, comm)
         self.axis = axis = normal_axis(axis, layout.ndim)
         self._bank = FilterBank(hs, ih, layout.shape[axis], self.dtype)

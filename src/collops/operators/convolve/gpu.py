@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import cupy
 import numpy as np
 
+from collops.backend import cuda_kernel
 from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 
@@ -23,7 +22,8 @@ class CudaConvolution:
         char = bank.taps.dtype.char
         if char not in _TYPES:
             raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
-        self._forward, self._adjoint = _kernel(f"forward_{char}"), _kernel(f"adjoint_{char}")
+        self._forward = cuda_kernel(__file__, "convolve.cu", f"forward_{char}")
+        self._adjoint = cuda_kernel(__file__, "convolve.cu", f"adjoint_{char}")
         self._taps = cupy.asarray(bank.taps)
         self._extent = np.int64(extent)
         # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
@@ -38,14 +38,3 @@ class CudaConvolution:
             (_THREADS,),
             (extended, self._taps, out, np.int64(out.size), self._extent, np.int64(out.shape[2]), *self._filters),
         )
-
-
-@cache
-def _kernel(name: str) -> Any:
-    return _module().get_function(name)
-
-
-@cache
-def _module() -> Any:
-    source = Path(__file__).with_name("convolve.cu").read_text(encoding="utf-8")
-    return cupy.RawModule(code=source, options=("-std=c++17",))

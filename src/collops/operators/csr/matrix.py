@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout
+from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
-from collops.array.memory import check_memory
 from collops.backend import Engine, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
@@ -24,8 +24,6 @@ from collops.operators.memory import Scratch, filled, operand
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["CSRMatrix"]
 
 
 class CSRMatrix(LinearOperator):

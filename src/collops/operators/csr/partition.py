@@ -9,8 +9,6 @@ import numpy as np
 
 from collops.errors import InputError, LayoutError
 
-__all__ = ["Partition", "partition_rows"]
-
 
 class Partition(NamedTuple):
     """Rows of a square matrix given to ranks.

@@ -6,16 +6,17 @@ kernel computes forward and adjoint of every derivative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 
-__all__ = ["MOST_SPECIAL", "REACH", "WIDTH", "Band", "Face", "Several", "Term", "first_derivative", "second_derivative"]
+__all__ = ["MOST_SPECIAL", "REACH", "WIDTH", "Face", "Problem", "Several", "Term"]
 
 REACH = 2
 """No formula reaches further than this from the diagonal."""
@@ -147,6 +148,21 @@ class Several(Enum):
     NONE = 0
     SOURCES = 1
     TARGETS = 2
+
+
+class Problem(NamedTuple):
+    """What a kernel computes: the products of some terms with local arrays of one shape and dtype, on an engine.
+
+    `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
+    With `add`, they are added to the values of the only target.
+    """
+
+    shape: tuple[int, ...]
+    terms: Sequence[Term]
+    several: Several
+    dtype: np.dtype
+    engine: Engine
+    add: bool = False
 
 
 def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:

@@ -10,15 +10,12 @@ import numpy as np
 from collops.array import Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
-
-__all__ = ["FirstDerivative", "Gradient", "Laplacian", "SecondDerivative"]
 
 
 class _Banded(LinearOperator):
@@ -88,9 +85,8 @@ class FirstDerivative(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import FirstDerivative
     >>> x = collops.from_global(np.arange(5.0) ** 2)
-    >>> FirstDerivative(5).forward(x).gather()
+    >>> collops.FirstDerivative(5).forward(x).gather()
     array([0., 2., 4., 6., 0.])
     """
 
@@ -106,8 +102,7 @@ class FirstDerivative(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
         band = first_derivative(layout.shape[axis], sampling, kind, edge, order)
         super().__init__(layout, [(axis, band)], comm, dtype)
@@ -143,9 +138,8 @@ class SecondDerivative(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import SecondDerivative
     >>> x = collops.from_global(np.arange(5.0) ** 2)
-    >>> SecondDerivative(5, edge=True).forward(x).gather()
+    >>> collops.SecondDerivative(5, edge=True).forward(x).gather()
     array([2., 2., 2., 2., 2.])
     """
 
@@ -160,8 +154,7 @@ class SecondDerivative(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
         band = second_derivative(layout.shape[axis], sampling, kind, edge)
         super().__init__(layout, [(axis, band)], comm, dtype)
@@ -196,9 +189,8 @@ class Gradient(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Gradient
     >>> i, j = np.ogrid[:3, :3]
-    >>> for part in Gradient((3, 3), kind="forward").forward(collops.from_global(i + 10.0 * j)):
+    >>> for part in collops.Gradient((3, 3), kind="forward").forward(collops.from_global(i + 10.0 * j)):
     ...     print(part.gather()[0])
     [1. 1. 1.]
     [10. 10.  0.]
@@ -214,8 +206,7 @@ class Gradient(LinearOperator):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         steps = np.atleast_1d(sampling).tolist()
         steps = steps * layout.ndim if len(steps) == 1 else steps
         if len(steps) != layout.ndim:
@@ -276,9 +267,8 @@ class Laplacian(_Banded):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import Laplacian
     >>> i, j = np.ogrid[:3, :3]
-    >>> Laplacian((3, 3)).forward(collops.from_global(i**2.0 + j**2.0)).gather()
+    >>> collops.Laplacian((3, 3)).forward(collops.from_global(i**2.0 + j**2.0)).gather()
     array([[0., 2., 0.],
            [2., 4., 2.],
            [0., 2., 0.]])
@@ -296,8 +286,7 @@ class Laplacian(_Banded):
         comm: Communicator | None = None,
         dtype: Any = "float64",
     ) -> None:
-        comm = communicator_or_world(comm)
-        layout = as_layout(dims, comm)
+        layout, comm = placed(dims, comm)
         numbers = [normal_axis(axis, layout.ndim) for axis in axes]
         if not 0 < len(numbers) == len(weights) == len(sampling) or len(set(numbers)) != len(numbers):
             raise InputError(

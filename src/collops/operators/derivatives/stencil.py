@@ -10,7 +10,7 @@ from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
 from collops.exchange import ExchangePlan
-from collops.operators.derivatives.bands import Band, Face, Several, Term
+from collops.operators.derivatives.bands import Band, Face, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.generic import GenericKernel
 from collops.operators.memory import Scratch
@@ -30,11 +30,7 @@ class Stencil:
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        bands: Sequence[tuple[int, Band]],
-        comm: Communicator,
-        several: Several = Several.NONE,
+        self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several = Several.NONE
     ) -> None:
         block = layout.block(comm.rank)
         wanted = [_wanted(layout.block(rank), bands) for rank in range(layout.ranks)]
@@ -104,7 +100,7 @@ class Stencil:
         make_kernel: Any = ArrayKernel if engine.mutable else GenericKernel
         if engine.name == "cupy":
             from collops.operators.derivatives.kernels.cuda import make_kernel
-        return make_kernel(self._shape, self._terms, self._several, dtype, engine, add)
+        return make_kernel(Problem(self._shape, self._terms, self._several, dtype, engine, add))
 
 
 def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:

@@ -16,8 +16,6 @@ import numpy as np
 from collops.backend import Engine
 from collops.operators.memory import Scratch, store
 
-__all__ = ["Workspace"]
-
 _MANY = 1 << 16  # elements; below, threads cost more than they save
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}

@@ -10,16 +10,13 @@ import numpy as np
 
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
-from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.dims import Dims, as_layout
+from collops.operators.dims import Dims, placed
 from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["FFT", "FFT2D", "FFTND"]
 
 _NORMS = ("ortho", "none", "1/n")
 
@@ -97,8 +94,7 @@ class FFTND(Fourier):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFTND
-    >>> op = FFTND((4, 6, 8), real=True, dtype="float64")
+    >>> op = collops.FFTND((4, 6, 8), real=True, dtype="float64")
     >>> op.dimsd
     (4, 6, 5)
     >>> op.adjoint(op.forward(collops.ones((4, 6, 8)))).gather()[0, 0, :2].round(6)
@@ -120,8 +116,7 @@ class FFTND(Fourier):
         comm: Communicator | None = None,
         range_layout: RangeLayout = None,
     ) -> None:
-        comm = communicator_or_world(comm)
-        domain = as_layout(dims, comm)
+        domain, comm = placed(dims, comm)
         kind = np.dtype(dtype)
         if norm not in _NORMS:
             raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
@@ -195,8 +190,7 @@ class FFT(FFTND):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFT
-    >>> op = FFT((3, 8), sampling=0.004, real=True)
+    >>> op = collops.FFT((3, 8), sampling=0.004, real=True)
     >>> op.f
     array([  0.  ,  31.25,  62.5 ,  93.75, 125.  ])
     """
@@ -252,8 +246,7 @@ class FFT2D(FFTND):
     Examples
     --------
     >>> import collops
-    >>> from collops.operators import FFT2D
-    >>> FFT2D((5, 6), real=True).dimsd
+    >>> collops.FFT2D((5, 6), real=True).dimsd
     (5, 4)
     """
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 from collops.array import Layout
 from collops.errors import LayoutError
 
-__all__ = ["find_route"]
-
 _MESSAGE = 1 << 13
 """How many elements travel in the time that a message takes to begin."""
 
@@ -40,12 +38,7 @@ def find_route(
     Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
     each message. `extents` are the axes to transform, in the order of those that are whole, and their extents
     afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by default that
-    in which the last transform leaves it.
-
-    Raises
-    ------
-    LayoutError
-        If `target` has another shape or number of ranks than the result.
+    in which the last transform leaves it; LayoutError is raised if it has another shape or number of ranks.
     """
     shape = alike(domain, extents).shape
     if target is not None and (target.shape != shape or target.ranks != domain.ranks):
@@ -66,7 +59,7 @@ def find_route(
         for axis in now:
             larger = max(after.shape[axis], extents[axis])
             after = alike(after, {axis: extents[axis]})
-            work += _largest_part(after) * larger / max(1, after.shape[axis])
+            work += math.prod(map(max, after.sizes)) * larger / max(1, after.shape[axis])
         stages = [Stage(layout, now)] if now else []
         rest = tuple(axis for axis in remaining if axis not in now)
         if not rest:
@@ -116,10 +109,6 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
     if len(grid_axes) > 1 and math.prod(len(layout.sizes[a]) for a in layout.split_axes) == layout.ranks:
         for axis in axes:
             yield Layout.split(layout.shape, layout.ranks, axis, mask=layout.mask)
-
-
-def _largest_part(layout: Layout) -> int:
-    return math.prod(max(blocks) for blocks in layout.sizes)
 
 
 def _cost_of_move(source: Layout, target: Layout) -> float:

@@ -11,7 +11,7 @@ from collops.backend import Engine
 from collops.operators.fourier.engines import Workspace
 from collops.operators.memory import applied
 
-__all__ = ["AxisTransform", "pays"]
+__all__ = ["AxisTransform"]
 
 _ROOT = math.sqrt(2.0)
 _MOST_WORK = 1 << 18  # products of one transform

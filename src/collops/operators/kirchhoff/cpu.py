@@ -23,8 +23,6 @@ from collops.comm.cores import share_of_cores
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 
-__all__ = ["thread_count"]
-
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4

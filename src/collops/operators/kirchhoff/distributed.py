@@ -29,7 +29,7 @@ from collops.operators.kirchhoff.geometry import (
 from collops.operators.kirchhoff.local import LocalKirchhoff
 from collops.operators.stacks import VStack
 
-__all__ = ["Kirchhoff", "threads_of_rank"]
+__all__ = ["Kirchhoff"]
 
 Mode = Literal["analytic", "eikonal", "byot"]
 
@@ -100,10 +100,10 @@ class Kirchhoff(VStack):
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.operators import Kirchhoff
+    >>> import collops
     >>> z, x, t = np.arange(5) * 10.0, np.arange(6) * 10.0, np.arange(50) * 0.004
     >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])
-    >>> K = Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, mode="analytic", kernels="numpy")
+    >>> K = collops.Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, mode="analytic", kernels="numpy")
     >>> K.dims, K.dimsd
     ((6, 5), (3, 3, 50))
     """

@@ -16,8 +16,6 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["FixedTables"]
-
 _MANTISSA_BITS = {np.dtype(np.float32): 23, np.dtype(np.float64): 52}
 # Times rounded to b fractional bits change unfiltered traces by 0.7 * 2**-b of their norm: 5e-6 for 17 bits.
 _ENOUGH_BITS = 17
@@ -73,44 +71,21 @@ class Scale:
 
 @dataclass(frozen=True)
 class FixedTables:
-    """The travel times of one rank's shots, as the kernels read them.
+    """The travel times of one rank's shots, as the kernels read them: tables of int32 or int64."""
 
-    Attributes
-    ----------
-    sources, receivers : numpy.ndarray
-        Tables (sources, points) and (receivers, points) of int32 or int64; the latter is never negative.
-    scale : Scale
-        How seconds became these numbers.
-    """
-
-    sources: np.ndarray
-    receivers: np.ndarray
-    scale: Scale
+    sources: np.ndarray  # (sources, points)
+    receivers: np.ndarray  # (receivers, points); never negative
+    scale: Scale  # how seconds became these numbers
 
     @classmethod
     def from_seconds(
         cls, source_times: Any, receiver_times: Any, interval: float, samples: int, dtype: Any
     ) -> FixedTables:
-        """Convert tables of seconds.
+        """Convert tables of seconds, of shapes (sources, …) and (receivers, …) with the same image axes.
 
-        Parameters
-        ----------
-        source_times, receiver_times : array
-            Shapes (sources, …) and (receivers, …) with the same image axes. Infinity means that nothing arrives. Times
-            may be negative if recording began late; arrivals before the first sample are omitted.
-        interval : float
-            Sampling interval of the traces, in seconds.
-        samples : int
-            Samples of a trace, at least 2.
-        dtype : dtype
-            Type of the operator: float32 or float64.
-
-        Raises
-        ------
-        InputError
-            If shapes differ, or a time is NaN or minus infinity.
-        UnsupportedTypeError
-            If `dtype` is neither float32 nor float64.
+        Infinity means that nothing arrives. Times may be negative if recording began late; arrivals before the first
+        sample are omitted. Traces have at least two `samples`, at an `interval` in seconds, and the operator `dtype`
+        float32 or float64. Raises InputError if shapes differ, or a time is NaN or minus infinity.
         """
         source_times, receiver_times = np.asarray(source_times), np.asarray(receiver_times)
         if source_times.ndim < 2 or source_times.shape[1:] != receiver_times.shape[1:]:

@@ -18,8 +18,6 @@ from collops.operators.kirchhoff.geometry import checked_wavelet
 from collops.operators.local import applied_on_host
 from collops.operators.memory import contiguous, store
 
-__all__ = ["LocalKirchhoff"]
-
 
 class LocalKirchhoff:
     r"""Kirchhoff demigration (forward) and migration (adjoint) in the memory of one process or one device.

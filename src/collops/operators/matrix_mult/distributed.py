@@ -22,8 +22,6 @@ from collops.operators.matrix_mult.rows import Rows
 from collops.operators.matrix_mult.summa import Summa, panels
 from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
 
-__all__ = ["MatrixMult", "best_process_grid"]
-
 _KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 
@@ -88,8 +86,7 @@ class MatrixMult(LinearOperator):
     --------
     >>> import numpy as np
     >>> import collops
-    >>> from collops.operators import MatrixMult
-    >>> A = MatrixMult(collops.from_global(np.eye(4, 3)), 2)
+    >>> A = collops.MatrixMult(collops.from_global(np.eye(4, 3)), 2)
     >>> A.forward(collops.ones(A.domain)).gather()[:, 0]
     array([1., 1., 1., 0.])
     """

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import importlib
 from enum import IntEnum
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any
 
-from collops.backend import Engine
+from collops.backend import Engine, cuda_kernel
 
 __all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
 
@@ -51,14 +50,5 @@ def step_kernels_for(engine: Engine) -> Any:
     return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'steps')}")
 
 
-@cache
-def kernel(source: str, name: str, *options: str) -> Any:
-    """Return the CUDA kernel `name` of a file in this folder, to be called with grid, block and arguments."""
-    return _module(source, *options).get_function(name)
-
-
-@cache
-def _module(source: str, *options: str) -> Any:
-    import cupy
-
-    return cupy.RawModule(code=Path(__file__).with_name(source).read_text(), options=("-std=c++17", *options))
+kernel = partial(cuda_kernel, __file__)
+"""The CUDA kernels of the files in this folder: ``kernel(source, name, *options)``."""

@@ -135,16 +135,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
     launch(
         (min(-(-size // _BLOCK), _MOST_BLOCKS),),
         _THREADS,
-        (
-            np.int32(rule),
-            np.float64(threshold),
-            np.int32(len(parts)),
-            *values,
-            *rest,
-            *targets,
-            *rest,
-            np.int64(size),
-        ),
+        (np.int32(rule), np.float64(threshold), np.int32(len(parts)), *values, *rest, *targets, *rest, np.int64(size)),
     )
     for target, out in zip(targets, outs, strict=True):
         _put_back(target, out)

@@ -128,9 +128,9 @@ class Selection:
 
     def count(self, values: np.ndarray, number: int) -> None:
         """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
-        shift = self._shift(number)
+        shift = (self.passes - 1 - number) * self.DIGIT
         for (piece,) in _pieces(values):
-            bits = self._bits(piece)
+            bits = np.ascontiguousarray(np.abs(piece)).view(self._integer).astype(np.uint64).reshape(-1)
             high = bits >> np.uint64(shift + self.DIGIT) if shift + self.DIGIT < 64 else np.zeros_like(bits)
             digits = (bits[high == self._prefix] >> np.uint64(shift)) & np.uint64((1 << self.DIGIT) - 1)
             self.counts += np.bincount(digits.astype(np.intp), minlength=len(self.counts))
@@ -161,12 +161,6 @@ class Selection:
         """Return what lies a fraction of the way from the element to the one of the next rank."""
         found = self.found()
         return found if self._left > 0 or not fraction else found + (self._next[0] - found) * self._dtype.type(fraction)
-
-    def _shift(self, number: int) -> int:
-        return (self.passes - 1 - number) * self.DIGIT
-
-    def _bits(self, piece: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(np.abs(piece)).view(self._integer).astype(np.uint64).reshape(-1)
 
 
 def _square(v: np.ndarray) -> float:

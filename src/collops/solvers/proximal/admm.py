@@ -15,18 +15,10 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_count, check_operator, precision_of
 from collops.solvers.proximal.l2 import L2, solve_inner
 from collops.solvers.proximal.operator import ProxOperator, check_step
-from collops.solvers.proximal.splitting import (
-    RESIDUAL,
-    UPDATE,
-    Splitting,
-    check_arguments,
-    check_bounds,
-)
+from collops.solvers.proximal.splitting import RESIDUAL, UPDATE, Splitting, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
-
-__all__ = ["ADMM", "ADMML2", "LinearizedADMM", "admm", "admm_l2", "linearized_admm"]
 
 
 @dataclass(slots=True)

@@ -9,13 +9,11 @@ import numpy as np
 
 from collops.array import StackedArray, axpby, divide, dots
 from collops.array.operands import check_alike
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
 from collops.solvers.problem import check_count, check_number, rank_consistent
 from collops.solvers.proximal.operator import ProxOperator, like, total
 from collops.solvers.shrinkage import shrink
-
-__all__ = ["L0", "L1", "L21", "Box", "Euclidean", "Nuclear", "lift_proximal"]
 
 
 class Separable(ProxOperator):
@@ -350,10 +348,7 @@ def lift_proximal(local: Any) -> ProxOperator:
     if isinstance(local, ProxOperator):
         return local
     if not callable(getattr(local, "prox", None)) and not callable(getattr(local, "proxdual", None)):
-        raise UnsupportedTypeError(
-            f"{type(local).__module__}.{type(local).__qualname__} has neither prox nor proxdual, so it is no proximal "
-            "operator"
-        )
+        raise UnsupportedTypeError(f"{type_name(local)} has neither prox nor proxdual, so it is no proximal operator")
     return LiftedProximal(local)
 
 
@@ -389,7 +384,7 @@ class LiftedProximal(ProxOperator):
         return value
 
     def __repr__(self) -> str:
-        return f"<LiftedProximal of {type(self._local).__module__}.{type(self._local).__qualname__}>"
+        return f"<LiftedProximal of {type_name(self._local)}>"
 
 
 def _factors(sigma: Any) -> tuple[float, Any]:

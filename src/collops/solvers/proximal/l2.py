@@ -23,8 +23,6 @@ from collops.solvers.problem import (
 from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
 
-__all__ = ["L2", "solve_inner"]
-
 _ROUNDING = 4
 """A gradient whose norm is below this many units of rounding counts as 0."""
 

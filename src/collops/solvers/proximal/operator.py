@@ -6,13 +6,13 @@ import sys
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from collops.array import axpby, dots
 from collops.array.operands import check_alike
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.operators.base import new_array
 from collops.solvers.problem import check_number
-
-__all__ = ["ProxOperator", "check_function", "check_step", "inner", "like", "total"]
 
 
 class ProxOperator:
@@ -188,6 +188,7 @@ class PreComposition(Composition):
 
     def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
         super().__init__(f)
+        a = _plain(a)
         if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
             raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
         self._a = float(a)
@@ -270,16 +271,22 @@ def check_function(name: str, function: Any) -> None:
     """Raise UnsupportedTypeError unless a function is a proximal operator."""
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
-            f"{name} must be a proximal operator, not {type(function).__module__}.{type(function).__qualname__}; "
+            f"{name} must be a proximal operator, not {type_name(function)}; "
             "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
         )
 
 
 def check_step(tau: Any, name: str = "tau") -> float:
     """Return a step size as a float; raise InputError if it is not positive and finite."""
+    tau = _plain(tau)
     if isinstance(tau, Real) and 0 < tau <= sys.float_info.max:  # pyright: ignore[reportOperatorIssue]
         return float(tau)
     raise InputError(f"{name} must be a positive number, not {tau!r}")
+
+
+def _plain(number: Any) -> Any:
+    """Return a scalar of NumPy as a number of Python: one in single precision cannot be compared with large numbers."""
+    return number.item() if isinstance(number, np.generic) else number
 
 
 def like(x: Any, out: Any) -> Any:
@@ -304,8 +311,6 @@ def total(x: Any, parts: Any) -> Any:
 
 def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:
     if not hasattr(x, "leaves"):
-        raise UnsupportedTypeError(
-            f"{type(operator).__name__} is of distributed arrays, not of {type(x).__module__}.{type(x).__qualname__}"
-        )
+        raise UnsupportedTypeError(f"{type(operator).__name__} is of distributed arrays, not of {type_name(x)}")
     if out is not None:
         check_alike(x, out)

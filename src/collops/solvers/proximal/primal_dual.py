@@ -29,8 +29,6 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
 
-__all__ = ["PrimalDual", "primal_dual"]
-
 
 @dataclass(slots=True)
 class PrimalDualState:

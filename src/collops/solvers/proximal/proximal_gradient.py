@@ -20,8 +20,6 @@ from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
 
-__all__ = ["ProximalGradient", "proximal_gradient"]
-
 
 @dataclass(slots=True)
 class ProximalGradientState:

@@ -9,14 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.solvers.method import Method
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
-
-__all__ = ["Splitting", "StepSizes"]
 
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 """Places of an iteration's numbers."""
@@ -103,13 +101,7 @@ class Splitting(Method):
 
 
 class StepSizes:
-    """Positive step sizes or weights: one number, or one for each of `niter` iterations, which the host reads.
-
-    Raises
-    ------
-    InputError
-        If one is not positive, or there are too few.
-    """
+    """Positive step sizes or weights: one number, or one for each of `niter` iterations, which the host reads."""
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
@@ -130,7 +122,7 @@ def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any
     for name, function in functions.items():
         check_function(name, function)
     if not hasattr(x0, "leaves"):
-        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type(x0).__module__}.{type(x0).__qualname__}")
+        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type_name(x0)}")
     check_count("niter", niter)
     dtype = np.result_type(x0.dtype, np.float64) if x0.dtype.kind in "biu" else x0.dtype
     if any(np.dtype(getattr(other, "dtype", bool)).kind == "c" for other in others):

@@ -10,10 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from collops.backend import Engine
-from collops.operators.derivatives.bands import REACH, Face, Several, Term
+from collops.operators.derivatives.bands import REACH, Face, Problem, Several, Term
 
 __all__ = ["ArrayKernel"]
 
@@ -49,23 +46,12 @@ class _Step(NamedTuple):
 
 
 class ArrayKernel:
-    """Bands on mutable arrays of any engine, by ufuncs that write into given memory.
-
-    `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
-    With `add`, they are added to the values of the only target.
-    """
+    """Bands on mutable arrays of any engine, by ufuncs that write into given memory."""
 
     splits = True
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-        several: Several,
-        dtype: np.dtype,
-        engine: Engine,
-        add: bool = False,
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
+        shape, terms, several, dtype, engine, add = problem
         self._xp = engine.xp
         self._sources = range(len(terms)) if several is Several.SOURCES else [0] * len(terms)
         self._targets = range(len(terms)) if several is Several.TARGETS else [0] * len(terms)

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.backend import Engine
-from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Several, Term
+from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
-__all__ = ["Launch", "Launches", "fits", "make_kernel"]
+__all__ = ["make_kernel"]
 
 _THREADS = 256
 _WARP = 64  # threads that can pass numbers to each other, on any device
@@ -35,13 +34,10 @@ _ALIGNMENT = 16
 _LARGE = 16 << 20  # bytes of an array: from here on overlapping the exchange with the interior saves time
 
 
-def make_kernel(
-    shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, engine: Engine, add: bool = False
-) -> Any:
+def make_kernel(problem: Problem) -> Any:
     """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
-    if math.prod(shape) and fits(shape, terms, dtype):
-        return _CudaKernel(shape, terms, several, dtype, add)
-    return ArrayKernel(shape, terms, several, dtype, engine, add)
+    by_cuda = math.prod(problem.shape) and fits(problem.shape, problem.terms, problem.dtype)
+    return _CudaKernel(problem) if by_cuda else ArrayKernel(problem)
 
 
 @cache
@@ -54,23 +50,20 @@ def _function(device: int, options: tuple[str, ...]) -> Any:
 
 
 class _CudaKernel:
-    """Bands on arrays of one shape and dtype; parameters as for :class:`array_kernels.ArrayKernel`.
+    """Bands on arrays of one shape and dtype.
 
     ``splits`` is true for large arrays that are split along the marched axis only.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], terms: Sequence[Term], several: Several, dtype: np.dtype, add: bool = False
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
         import cupy
 
-        self._itemsize = dtype.itemsize
+        self._itemsize = problem.dtype.itemsize
         self._device = cupy.cuda.Device().id
-        self._wide = Launches(shape, terms, several, dtype, wide=True, add=add)
-        self._narrow = Launches(shape, terms, several, dtype, wide=False, add=add)
-        others = [term for number, term in enumerate(terms) if number != self._wide.march]
+        self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
+        others = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
         self.splits = (
-            math.prod(shape) * dtype.itemsize >= _LARGE
+            math.prod(problem.shape) * self._itemsize >= _LARGE
             and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
@@ -117,15 +110,8 @@ class Launches:
     the axis along which threads march, that of the term number ``march``.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-        several: Several,
-        dtype: np.dtype,
-        wide: bool,
-        add: bool = False,
-    ) -> None:
+    def __init__(self, problem: Problem, wide: bool) -> None:
+        shape, terms, several, dtype, _, add = problem
         self._real = np.dtype(dtype.char.lower())
         parts = _PARTS[dtype.char]
         extents = (*shape[:-1], shape[-1] * parts)

@@ -7,33 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine
-from collops.operators.derivatives.bands import REACH, WIDTH, Face, Several, Term
+from collops.operators.derivatives.bands import REACH, WIDTH, Face, Problem, Several, Term
 
 __all__ = ["GenericKernel"]
 
 
 class GenericKernel:
-    """Bands on arrays of any engine; parameters as for :class:`array_kernels.ArrayKernel`."""
+    """Bands on arrays of any engine."""
 
     splits = False
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        terms: Sequence[Term],
-        several: Several,
-        dtype: np.dtype,
-        engine: Engine,
-        add: bool = False,
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
+        self._shape, self._terms, self._several, dtype, engine, self._add = problem
         self._xp = engine.xp
-        self._shape = shape
-        self._terms = terms
-        self._several = several
-        self._add = add
         real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-        self._factors = [_factors(term, len(shape), real) for term in terms]
+        self._factors = [_factors(term, len(self._shape), real) for term in self._terms]
 
     def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
         """Compute everything, which is the only `part` without a split."""
