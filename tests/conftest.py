@@ -35,6 +35,11 @@ from collops.errors import CommunicationTimeout
 hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None, max_examples=25)
 hypothesis.settings.load_profile("ranks")
 
+if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    import jax
+
+    # Four CPU devices in all, on one, two or four ranks; it must be set before any test module uses JAX.
+    jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -112,15 +111,9 @@ def test_the_tightest_limit_counts(tmp_path, name):
 
 def limited(megabytes: int, program: str) -> subprocess.CompletedProcess[str]:
     """Run a program with an address space of so many MiB."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
-
-    command = [sys.executable, "-c", program]
+    command = ["sh", "-c", f'ulimit -v {megabytes << 10} && exec "$@"', "sh", sys.executable, "-c", program]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=200, check=False
-    )
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_what_a_limited_address_space_leaves_can_be_allocated_and_no_more():

@@ -12,7 +12,7 @@ from collops import errors
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
-    from collops import apps, array, backend, comm, exchange, jax, operators, profile, solvers
+    from collops import apps, array, backend, comm, exchange, jax, limits, operators, profile, solvers
     from collops.array import (
         DistributedArray,
         IndexScatter,
@@ -108,7 +108,10 @@ _ROOMS = {
         *("linearized_admm", "primal_dual", "proximal_gradient"),
     ),
 }
-_PACKAGES = {"apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "operators", "profile", "solvers"}
+_PACKAGES = {
+    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators", "profile"),
+    "solvers",
+}
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]

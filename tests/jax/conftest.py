@@ -1,7 +1,4 @@
-"""Tests of JAX need it and the native library, and compute in double precision.
-
-JAX has four CPU devices in all, on one, two or four ranks. Programs run on the first one unless they ask for more.
-"""
+"""Tests of JAX need it and the native library, and compute in double precision."""
 
 from __future__ import annotations
 
@@ -10,13 +7,9 @@ import os
 
 import pytest
 
-import collops
-
 collect_ignore_glob = [] if importlib.util.find_spec("jax") else ["test_*.py"]
-if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+if importlib.util.find_spec("jax"):
     import jax
-
-    jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
 
 
 @pytest.fixture(autouse=True)

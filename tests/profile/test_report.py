@@ -147,10 +147,11 @@ def test_trace_of_marks_that_end_out_of_order(clock, tmp_path):
         clock.work(10)
         first.__exit__(None, None, None)
         clock.work(10)
-        third.__enter__()  # and stays open
+        third.__enter__()  # and stays open beyond the recording
         clock.work(10)
         second.__exit__(None, None, None)
     recording.to_chrome_trace(tmp_path / "trace.json")
+    third.__exit__(None, None, None)  # else it would be the parent of all later marks
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     check_nesting(events)
     assert [event["name"] for event in events if event["ph"] == "b"] == ["second"]
