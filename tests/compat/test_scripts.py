@@ -7,6 +7,7 @@ Tutorials, and the longest example, are made smaller, unless the environment's C
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import subprocess
@@ -102,6 +103,13 @@ def scripts(request, tmp_path_factory) -> dict[str, Path]:
 
 def replayed(scripts: dict[str, Path], folder: Path, runs: dict[str, tuple[str, ...]], ranks: int) -> dict[str, Replay]:
     """Run scripts by packages, all in one start; return for each package the variables of a script on each rank."""
+
+    def left_by(package: str) -> Replay:
+        return lambda name: [pickle.loads((folder / package / f"{name}.{rank}").read_bytes()) for rank in range(ranks)]
+
+    left = {package: left_by(package) for package in runs}
+    if (folder / "complete").exists():
+        return left
     words = []
     for package, names in runs.items():
         (folder / package).mkdir()
@@ -119,18 +127,21 @@ def replayed(scripts: dict[str, Path], folder: Path, runs: dict[str, tuple[str, 
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-
-    def left_by(package: str) -> Replay:
-        return lambda name: [pickle.loads((folder / package / f"{name}.{rank}").read_bytes()) for rank in range(ranks)]
-
-    return {package: left_by(package) for package in runs}
+    (folder / "complete").touch()
+    return left
 
 
 @pytest.fixture(scope="module")
 def both(scripts, tmp_path_factory) -> dict[str, Replay]:
+    """Run by the first worker of pytest-xdist that needs it; the others wait for what it leaves."""
     names = EXAMPLES + TUTORIALS
     runs = {"pylops_mpi": names, "collops": (*names, FOURIER, *ON_SQUARES)}
-    return replayed(scripts, tmp_path_factory.mktemp("replayed"), runs, RANKS)
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "replayed"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return replayed(scripts, folder, runs, RANKS)
 
 
 def assert_same(ours: Any, theirs: Any, where: str, looser: float | None) -> None:

@@ -80,7 +80,7 @@ def test_long_runs_of_points(comm, transport, shape, monkeypatch):
     rng = np.random.default_rng(7)
     with StarForest(comm, count + 3, leaves[rank], ranks[rank], indices[rank], transport=transport) as forest:
         kept = []
-        for op in ("replace", "sum") * 9:  # with new arrays each time, more than messages are kept for
+        for op in ("replace", "sum") * 4:  # with new arrays each time, more than messages are kept for
             roots = values(rng, graph.nroots, (2,), "float64")
             there = values(rng, [graph.space(r) + 1 for r in range(size)], (2,), "float64")
             late = forest.start_bcast(roots[rank], there[rank].copy(), op)
