@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 import collops
-from collops.comm.ending import abort
+from collops.comm.ending import abort, all_processes
 from collops.errors import CommunicationTimeout
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
@@ -67,7 +67,7 @@ class Agreement:
 
     @pytest.hookimpl
     def pytest_internalerror(self, excrepr) -> None:
-        abort(sys.modules["mpi4py.MPI"], 3, f"=== rank {self.control.rank}: pytest itself failed\n{excrepr}")
+        abort(all_processes(), 3, f"=== rank {self.control.rank}: pytest itself failed\n{excrepr}")
 
     @pytest.hookimpl
     def pytest_collectreport(self, report) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from collops.cli.launch import Started, command_for, environment_for, started
+from collops.cli.launch import command_for, environment_for
 from collops.comm.cores import available_cores
+from collops.comm.launcher import Started, started
 from collops.errors import InputError
 
 pytestmark = pytest.mark.serial

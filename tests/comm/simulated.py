@@ -20,14 +20,13 @@ MOST_SECONDS = 150.0
 class TransportBroken(Exception):
     """What the simulated requests raise in place of MPI's exception."""
 
-    def Get_error_string(self) -> str:
-        return str(self)
-
 
 class Channel:
     """A control channel in memory. `sent` has every message with its sender, of all ranks."""
 
+    name = "MPI"
     error = TransportBroken
+    lost: frozenset[int] = frozenset()
 
     def __init__(self, rank: int, inboxes: list[deque[tuple[int, Any]]], sent: list[tuple[int, Any]]) -> None:
         self.rank = rank

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from collops.comm.ending import abort
 world = SimpleNamespace(Abort=os._exit)
 sys.stdout.write("a result")
-abort(SimpleNamespace(COMM_WORLD=world), 7, "the reason")
+abort(world, 7, "the reason")
 """
 
 
@@ -56,6 +56,6 @@ def test_it_does_not_wait_for_ever():
     ],
 )
 def test_it_ends_where_an_output_is_gone(loss, heard):
-    with aborting(PROGRAM.replace("abort(S", f"{loss}\nabort(S")) as rank:
+    with aborting(PROGRAM.replace("abort(w", f"{loss}\nabort(w")) as rank:
         assert rank.stderr.read() == heard
         assert rank.wait(60) == 7

@@ -80,7 +80,7 @@ def main(folder: str, *words: str) -> None:
             left = replay(script)
         except Exception:
             traceback.print_exc()
-            abort(MPI, 1, f"{script} failed on rank {rank}")
+            abort(MPI.COMM_WORLD, 1, f"{script} failed on rank {rank}")
             raise
         with open(results / package / f"{script.stem}.{rank}", "wb") as file:
             pickle.dump(left, file)

@@ -19,9 +19,10 @@ from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
 from collops.apps.stages import raised_together
 from collops.cli.console import Progress, console, show
-from collops.cli.launch import launch, started
+from collops.cli.launch import launch
 from collops.comm import Communicator
-from collops.comm.ending import abort
+from collops.comm.ending import abort, all_processes
+from collops.comm.launcher import started
 from collops.comm.own_device import show_own_device
 from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
@@ -149,11 +150,6 @@ def with_world(
             if own_device:
                 show_own_device()
             comm = world(transport)
-            if launcher is not None and launcher.ranks not in (None, comm.size):
-                raise InputError(
-                    f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
-                    "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
-                )
             if ranks is not None and ranks != comm.size:
                 raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
         body(comm)
@@ -179,10 +175,10 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except CollopsError as error:
         if debug:
             traceback.print_exc()
-        if error.on_all_ranks or (mpi := _parallel_mpi()) is None:
+        if error.on_all_ranks or (everyone := all_processes()) is None:
             report(command, str(error))
         else:
-            abort(mpi, BAD_INPUT, f"{command}: rank {mpi.COMM_WORLD.rank}: {' '.join(str(error).split())}")
+            abort(everyone, BAD_INPUT, f"{command}: rank {everyone.rank}: {' '.join(str(error).split())}")
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -190,10 +186,10 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
         # The only place that catches everything: the other ranks would wait for this one.
         traceback.print_exc()
         line = f"{command}: this is a bug in collops; please report it with the lines above"
-        if (mpi := _parallel_mpi()) is None:
+        if (everyone := all_processes()) is None:
             _write(line)
         else:
-            abort(mpi, _BUG, line)
+            abort(everyone, _BUG, line)
         return _BUG
 
 
@@ -208,11 +204,3 @@ def _write(line: str) -> None:
     # One system call, so that lines of several ranks do not mix.
     sys.stderr.flush()
     os.write(2, (line + "\n").encode("utf-8", "replace"))
-
-
-def _parallel_mpi() -> Any:
-    """Return ``mpi4py.MPI`` if it runs with several ranks, else ``None``."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
-        return None
-    return mpi

@@ -15,7 +15,6 @@ import numpy as np
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import described, raise_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
-from collops.comm.mpi import split
 from collops.comm.reductions import check_dtype
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import (
@@ -58,7 +57,7 @@ class Communicator:
         This rank, and how many there are.
     local_rank, local_size : int
         The same among the ranks of this node.
-    control : mpi4py.MPI.Comm or None
+    control : mpi4py.MPI.Comm, collops.comm.tcp.Group or None
         The control plane; ``None`` in a world of one without MPI.
     reasons : tuple of str
         Why these transports were chosen.
@@ -84,7 +83,7 @@ class Communicator:
         local_size: int = 1,
         reasons: Sequence[str] = (),
         failures: Failures | None = None,
-        derive: Callable[[Any], Communicator] | None = None,
+        derive: Callable[[int | None, int], Communicator | None] | None = None,
         calls: CallAgreement | None = None,
     ) -> None:
         self.control = control
@@ -624,8 +623,7 @@ class Communicator:
         if self.control is None or self._derive is None:
             return None if color is None else self
         self._begin().run(Call("barrier"))  # with a deadline, which what follows has not
-        control = split(self.control, color, key)
-        return None if control is None else self._derive(control)
+        return self._derive(color, key)
 
 
 _of_jax: dict[type, bool] = {np.ndarray: False}

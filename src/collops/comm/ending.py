@@ -14,12 +14,12 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
+from collops.comm import mpi, tcp
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
-from collops.comm.mpi import mpi4py_module
 from collops.errors import CommunicationError
 
-__all__ = ["abort"]
+__all__ = ["abort", "all_processes"]
 
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
 _UNANNOUNCED_SECONDS = 1.0  # by which ranks may end one after the other without a message
@@ -33,27 +33,31 @@ def answer_after_the_end(failures: Failures) -> None:
     _answering.add(failures)
 
 
+def all_processes() -> Any:
+    """Return the control plane of all processes of this job, or ``None`` if this one has none or is alone."""
+    return tcp.all_processes() or mpi.all_processes()
+
+
 def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
     """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
 
     `failures` are those of the world. Where calls are checked, the end of the program is one for its `agreement`.
     """
-    mpi = mpi4py_module()
 
     def end() -> None:
-        if mpi.Is_finalized():
+        if all_processes() is None:
             return
         try:
             if agreement is not None and not failures.failure:
                 agreement.collective(PROGRAM_END, {"call": "end"})
         except CommunicationError as error:
-            abort(mpi, 1, f"collops: {type(error).__name__}: {error}")
-        _wait_for_others(mpi, failures)
+            abort(all_processes(), 1, f"collops: {type(error).__name__}: {error}")
+        _wait_for_others(failures)
 
     atexit.register(end)
 
 
-def _wait_for_others(mpi: Any, failures: Failures) -> None:
+def _wait_for_others(failures: Failures) -> None:
     all_ended = failures.channel.barrier()
     begin, nap, announced = time.monotonic(), _SHORTEST_NAP_SECONDS, False
     while not all_ended():
@@ -65,9 +69,9 @@ def _wait_for_others(mpi: Any, failures: Failures) -> None:
             if waited > _UNANNOUNCED_SECONDS and not announced:
                 each.end()
         announced = announced or waited > _UNANNOUNCED_SECONDS
-        if waited > _MISSED_SECONDS and failures.failure:
+        if waited > _MISSED_SECONDS and (failures.failure or failures.channel.lost):
             rank = failures.channel.rank
-            abort(mpi, 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer")
+            abort(all_processes(), 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer")
     for each in _answering:
         each.receive()  # MPI would report messages that are never received
 
@@ -79,22 +83,25 @@ def abort_on_uncaught_errors() -> None:
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
         return
-    report, mpi = sys.excepthook, mpi4py_module()
+    report = sys.excepthook
 
     def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
             report(kind, error, trace)
         finally:
             if not getattr(error, "on_all_ranks", False):
-                here = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
-                abort(mpi, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
+                everyone = all_processes()
+                here = f"rank {everyone.rank} of {everyone.size}"
+                abort(everyone, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
 
 
-def abort(mpi: Any, code: int, why: str) -> None:
+def abort(everyone: Any, code: int, why: str) -> None:
     """End the processes of all ranks with exit code `code`, after one line `why` on standard error.
+
+    `everyone` is their control plane.
 
     This rank first waits until its launcher has read what it wrote: launchers drop what is still in their pipes.
     """
@@ -103,7 +110,7 @@ def abort(mpi: Any, code: int, why: str) -> None:
         _deliver(sys.stderr, 2, f"{why}\n")
         _deliver(sys.stdout, 1)
     finally:  # also if nothing can be written any more
-        mpi.COMM_WORLD.Abort(code)
+        everyone.Abort(code)
 
 
 def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:

@@ -133,7 +133,7 @@ def at_giving_up(cleanup: Callable[[], None]) -> None:
 class Failures:
     """The failures of one communicator's ranks; see the module for the protocol.
 
-    A `ControlChannel` of :mod:`collops.comm.mpi` carries the messages. `timeout` is the deadline of each wait in
+    A `ControlChannel` of :mod:`collops.comm.mpi` or :mod:`collops.comm.tcp` carries the messages. `timeout` is the deadline of each wait in
     seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
 
     Attributes
@@ -175,13 +175,13 @@ class Failures:
         self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
 
     def wait(self, request: Any, operation: object, needs: Collection[int] | None = None) -> None:
-        """Return when an MPI `request` is complete.
+        """Return when a `request` of the transport is complete.
 
         Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
         this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that
         rejected this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch`
         when a rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a
-        rejection cannot be undone, or MPI reports an error.
+        rejection cannot be undone, or the transport reports an error.
         """
         try:
             self.until(request.Test, operation, needs, inside=needs is None)
@@ -264,8 +264,8 @@ class Failures:
             yield
 
     def failed(self, error: Any, operation: object) -> NoReturn:
-        """Raise what MPI reports of an operation."""
-        raise CommunicationError(f"{_located(operation)}: MPI reports: {error.Get_error_string()}") from error
+        """Raise what the transport reports of an operation."""
+        raise CommunicationError(f"{_located(operation)}: {self.channel.name} reports: {error}") from error
 
     def look(self, operation: object = "a message") -> None:
         """Raise if this communicator is closed, another rank has given up, or a call of this rank was rejected.
@@ -337,10 +337,12 @@ class Failures:
         for cleanup in _cleanups:
             cleanup()
         ended = [rank for rank, notice in notices.items() if notice.cause == Cause.ENDED]
-        groups = (ended, "ended"), (missing, "never arrived")
+        lost = sorted(self.channel.lost)
+        missing = [rank for rank in missing if rank not in lost]
+        groups = (ended, "ended"), (lost, "lost the connection"), (missing, "never arrived")
         who = " and ".join(f"{name_ranks(ranks)} of {size} {outcome}" for ranks, outcome in groups if ranks)
         reason = next((notice.reason for notice in notices.values() if notice.reason), reason)
-        kind = CommunicationError if ended or Cause.REJECTION in causes else CommunicationTimeout
+        kind = CommunicationError if ended or lost or Cause.REJECTION in causes else CommunicationTimeout
         who = who or f"all {size} ranks gave up"
         error = kind(f"{here}: rank {self.channel.rank} {reason}; {who}:\n{everyone}")
         self._restart(_headline(error))
@@ -366,6 +368,7 @@ class Failures:
     def receive(self) -> None:
         """Sort the messages that have arrived; see the module on late and early ones. Not collective."""
         arrived, self._early = [*self._early, *self.channel.receive()], []
+        self._ends |= {rank: (0, ProgramEnd(-1, -1)) for rank in self.channel.lost}  # before any call
         for rank, content in arrived:
             incident, kind, *fields = content
             message = _MESSAGES[kind](*fields)
@@ -428,7 +431,8 @@ class Failures:
         """Send this rank's notice, and return those of all ranks that answer in time."""
         self._send(mine)
         end = time.monotonic() + _GRACE_SECONDS
-        while len(self._notices) < self.channel.size - 1 and time.monotonic() < end:
+        others = {*range(self.channel.size)} - {self.channel.rank}
+        while others - self._notices.keys() - self.channel.lost and time.monotonic() < end:
             time.sleep(1e-3)
             self.receive()
         notices, self._notices = {**self._notices, self.channel.rank: mine}, {}

@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
@@ -21,7 +22,8 @@ import numpy as np
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
+from collops.comm.launcher import why_not_mpi
+from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
@@ -37,7 +39,6 @@ __all__ = [
     "name_of_operation",
 ]
 
-_LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 _TESTS = range(10)
 _GPU_LEVELS = ("none", "p2p", "all")
 # Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
@@ -45,21 +46,14 @@ FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason.
-
-    Raises `TransportError` if an MPI launcher started this process but no MPI can be loaded: the ranks could not find
-    each other.
-    """
-    launched = [name for name in _LAUNCHERS if name in os.environ]
+    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason."""
+    if reason := why_not_mpi():
+        return None, reason
     if importlib.util.find_spec("mpi4py") is None:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
         return None, "mpi4py is not installed"
     try:
         mpi = mpi4py_module()
     except (ImportError, RuntimeError) as error:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
         return None, f"mpi4py finds no MPI library ({error})"
     return mpi, mpi.Get_library_version().splitlines()[0].strip(" \0")
 
@@ -69,6 +63,14 @@ def mpi4py_module() -> Any:
     from mpi4py import MPI
 
     return MPI
+
+
+def all_processes() -> Any:
+    """Return ``MPI.COMM_WORLD``; ``None`` before MPI is initialised, after its end, and with one process."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return None
+    return mpi.COMM_WORLD
 
 
 def gpu_awareness(mpi: Any) -> tuple[str, str]:
@@ -81,6 +83,8 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 
     Raises `InputError` if the environment names another level.
     """
+    if mpi is None:
+        return "none", "there is no MPI"
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
     if asked in _GPU_LEVELS:
         return asked, "COLLOPS_GPU_AWARE_MPI says so"
@@ -170,6 +174,9 @@ class ControlChannel:
     No other message on `comm` may have the `tag`. `error` is the exception that MPI's calls raise.
     """
 
+    name = "MPI"
+    lost: frozenset[int] = frozenset()  # the launcher ends all ranks when one dies
+
     def __init__(self, comm: Any, tag: int = FAILURE_TAG) -> None:
         self._mpi = mpi = mpi4py_module()
         self.rank: int = comm.rank
@@ -220,6 +227,7 @@ class MpiTransport(Transport):
         self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
+        self._kept: Any = None  # the duplicate for persistent messages
         self._failures = failures
         self._size = comm.size
         self.rank: int = comm.rank
@@ -246,13 +254,18 @@ class MpiTransport(Transport):
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
-            _divide(call.target, self._size)
+            divide(call.target, self._size)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+
+    def persistent(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> PersistentMessages:
+        """Return messages between fixed arrays, which may be on a device. Collective for the first."""
+        self._kept = self._kept or self._origin.Dup()
+        return PersistentMessages(self._kept, sends, receives, tag)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -362,7 +375,7 @@ class DeviceMpi(MpiTransport):
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
 
-class _Requests(Pending):
+class Requests(Pending):
     __slots__ = ("_failures", "_requests", "_sources", "_targets")
 
     def __init__(self, requests: list[Any], failures: Failures, sources: list[int], targets: list[int]) -> None:
@@ -413,28 +426,22 @@ class SharedSegments:
 class PersistentMessages:
     """Messages between fixed buffers, prepared once and started any number of times.
 
-    Collective for the first of a communicator, which is then duplicated for all of them. Buffers are contiguous arrays
-    on the host or on a device; `tag` distinguishes them from other messages between the same ranks. `start()` starts
-    all of them, and `done()` returns whether all are complete, which also makes progress.
+    Buffers are contiguous arrays on the host or on a device; `tag` distinguishes them from other messages on `messages`,
+    an mpi4py communicator. `start()` starts all of them, and `done()` returns whether all are complete, which also makes
+    progress.
     """
 
     __slots__ = ("__weakref__", "done", "start")
 
     def __init__(
-        self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
+        self, messages: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
     ) -> None:
         mpi = mpi4py_module()
-        if comm not in _duplicates:
-            _duplicates[comm] = comm.control.Dup()
-        messages = _duplicates[comm]
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
         self.start = partial(mpi.Prequest.Startall, requests)
         self.done = partial(mpi.Prequest.Testall, requests)
         weakref.finalize(self, _free, mpi, requests).atexit = False
-
-
-_duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def _bytes_of(mpi: Any, array: Any) -> Any:
@@ -460,10 +467,3 @@ def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
         right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
     return mpi4py_module().Op.Create(combine, commute=True)
-
-
-def _divide(array: Any, size: int) -> None:
-    """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
-    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
-    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
-        part[...] = (part / size).astype(part.dtype)

@@ -28,7 +28,7 @@ __all__ = ["NcclLibrary", "NcclTransport"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _IN_PROGRESS = 7  # ncclInProgress
-_UNIQUE_ID_BYTES = 128
+UNIQUE_ID_BYTES = 128
 _ENQUEUED = Pending()
 
 
@@ -397,7 +397,7 @@ def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 class _UniqueId(ctypes.Structure):
-    _fields_ = (("internal", ctypes.c_char * _UNIQUE_ID_BYTES),)
+    _fields_ = (("internal", ctypes.c_char * UNIQUE_ID_BYTES),)
 
 
 class NcclLibrary:

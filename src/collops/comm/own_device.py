@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from collops.comm.mpi import duplicate, load_mpi, on_node
+from collops.comm.world import control_plane
 from collops.errors import InputError
 
 __all__ = ["show_own_device"]
@@ -61,12 +61,10 @@ def _place() -> tuple[int, int]:
 
 def place_on_node() -> tuple[int, int]:
     """Return rank and size of this process among those of its node, before there is a communicator. Collective."""
-    mpi, _ = load_mpi()
-    if mpi is None:
+    plane, everyone, _ = control_plane()
+    if everyone is None:
         return 0, 1
-    control = duplicate(mpi.COMM_WORLD)
-    rank, others = on_node(control)
-    control.Free()
+    rank, others = plane.on_node(plane.duplicate(everyone))
     return rank, len(others)
 
 

@@ -19,6 +19,7 @@ from collops.backend import Engine, engine, memory_of
 from collops.comm.agreement import collective_errors
 from collops.comm.mpi import SharedSegments
 from collops.comm.reductions import check_dtype
+from collops.comm.tcp import check_mpi
 from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
 
 Where: TypeAlias = Any
@@ -240,6 +241,7 @@ class SharedWindow(Symmetric):
 
     def _allocate(self, engine: Engine) -> None:
         comm = self.comm
+        check_mpi(comm.control, "symmetric memory on hosts")
         if comm.local_size != comm.size:
             comm.check(
                 TransportError(f"ranks on several nodes share no memory: symmetric memory needs all {comm.size} on one")

@@ -18,6 +18,7 @@ from collops.backend import Engine
 from collops.comm.agreement import collective_errors
 from collops.comm.mpi import ranks_in_world
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
+from collops.comm.tcp import check_mpi
 from collops.errors import CommunicationError, TransportError
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
@@ -203,6 +204,7 @@ def _started_library(comm: Any) -> _Library:
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
 
+    check_mpi(comm.control, "symmetric memory on GPUs")
     with collective_errors(comm):
         if importlib.util.find_spec("nvshmem") is None:
             raise TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")

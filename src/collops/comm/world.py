@@ -12,25 +12,20 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from collops import profile
+from collops.comm import mpi, tcp
 from collops.comm.agreement import described, raise_together, table
+from collops.comm.call import Call
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.mpi import (
-    CALL_TAG,
-    ControlChannel,
-    DeviceMpi,
-    MpiTransport,
-    duplicate,
-    gpu_awareness,
-    load_mpi,
-    on_node,
-    values_kept_with,
-)
-from collops.comm.nccl import NcclTransport, available_binding, load_binding
+from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_as_rank
+from collops.comm.mpi import CALL_TAG, DeviceMpi, MpiTransport, gpu_awareness
+from collops.comm.nccl import UNIQUE_ID_BYTES, NcclTransport, available_binding, load_binding
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import SerialTransport, Transport
 from collops.errors import CollopsError, InputError, TransportError
@@ -81,11 +76,25 @@ def world(transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     known = _worlds.get(transport)
     if known is None:
-        mpi, reason = load_mpi()
-        control = None if mpi is None else mpi.COMM_WORLD
-        known = _worlds[transport] = _build(mpi, control, transport, reason)
+        known = _worlds[transport] = _build(*control_plane(), transport)
+        if known.size > 1:
+            mark_as_rank()
         profile.report_on(known)
     return known
+
+
+def control_plane() -> tuple[Any, Any, str]:
+    """Return the module by which all ranks reach each other, their control plane or ``None``, and why. Collective.
+
+    The module is :mod:`collops.comm.mpi` or :mod:`collops.comm.tcp`, which have the same functions. Raises as
+    :func:`world` does.
+    """
+    if (address := bootstrap_address()) is not None:
+        return tcp, tcp.join(), "TCP without MPI; the ranks met at {}:{}".format(*address)
+    loaded, reason = mpi.load_mpi()
+    if loaded is None or loaded.COMM_WORLD.size == 1:
+        check_world_of_one(None if loaded is None else reason, reason)
+    return mpi, None if loaded is None else loaded.COMM_WORLD, reason
 
 
 @cache
@@ -110,7 +119,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        It is used for set-up only, and messages of the caller on it are not disturbed.
+        Or a duplicate of the :attr:`Communicator.control` of ranks without MPI. It is used for set-up only, and messages of the caller on it are not disturbed.
     transport : str
         See :func:`world`.
 
@@ -131,9 +140,10 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     """
     if transport not in TRANSPORTS:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
-    made = values_kept_with(comm)
+    plane = tcp if isinstance(comm, tcp.Group) else mpi
+    made = plane.values_kept_with(comm)
     if transport not in made:
-        made[transport] = _build(load_mpi()[0], comm, transport, "mpi4py's communicator was given")
+        made[transport] = _build(plane, comm, "the caller gave the communicator", transport)
     return made[transport]
 
 
@@ -149,7 +159,7 @@ def device_count() -> int:
         return 0
 
 
-def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
+def _build(plane: Any, comm: Any, reason: str, transport: str) -> Communicator:
     devices = device_count()
     default_timeout()  # a mistake in the environment raises with a single rank, too
     if comm is None or comm.size == 1:
@@ -157,30 +167,32 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         if comm is not None:
             comm = comm.Dup()
         if devices:
-            _use_device(0 if comm is None else on_node(comm)[0], devices)
-        reasons = (mpi_reason, "one rank needs no transport")
-        return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
+            _use_device(0 if comm is None else plane.on_node(comm)[0], devices)
+        reasons = (reason, "one rank needs no transport")
+        return _communicator(_Place(plane, 0, 1, "serial" if devices else None, reasons, False, "off"), comm)
     abort_on_uncaught_errors()
-    control = duplicate(comm)
-    local_rank, cores = on_node(control, available_cores())
+    control = plane.duplicate(comm)
+    local_rank, cores = plane.on_node(control, sorted(available_cores()))
     local_size = len(cores)
     del cores[local_rank]
-    share = share_of_cores(cores)
+    share = share_of_cores(map(frozenset, cores))
     limit_blas(share)
-    device, why, check = _choose(mpi, control, transport, _use_device(local_rank, devices) if devices else "")
-    reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
+    device, why, check = _choose(plane, control, transport, _use_device(local_rank, devices) if devices else "")
+    reasons = (f"host arrays: {reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
-    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check)
-    return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
+    place = _Place(plane, local_rank, local_size, device, reasons, share < _ONE_CORE, check)
+    return _communicator(place, control, is_world=comm == plane.all_processes())
 
 
 class _Place(NamedTuple):
     """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
-    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`.
+    `plane` is the module of :func:`control_plane`; `device` is the transport of device arrays, ``None`` without
+    devices; `check` is one of `checked.LEVELS`.
     """
 
+    plane: Any
     local_rank: int
     local_size: int
     device: str | None
@@ -196,13 +208,14 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     if control is None or control.size == 1:
         serial = SerialTransport()
         return Communicator(serial, None if place.device is None else serial, **common)
-    failures = Failures(ControlChannel(control), default_timeout(), place.crowded)
-    host = transport = MpiTransport(control, failures)
+    plane = place.plane
+    failures = Failures(plane.ControlChannel(control), default_timeout(), place.crowded)
+    host = transport = (tcp.TcpTransport if plane is tcp else MpiTransport)(control, failures)
     device = _device_transport(place, control, host, failures)
     answer_after_the_end(failures)
     calls = None
     if place.check != "off":
-        calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
+        calls = CallAgreement(plane.ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
     elif place.device in (None, "staged"):
@@ -210,14 +223,17 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     if is_world:
         end_together(failures, calls)
 
-    def derive(split: Any) -> Communicator:
-        local_rank, others = on_node(split)
-        return _communicator(place._replace(local_rank=local_rank, local_size=len(others)), split)
+    def derive(color: int | None, key: int) -> Communicator | None:
+        part = plane.split(control, color, key)
+        if part is None:
+            return None
+        local_rank, others = plane.on_node(part)
+        return _communicator(place._replace(local_rank=local_rank, local_size=len(others)), part)
 
     return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
 
 
-def _device_transport(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Transport | None:
+def _device_transport(place: _Place, control: Any, host: Any, failures: Failures) -> Transport | None:
     if place.device is None:
         return None
     if place.device == "staged":
@@ -225,8 +241,11 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
     if place.device == "nccl":
         _by_all(control, lambda: load_binding().name)
         binding = load_binding()
-        unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
-        return NcclTransport(binding, control.size, control.rank, unique_id)
+        unique_id = np.zeros(UNIQUE_ID_BYTES, np.uint8)
+        if control.rank == 0:
+            unique_id[:] = np.frombuffer(binding.unique_id(), np.uint8)
+        host.run(Call("bcast", unique_id, unique_id, root=0))
+        return NcclTransport(binding, control.size, control.rank, unique_id.tobytes())
     return GpuAwareTransport(host, DeviceMpi(control, failures), place.device.removeprefix("mpi-"))
 
 
@@ -250,16 +269,18 @@ class _Facts(NamedTuple):
     check: int
 
 
-def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
+def _choose(plane: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
     """Agree on the transport of device arrays and why, and on the strictest check that a rank asks for. Collective.
 
     Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
     """
-    facts = _by_all(
+    loaded = mpi.mpi4py_module() if plane is mpi else None
+    rows = _by_all(
         control,
-        lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
+        lambda: (transport, device, available_binding(), *gpu_awareness(loaded), LEVELS.index(check_level())),
     )
+    facts = [_Facts(*row) for row in rows]
     try:
         best, why = _best(facts)
     except CollopsError as error:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
+from collops.comm.tcp import check_mpi
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.calls import Watch
@@ -135,6 +136,7 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
 def _host_transport(comm: Communicator) -> int:
     if comm.size == 1:
         return native.library().collops_add_alone()
+    check_mpi(comm.control, "collops.jax on CPUs")
     with collective_errors(comm):
         native.load_mpi()
     private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls

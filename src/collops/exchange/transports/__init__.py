@@ -8,6 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from collops.comm.mpi import gpu_awareness, mpi4py_module
+from collops.comm.tcp import Group
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
 
@@ -25,12 +26,13 @@ _CLASSES = {
     "symmetric": "symmetric.SymmetricExchange",
     "nccl": "nccl.NcclExchange",
     "mpi": "mpi.MpiExchange",
+    "tcp": "mpi.MpiExchange",
     "staged": "mpi.StagedExchange",
 }
 TRANSPORTS = ("auto", *_CLASSES)
 """Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
 ``shared`` memory of the ranks of one host; for devices ``symmetric`` memory (NVSHMEM), then ``nccl``; persistent
-messages of ``mpi``; for devices at last messages ``staged`` through pinned host memory."""
+messages of ``mpi``, or messages of ``tcp`` between ranks without MPI; for devices at last messages ``staged`` through pinned host memory."""
 
 _REMOVED = {"own": "auto", "neighbor": "mpi"}
 
@@ -69,10 +71,12 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
     """
     if comm.control is None:
         return []
-    one_host = comm.local_size == comm.size
+    over_tcp = isinstance(comm.control, Group)
+    one_host = comm.local_size == comm.size and not over_tcp  # only MPI has windows, and starts NVSHMEM
     if engine.memory == "host":
-        return [*(["shared"] if one_host else []), "mpi"]
-    mpi, names = mpi4py_module(), []
+        return ["tcp"] if over_tcp else [*(["shared"] if one_host else []), "mpi"]
+    mpi: Any = None if over_tcp else mpi4py_module()
+    names = []
     if comm.device_transport == "nccl":
         # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
         if one_host and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:

@@ -1,4 +1,4 @@
-"""Persistent messages of MPI, from host memory, from device memory that MPI can read, or through pinned host memory."""
+"""Persistent messages of MPI or TCP, from host memory, device memory that MPI can read, or through pinned host memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from collops.comm.mpi import PersistentMessages
 from collops.exchange.exchange import PLACES, Exchange
 
 
@@ -18,11 +17,12 @@ class MpiExchange(Exchange):
         self.allocate()
         self._synchronize = self.engine.synchronize if self.engine.memory == "device" else None
         self._messages = []
+        host: Any = self.comm.transport_of(np.empty(0))
         for place in range(PLACES):
             leaving, arriving = self._buffers(place)
             sends = [(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
             receives = [(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
-            self._messages.append(PersistentMessages(self.comm, sends, receives, self.tag))
+            self._messages.append(host.persistent(sends, receives, self.tag))
 
     def _buffers(self, place: int) -> tuple[Any, Any]:
         """Return the memory that messages leave from and arrive in."""
