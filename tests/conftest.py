@@ -29,6 +29,7 @@ import pytest
 
 import collops
 from collops.comm.ending import abort, all_processes
+from collops.comm.tcp import Group
 from collops.errors import CommunicationTimeout
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
@@ -123,6 +124,10 @@ def pytest_collection_modifyitems(config, items) -> None:
     serial = [item for item in items if item.get_closest_marker("serial")]
     items[:] = [item for item in items if not item.get_closest_marker("serial")]
     config.hook.pytest_deselected(items=serial)
+    if isinstance(collops.world().control, Group):
+        for item in items:
+            if item.get_closest_marker("mpi"):
+                item.add_marker(pytest.mark.skip(reason="needs MPI, and these ranks run without it"))
     if collops.world().size > MOST_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
@@ -153,5 +158,7 @@ def _jax_of(comm, double):
 
     if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
         pytest.skip("messages of JAX arrays need the native library")
+    if isinstance(comm.control, Group):
+        pytest.skip("messages of JAX arrays on CPUs need MPI")
     with jax.enable_x64(double):
         yield

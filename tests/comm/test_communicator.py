@@ -277,6 +277,7 @@ def calls_that_send(comm):
 SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "reject", "transport_of", "wait"}
 
 
+@pytest.mark.mpi
 def test_every_call_that_sends_is_counted(comm):
     methods = {name for name in dir(comm) if callable(getattr(comm, name)) and not name.startswith("_")}
     calls = calls_that_send(comm)
@@ -332,6 +333,7 @@ def test_world_is_one_object(comm):
     assert str(comm.size) in comm.describe()
 
 
+@pytest.mark.mpi
 def test_communicators_of_mpi_are_told_apart_when_handles_are_used_again(comm):
     from mpi4py import MPI
 
@@ -345,6 +347,7 @@ def test_communicators_of_mpi_are_told_apart_when_handles_are_used_again(comm):
     assert float(found[0].allreduce(1.0)) == comm.size  # it has a duplicate of its own
 
 
+@pytest.mark.mpi
 def test_what_is_no_communicator_of_mpi_is_rejected(comm):
     from mpi4py import MPI
 

@@ -14,6 +14,8 @@ from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.errors import UnsupportedTypeError
 from tests.comm import checks, device
 
+pytestmark = pytest.mark.mpi
+
 
 @pytest.fixture(scope="module")
 def xp():

@@ -12,6 +12,8 @@ from collops.errors import CommunicationError, InputError, LayoutError, Unsuppor
 from tests.comm import one_sided
 from tests.launch import run_ranks
 
+pytestmark = pytest.mark.mpi
+
 
 def test_peers_see_each_other(comm):
     one_sided.check_peers(comm, "numpy")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collops import IndexScatter, StarForest, profile
+from collops.comm.tcp import Group
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix
 from tests.exchange.model import Graph, operations, values
@@ -23,6 +24,8 @@ def forest_of(comm, graph, **options):
     rank = comm.rank
     leaves = graph.leaves[rank]
     contiguous = np.array_equal(leaves, np.arange(len(leaves)))
+    if options.get("transport") == "mpi" and isinstance(comm.control, Group):
+        options["transport"] = "tcp"
     return StarForest(
         comm, graph.nroots[rank], None if contiguous else leaves, graph.ranks[rank], graph.indices[rank], **options
     )

@@ -71,7 +71,9 @@ def _wait_for_others(failures: Failures) -> None:
         announced = announced or waited > _UNANNOUNCED_SECONDS
         if waited > _MISSED_SECONDS and (failures.failure or failures.channel.lost):
             rank = failures.channel.rank
-            abort(all_processes(), 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer")
+            abort(
+                all_processes(), 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer"
+            )
     for each in _answering:
         each.receive()  # MPI would report messages that are never received
 

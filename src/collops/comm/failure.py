@@ -11,7 +11,8 @@ rank that misses the deadline, a rank that raises because of its arguments while
   raise an error with one table of what each rank was doing. A rank without an answer after ten seconds is missing.
 * :class:`CallReport`: "I rejected call *n*", or "I had begun call *n* and have left it". Ranks count their collective
   calls. A rank that finds a rejection of the call in which it waits sends the second kind and raises the same error.
-* :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all have ended.
+* :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all have ended. A rank
+  whose connection is lost, which only TCP notices, counts as one that ended before its first call.
 
 **States**, in two attributes that the communicator tests before a call:
 
@@ -133,8 +134,9 @@ def at_giving_up(cleanup: Callable[[], None]) -> None:
 class Failures:
     """The failures of one communicator's ranks; see the module for the protocol.
 
-    A `ControlChannel` of :mod:`collops.comm.mpi` or :mod:`collops.comm.tcp` carries the messages. `timeout` is the deadline of each wait in
-    seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
+    A `ControlChannel` of :mod:`collops.comm.mpi` or :mod:`collops.comm.tcp` carries the messages. `timeout` is the
+    deadline of each wait in seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let
+    other processes run.
 
     Attributes
     ----------

@@ -18,7 +18,9 @@ __all__ = ["Started", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
-_LOCAL_RANK_NAMES = "LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID FLUX_TASK_LOCAL_ID SLURM_LOCALID".split()
+_LOCAL_RANK_NAMES = (
+    *("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID"),
+)
 # In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _JOBS = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "COLLOPS_BOOTSTRAP")
@@ -115,13 +117,13 @@ def check_world_of_one(library: str | None, reason: str) -> None:
         return
     count = "several" if launcher.ranks is None else launcher.ranks
     if library is None:
-        found, remedy = reason, "install collops[mpi] or load the module of an MPI, or start without one"
+        found, remedy = reason, "install collops[mpi] or load the module of an MPI, or start without MPI"
     else:
         kind = "pmix" if "Open MPI" in library else "pmi2"
         found = f"MPI sees a world of 1: mpi4py has loaded {library}"
         remedy = (
-            f"use srun --mpi={kind} (srun --mpi=list shows what there is) or the mpiexec of this MPI, or load the module "
-            "of the MPI to which the launcher belongs"
+            f"use srun --mpi={kind} (srun --mpi=list shows what there is) or the mpiexec of this MPI, or load the "
+            "module of the launcher's MPI, or start without MPI"
         )
     raise TransportError(
         f"the launcher started {count} processes, but {found}; {remedy} (COLLOPS_BOOTSTRAP=tcp://HOST:PORT); "

@@ -24,21 +24,24 @@ from contextlib import ExitStack, suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, NamedTuple
 
-from collops.comm.agreement import name_ranks
+from collops.comm.agreement import described, name_ranks, shared_error
 from collops.comm.failure import default_timeout
 from collops.comm.launcher import bootstrap_address, started
-from collops.errors import CommunicationTimeout, InputError, TransportError
+from collops.errors import CollopsError, CommunicationTimeout, InputError, TransportError
 
 __all__ = ["meet"]
 
-_GREETING = b"collops tcp 1\n"
-_RANDOM_BYTES, _PROOF_BYTES = 32, 32
+_GREETING = struct.Struct("!14s32s")  # the name of this protocol, and a random number
+_NAME = b"collops tcp 1\n"
+_CLAIM = struct.Struct("!32s32s10s")  # a random number, the proof, and the place
 _PLACE = struct.Struct("!IIH")  # rank, number of ranks, port where this rank listens
 _LENGTH = struct.Struct("!I")
+_RANDOM_BYTES, _PROOF_BYTES = 32, 32
 _LEAST_SECRET = 16  # characters; a secret that can be guessed can be found from one proof
 _STRANGER_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
-_GRACE_SECONDS = 10.0  # in which rank 0, whose deadline may be later, tells its verdict
+_DIAL_SECONDS = 5.0
+_GRACE_SECONDS = 10.0  # in which rank 0, whose deadline may be later, tells the outcome
 
 
 class _Deadline:
@@ -47,6 +50,14 @@ class _Deadline:
     def __init__(self) -> None:
         self.seconds = default_timeout()
         self._end = None if self.seconds is None else time.monotonic() + self.seconds
+
+    def __str__(self) -> str:
+        return f"within {self.seconds:g} s (COLLOPS_TIMEOUT)"
+
+    def shorten(self) -> None:
+        """End in ten seconds at the latest."""
+        soon = time.monotonic() + _GRACE_SECONDS
+        self._end = soon if self._end is None else min(self._end, soon)
 
     def left(self, grace: float = 0.0) -> float | None:
         """Return the seconds that are left, ``None`` without a deadline; raise `TimeoutError` if there are none."""
@@ -71,128 +82,144 @@ def meet() -> tuple[int, dict[int, socket.socket]] | None:
     Raises `InputError` if the environment lacks rank, number of ranks or secret, `CommunicationTimeout` if ranks are
     missing at the deadline, and `TransportError` if they cannot connect.
     """
-    host, port = bootstrap_address() or ("", 0)
-    place = started()
+    address, place = bootstrap_address(), started()
     if place is None or place.ranks is None or not 0 <= place.rank < place.ranks:
+        found = "" if place is None else f", not {place.rank} and {place.ranks}"
         raise InputError(
-            "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, or "
-            f"set RANK and WORLD_SIZE{'' if place is None else f', which are {place.rank} and {place.ranks}'}"
+            "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, "
+            f"or set RANK and WORLD_SIZE{found}"
         )
     rank, size = place.rank, place.ranks
-    if size == 1:
+    if address is None or size == 1:
         return None
     secret = os.environ.get("COLLOPS_SECRET", "").encode()
     if len(secret) < _LEAST_SECRET:
         raise InputError(
-            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, {_LEAST_SECRET} characters or more that are the same on all ranks "
-            "and that nobody else knows: before starting the ranks, export COLLOPS_SECRET=$(openssl rand -hex 32)"
+            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, {_LEAST_SECRET} characters or more, the same on all ranks and "
+            "known to nobody else: export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
         )
+    links: dict[int, socket.socket] = {}
     with ExitStack() as on_failure:
-        links: dict[int, socket.socket] = {}
         on_failure.callback(lambda: [link.close() for link in links.values()])
-        if rank == 0:
-            _lead(host, port, size, secret, _Deadline(), links)
-        else:
-            _follow(host, port, rank, size, secret, _Deadline(), links)
+        (_lead if rank == 0 else _follow)(address, rank, size, secret, _Deadline(), links)
         on_failure.pop_all()
-    for link in links.values():
-        link.settimeout(None)
     return rank, links
 
 
-def _lead(host: str, port: int, size: int, secret: bytes, deadline: _Deadline, links: dict[int, socket.socket]) -> None:
+def _lead(
+    address: tuple[str, int], rank: int, size: int, secret: bytes, deadline: _Deadline, links: dict[int, socket.socket]
+) -> None:
     """Collect the other ranks' connections in `links`, tell each where the others listen, and agree on the outcome."""
     where: dict[int, tuple[str, int]] = {}
     refused: list[str] = []
-    problem: Exception | None = None
-    with _listening(host, port, "rank 0") as listener:
-        for arrival in _arrivals(listener, secret, refused):
-            if arrival is not None:
-                problem = _unexpected(arrival, links, size)
-                if problem is not None:
-                    _tell(arrival.connection, _described(problem))
-                    arrival.connection.close()
+    mistaken: list[socket.socket] = []
+    problem: CollopsError | None = None
+    with _listening(*address, "rank 0") as listener:
+        try:
+            for each in _arrivals(listener, secret, deadline, refused):
+                if wrong := _mistake(each, links, size):
+                    problem = problem or InputError(wrong)
+                    mistaken.append(each.connection)
+                    deadline.shorten()  # for those that are still to come, and shall learn of it
+                else:
+                    links[each.rank] = each.connection
+                    where[each.rank] = each.connection.getpeername()[0], each.port
+                if len(links) + len(mistaken) >= size - 1:
                     break
-                links[arrival.rank] = arrival.connection
-                where[arrival.rank] = arrival.connection.getpeername()[0], arrival.port
-            if len(links) == size - 1:
-                break
-            try:
-                deadline.left()
-            except TimeoutError:
-                here = "{}:{}".format(*listener.getsockname()[:2])
-                problem = _missing([each for each in range(1, size) if each not in links], size, here, deadline, refused)
-                break
+        except TimeoutError:
+            here = "{}:{}".format(*listener.getsockname()[:2])
+            missing = name_ranks([each for each in range(1, size) if each not in links])
+            text = f"{missing} of {size} did not come to rank 0 at {here} {deadline}"
+            if refused:
+                hosts = ", ".join(sorted(set(refused))[:4])
+                text += f"; {len(refused)} connections from {hosts} did not prove that they know COLLOPS_SECRET"
+            problem = problem or CommunicationTimeout(text)
     if problem is None:
         for link in links.values():
             _tell(link, where)
-        problem = _first_problem(links, deadline)
-    for link in links.values():
-        _tell(link, _described(problem))
+        try:
+            _hear_all(links, deadline)
+        except CollopsError as error:
+            problem = error
+    for link in (*links.values(), *mistaken):
+        _tell(link, described(problem))
     if problem is not None:
-        raise _on_all(problem)
+        problem.on_all_ranks = True
+        raise problem
+
+
+def _mistake(arrival: _Arrival, links: dict[int, socket.socket], size: int) -> str:
+    if arrival.size != size:
+        return f"rank {arrival.rank} was started as one of {arrival.size} ranks, and rank 0 as one of {size}"
+    if arrival.rank in links or not 0 < arrival.rank < size:
+        return f"two processes were started as rank {arrival.rank} of {size}: give each a RANK of its own"
+    return ""
+
+
+def _hear_all(links: dict[int, socket.socket], deadline: _Deadline) -> None:
+    """Return when all ranks have their connections, or raise the first problem that one of them reports."""
+    with DefaultSelector() as selector:
+        for rank, link in links.items():
+            selector.register(link, EVENT_READ, rank)
+        while selector.get_map():
+            try:
+                ready = selector.select(deadline.left(_GRACE_SECONDS))
+            except TimeoutError:
+                waiting = name_ranks(sorted(key.data for key in selector.get_map().values()))
+                raise CommunicationTimeout(f"{waiting} did not connect to all others {deadline}") from None
+            for key, _ in ready:
+                selector.unregister(key.fileobj)
+                _hear(links[key.data], deadline, f"rank {key.data}")
 
 
 def _follow(
-    host: str, port: int, rank: int, size: int, secret: bytes, deadline: _Deadline, links: dict[int, socket.socket]
+    address: tuple[str, int], rank: int, size: int, secret: bytes, deadline: _Deadline, links: dict[int, socket.socket]
 ) -> None:
     """Connect to rank 0 and to all others, in `links`; raise what rank 0 tells."""
-    links[0] = _dialled(host, port, deadline, f"rank {rank}", "rank 0")
-    with _listening(links[0].getsockname()[0], 0, f"rank {rank}") as listener:
+    mine, problem = f"rank {rank}", None
+    links[0] = _dialled(address, deadline, mine, "rank 0")
+    with _listening(links[0].getsockname()[0], 0, mine) as listener:
         own = _PLACE.pack(rank, size, listener.getsockname()[1])
-        _prove(links[0], secret, own, deadline, f"rank {rank}", f"rank 0 at {host}:{port}")
-        where = {int(other): address for other, address in _verdict(links[0], deadline).items()}
-        problem = None
+        _prove(links[0], secret, own, deadline, mine, "rank 0 at {}:{}".format(*address))
+        where = _hear(links[0], deadline, "rank 0")
         try:
             for other in range(1, rank):
-                links[other] = _dialled(*where[other], deadline, f"rank {rank}", f"rank {other}")
-                there = "rank {} at {}:{}".format(other, *where[other])
-                _prove(links[other], secret, own, deadline, f"rank {rank}", there)
-            if rank < size - 1:
-                _accept(listener, secret, rank, size, links, deadline)
-        except (TransportError, CommunicationTimeout) as error:
-            problem = error
-    _tell(links[0], _described(problem))
-    _verdict(links[0], deadline)
-
-
-def _accept(
-    listener: socket.socket,
-    secret: bytes,
-    rank: int,
-    size: int,
-    links: dict[int, socket.socket],
-    deadline: _Deadline,
-) -> None:
-    """Take the connections of the ranks above this one; return before, if rank 0 has something to say."""
-    for arrival in _arrivals(listener, secret, [], links[0]):
-        if arrival is not None:
-            if arrival.rank in links or not rank < arrival.rank < size:
-                arrival.connection.close()
-                continue
-            links[arrival.rank] = arrival.connection
-            if len(links) == size - 1:
-                return
-        try:
-            deadline.left()
+                there = where[str(other)]
+                links[other] = _dialled(there, deadline, mine, f"rank {other}")
+                _prove(links[other], secret, own, deadline, mine, "rank {} at {}:{}".format(other, *there))
+            for each in _arrivals(listener, secret, deadline, [], links[0]) if rank < size - 1 else ():
+                if each.rank in links or not rank < each.rank < size:
+                    each.connection.close()
+                    continue
+                links[each.rank] = each.connection
+                if len(links) == size - 1:
+                    break
         except TimeoutError:
             missing = name_ranks([each for each in range(size) if each != rank and each not in links])
-            raise CommunicationTimeout(f"{missing} did not connect to rank {rank} in time") from None
+            problem = CommunicationTimeout(f"{missing} did not connect to {mine} {deadline}")
+        except CollopsError as error:
+            problem = error
+    _tell(links[0], described(problem))
+    _hear(links[0], deadline, "rank 0")
 
 
 def _arrivals(
-    listener: socket.socket, secret: bytes, refused: list[str], watched: socket.socket | None = None
-) -> Iterator[_Arrival | None]:
-    """Give the connections whose other end has proved to know the secret, and ``None`` ten times a second.
+    listener: socket.socket,
+    secret: bytes,
+    deadline: _Deadline,
+    refused: list[str],
+    watched: socket.socket | None = None,
+) -> Iterator[_Arrival]:
+    """Give the connections whose other end has proved to know the secret; addresses of others go to `refused`.
 
-    Ends when `watched` can be read. Addresses of others are added to `refused`.
+    Ends when `watched` can be read. Raises `TimeoutError` at the deadline.
     """
     strangers: dict[socket.socket, tuple[float, bytes, bytearray]] = {}
-    claim_bytes = _RANDOM_BYTES + _PROOF_BYTES + _PLACE.size
 
     def drop(connection: socket.socket) -> None:
-        selector.unregister(connection)
-        del strangers[connection]
+        with suppress(OSError):
+            refused.append(connection.getpeername()[0])
+        connection.close()
 
     with DefaultSelector() as selector:
         selector.register(listener, EVENT_READ)
@@ -200,65 +227,60 @@ def _arrivals(
             selector.register(watched, EVENT_READ)
         try:
             while True:
+                deadline.left()
                 for key, _ in selector.select(_LOOK_SECONDS):
                     ready: Any = key.fileobj
                     if ready is watched:
                         return
-                    if ready is listener:
-                        with suppress(OSError):  # it may have gone again
+                    with suppress(OSError):  # the other end may be gone again
+                        if ready is listener:
                             connection, _ = listener.accept()
                             connection.settimeout(0)
-                            mine = secrets.token_bytes(_RANDOM_BYTES)
-                            strangers[connection] = time.monotonic() + _STRANGER_SECONDS, mine, bytearray()
+                            random = secrets.token_bytes(_RANDOM_BYTES)
+                            strangers[connection] = time.monotonic() + _STRANGER_SECONDS, random, bytearray()
                             selector.register(connection, EVENT_READ)
-                            connection.send(_GREETING + mine)
-                        continue
-                    _, mine, claim = strangers[ready]
-                    content = b""
-                    with suppress(OSError):
-                        content = ready.recv(claim_bytes - len(claim))
-                    claim += content
-                    if content and len(claim) < claim_bytes:
-                        continue
-                    drop(ready)
-                    theirs, proof, place = _cut(bytes(claim))
-                    if len(claim) == claim_bytes and hmac.compare_digest(
-                        proof, _proof(secret, b"arrive", mine, theirs, place)
-                    ):
-                        with suppress(OSError):
-                            ready.send(_proof(secret, b"accept", mine, theirs, place))
-                        yield _Arrival(ready, *_PLACE.unpack(place))
-                    else:
-                        _refuse(ready, refused)
+                            connection.send(_GREETING.pack(_NAME, random))
+                            continue
+                        random, claim = strangers[ready][1:]
+                        content = ready.recv(_CLAIM.size - len(claim))
+                        claim += content
+                        if content and len(claim) < _CLAIM.size:
+                            continue
+                        if content:
+                            theirs, proof, place = _CLAIM.unpack(claim)
+                            if hmac.compare_digest(proof, _proof(secret, b"arrive", random, theirs, place)):
+                                ready.send(_proof(secret, b"accept", random, theirs, place))
+                                selector.unregister(ready)
+                                del strangers[ready]
+                                yield _Arrival(ready, *_PLACE.unpack(place))
+                                continue
+                    if ready is not listener:
+                        selector.unregister(ready)
+                        del strangers[ready]
+                        drop(ready)
                 for late in [each for each, (end, *_) in strangers.items() if end < time.monotonic()]:
+                    selector.unregister(late)
+                    del strangers[late]
                     drop(late)
-                    _refuse(late, refused)
-                yield None
         finally:
             for connection in strangers:
-                _refuse(connection, refused)
+                drop(connection)
 
 
-def _refuse(connection: socket.socket, refused: list[str]) -> None:
-    with suppress(OSError):
-        refused.append(connection.getpeername()[0])
-    connection.close()
-
-
-def _prove(
-    connection: socket.socket, secret: bytes, place: bytes, deadline: _Deadline, mine: str, there: str
-) -> None:
+def _prove(connection: socket.socket, secret: bytes, place: bytes, deadline: _Deadline, mine: str, there: str) -> None:
     """Prove to the other end that this one knows the secret, and have it do the same."""
+    random = secrets.token_bytes(_RANDOM_BYTES)
     try:
-        greeting = _read(connection, len(_GREETING) + _RANDOM_BYTES, deadline)
-        if not greeting.startswith(_GREETING):
+        name, theirs = _GREETING.unpack(_read(connection, _GREETING.size, deadline))
+        if name != _NAME:
             raise TransportError(f"another program answers {mine} in the place of {there}: choose another port")
-        theirs, random = greeting[len(_GREETING) :], secrets.token_bytes(_RANDOM_BYTES)
-        connection.sendall(random + _proof(secret, b"arrive", theirs, random, place) + place)
+        connection.sendall(_CLAIM.pack(random, _proof(secret, b"arrive", theirs, random, place), place))
         answer = _read(connection, _PROOF_BYTES, deadline)
     except TimeoutError:
-        raise CommunicationTimeout(f"{mine} waited {deadline.seconds:g} s (COLLOPS_TIMEOUT) for {there}") from None
-    except (EOFError, OSError):
+        raise CommunicationTimeout(
+            f"{mine} had no answer from {there} {deadline}: does another program listen there?"
+        ) from None
+    except OSError:
         raise TransportError(
             f"{there} refused the connection of {mine}: COLLOPS_SECRET differs, or another program has the port"
         ) from None
@@ -270,11 +292,6 @@ def _proof(secret: bytes, role: bytes, *content: bytes) -> bytes:
     return hmac.digest(secret, role + b"".join(content), "sha256")  # each part has a fixed size
 
 
-def _cut(claim: bytes) -> tuple[bytes, bytes, bytes]:
-    ends = _RANDOM_BYTES, _RANDOM_BYTES + _PROOF_BYTES
-    return claim[: ends[0]], claim[ends[0] : ends[1]], claim[ends[1] :]
-
-
 def _listening(host: str, port: int, who: str) -> socket.socket:
     """Return a socket that listens at one address."""
     try:
@@ -283,92 +300,33 @@ def _listening(host: str, port: int, who: str) -> socket.socket:
     except OSError as error:
         raise TransportError(
             f"{who} cannot listen at {host}:{port} ({error.strerror or error}): COLLOPS_BOOTSTRAP needs an address of "
-            "the host of rank 0 and a free port, and there must be one rank 0"
+            "the host of rank 0 and a free port, and only one process may be rank 0"
         ) from error
     listener.setblocking(False)
     return listener
 
 
-def _dialled(host: str, port: int, deadline: _Deadline, mine: str, who: str) -> socket.socket:
+def _dialled(address: tuple[str, int], deadline: _Deadline, mine: str, who: str) -> socket.socket:
     """Connect, as soon as somebody listens there."""
-    problem: OSError | None = None
+    problem: object = "no connection"
     while True:
         try:
-            left = deadline.left()
-            return socket.create_connection((host, port), 5.0 if left is None else min(left, 5.0))
+            return socket.create_connection(tuple(address), min(deadline.left() or _DIAL_SECONDS, _DIAL_SECONDS))
         except OSError as error:
-            try:
-                deadline.left()
-            except TimeoutError:
-                raise CommunicationTimeout(
-                    f"{mine} found nobody at {host}:{port} within {deadline.seconds:g} s (COLLOPS_TIMEOUT): {who} must "
-                    f"run there, and its own error, if it had one, says more ({problem or error})"
-                ) from None
-            problem = error
-            time.sleep(_LOOK_SECONDS)
-
-
-def _unexpected(arrival: _Arrival, links: dict[int, socket.socket], size: int) -> Exception | None:
-    if arrival.size != size:
-        return InputError(f"rank {arrival.rank} was started as one of {arrival.size} ranks, and rank 0 as one of {size}")
-    if arrival.rank in links or not 0 < arrival.rank < size:
-        return InputError(f"two processes were started as rank {arrival.rank} of {size}: give each a RANK of its own")
-    return None
-
-
-def _missing(ranks: list[int], size: int, here: str, deadline: _Deadline, refused: list[str]) -> Exception:
-    text = f"{name_ranks(ranks)} of {size} did not come to rank 0 at {here} within {deadline.seconds:g} s (COLLOPS_TIMEOUT)"
-    if refused:
-        hosts = ", ".join(sorted(set(refused))[:4])
-        text += f"; connections from {hosts} did not prove that they know COLLOPS_SECRET ({len(refused)})"
-    return CommunicationTimeout(text)
-
-
-def _first_problem(links: dict[int, socket.socket], deadline: _Deadline) -> Exception | None:
-    """Return the first problem that a rank reports, or ``None`` when all have their connections."""
-    with DefaultSelector() as selector:
-        for rank, link in links.items():
-            selector.register(link, EVENT_READ, rank)
+            problem = error if str(error) else problem
         try:
-            while selector.get_map():
-                for key, _ in selector.select(deadline.left(_GRACE_SECONDS)):
-                    rank, link = key.data, links[key.data]
-                    selector.unregister(link)
-                    problem = _hear(link, deadline, f"rank {rank}")
-                    if problem is not None:
-                        return _error(problem)
+            deadline.left()
         except TimeoutError:
-            waited = name_ranks(sorted(key.data for key in selector.get_map().values()))
-            return CommunicationTimeout(f"{waited} did not connect to all others in {deadline.seconds:g} s")
-        except TransportError as error:
-            return error
-    return None
-
-
-def _verdict(link: socket.socket, deadline: _Deadline) -> Any:
-    """Return what rank 0 tells, or raise it if it is a problem."""
-    told = _hear(link, deadline, "rank 0")
-    if isinstance(told, list):
-        raise _on_all(_error(told))
-    return told
-
-
-def _described(problem: Exception | None) -> list[str] | None:
-    return None if problem is None else [type(problem).__name__, str(problem)]
-
-
-def _error(described: list[str]) -> Exception:
-    kinds = {kind.__name__: kind for kind in (InputError, TransportError, CommunicationTimeout)}
-    return kinds[described[0]](described[1])
-
-
-def _on_all(error: Any) -> Exception:
-    error.on_all_ranks = True
-    return error
+            host, port = address
+            raise CommunicationTimeout(
+                f"{mine} found nobody at {host}:{port} {deadline} ({problem}): {who} must run there; if it did, see "
+                "its own error"
+            ) from None
+        time.sleep(_LOOK_SECONDS)
 
 
 def _tell(link: socket.socket, value: Any) -> None:
-    """Send what JSON can carry to a rank that has proved the secret; who has gone does not hear it."""
+    """Send what JSON can carry to a rank that has proved the secret, if it still runs."""
     content = json.dumps(value).encode()
     with suppress(OSError):
         link.settimeout(_GRACE_SECONDS)
@@ -376,22 +334,26 @@ def _tell(link: socket.socket, value: Any) -> None:
 
 
 def _hear(link: socket.socket, deadline: _Deadline, who: str) -> Any:
+    """Return what a rank tells, or raise it if it is a problem."""
     try:
         (length,) = _LENGTH.unpack(_read(link, _LENGTH.size, deadline, _GRACE_SECONDS))
-        return json.loads(_read(link, length, deadline, _GRACE_SECONDS))
+        told = json.loads(_read(link, length, deadline, _GRACE_SECONDS))
     except TimeoutError:
-        raise CommunicationTimeout(f"{who} did not answer within {deadline.seconds:g} s (COLLOPS_TIMEOUT)") from None
-    except (EOFError, OSError):
+        raise CommunicationTimeout(f"{who} did not answer {deadline}") from None
+    except OSError:
         raise TransportError(f"{who} ended while the ranks connected; its own error says why") from None
+    if isinstance(told, list):
+        raise shared_error(*told)
+    return told
 
 
 def _read(connection: socket.socket, count: int, deadline: _Deadline, grace: float = 0.0) -> bytes:
-    """Return so many bytes; raise `TimeoutError` at the deadline and `EOFError` at the end of the connection."""
+    """Return so many bytes; raise `TimeoutError` at the deadline, and another `OSError` if the connection ends."""
     content = b""
     while len(content) < count:
         connection.settimeout(deadline.left(grace))
         received = connection.recv(count - len(content))
         if not received:
-            raise EOFError
+            raise ConnectionError
         content += received
     return content

@@ -25,7 +25,7 @@ from collops.comm.failure import Failures, default_timeout
 from collops.comm.launcher import why_not_mpi
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import InputError, TransportError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError
 
 __all__ = [
     "ControlChannel",
@@ -74,7 +74,7 @@ def all_processes() -> Any:
 
 
 def gpu_awareness(mpi: Any) -> tuple[str, str]:
-    """Return what an MPI library can do with device pointers, and how that is known.
+    """Return what an MPI library, or ``None``, can do with device pointers, and how that is known.
 
     Some MPI libraries take device pointers in point-to-point calls and crash on them in collectives, so that nothing is
     tried. The environment's ``COLLOPS_GPU_AWARE_MPI`` decides where it is set: ``none``, ``p2p`` (point-to-point calls
@@ -83,13 +83,13 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 
     Raises `InputError` if the environment names another level.
     """
+    asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
+    if asked not in ("auto", *_GPU_LEVELS):
+        raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
     if mpi is None:
         return "none", "there is no MPI"
-    asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
-    if asked in _GPU_LEVELS:
-        return asked, "COLLOPS_GPU_AWARE_MPI says so"
     if asked != "auto":
-        raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
+        return asked, "COLLOPS_GPU_AWARE_MPI says so"
     for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
         for library in (ctypes.CDLL(mpi.__file__), ctypes.CDLL(None)):
             function = getattr(library, query, None)
@@ -426,9 +426,9 @@ class SharedSegments:
 class PersistentMessages:
     """Messages between fixed buffers, prepared once and started any number of times.
 
-    Buffers are contiguous arrays on the host or on a device; `tag` distinguishes them from other messages on `messages`,
-    an mpi4py communicator. `start()` starts all of them, and `done()` returns whether all are complete, which also makes
-    progress.
+    Buffers are contiguous arrays on the host or on a device; `tag` distinguishes them from other messages on
+    `messages`, an mpi4py communicator. `start()` starts all of them, and `done()` returns whether all are complete,
+    which also makes progress.
     """
 
     __slots__ = ("__weakref__", "done", "start")

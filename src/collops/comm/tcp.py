@@ -515,7 +515,7 @@ class TcpTransport(Transport):
 
 
 class RepeatedMessages:
-    """Messages between fixed arrays, as persistent ones of MPI: `start()` starts them, `done()` tells whether all are complete."""
+    """Messages between fixed arrays: `start()` starts all of them, and `done()` tells whether they are complete."""
 
     def __init__(self, group: Group, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> None:
         self._arguments = group, sends, receives, tag

@@ -49,7 +49,9 @@ def world(transport: str = "auto") -> Communicator:
     transport : str
         The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
         or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
-        arrays always go by MPI. One process without MPI is a world of one.
+        arrays always go by MPI, or by TCP where ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks without it. One
+        process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` and each that a rank
+        itself has started.
 
     Notes
     -----
@@ -59,9 +61,12 @@ def world(transport: str = "auto") -> Communicator:
     Raises
     ------
     InputError
-        If there is no such transport.
+        If there is no such transport, or ``COLLOPS_BOOTSTRAP`` lacks rank, number of ranks or secret.
     TransportError
-        If the ranks cannot use it, or were started by an MPI launcher whose MPI does not load.
+        If the ranks cannot use it, if a launcher started several processes and MPI is missing or sees only this one, or
+        if ranks without MPI cannot connect.
+    CommunicationTimeout
+        If ranks without MPI are missing at the deadline.
 
     Examples
     --------
@@ -119,7 +124,8 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        Or a duplicate of the :attr:`Communicator.control` of ranks without MPI. It is used for set-up only, and messages of the caller on it are not disturbed.
+        Or the :attr:`Communicator.control` of ranks without MPI. It is used for set-up only, and messages of the caller
+        on it are not disturbed.
     transport : str
         See :func:`world`.
 

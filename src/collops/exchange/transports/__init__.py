@@ -32,7 +32,8 @@ _CLASSES = {
 TRANSPORTS = ("auto", *_CLASSES)
 """Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
 ``shared`` memory of the ranks of one host; for devices ``symmetric`` memory (NVSHMEM), then ``nccl``; persistent
-messages of ``mpi``, or messages of ``tcp`` between ranks without MPI; for devices at last messages ``staged`` through pinned host memory."""
+messages of ``mpi``, or ``tcp`` between ranks without MPI; for devices at last messages ``staged`` through pinned host
+memory."""
 
 _REMOVED = {"own": "auto", "neighbor": "mpi"}
 

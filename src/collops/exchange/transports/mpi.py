@@ -1,4 +1,4 @@
-"""Persistent messages of MPI or TCP, from host memory, device memory that MPI can read, or through pinned host memory."""
+"""Persistent messages of MPI or TCP, from host or pinned memory, or from device memory that MPI can read."""
 
 from __future__ import annotations
 
