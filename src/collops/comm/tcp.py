@@ -230,9 +230,9 @@ class Mesh:
         if link.key is None:
             context, tag, size = _HEADER.unpack(link.header)
             link.key = key = peer, context, tag
-            link.transfer = self._posted[key].popleft() if self._posted[key] else None
-            fits = link.transfer is not None and size <= link.transfer.view.nbytes
-            link.data = link.missing = link.transfer.view[:size] if fits else memoryview(bytearray(size))
+            link.transfer = transfer = self._posted[key].popleft() if self._posted[key] else None
+            fits = transfer is not None and size <= transfer.view.nbytes
+            link.data = link.missing = transfer.view[:size] if fits else memoryview(bytearray(size))
         else:
             key, link.key = link.key, None
             self._complete(key, link.transfer, link.data)
@@ -489,8 +489,9 @@ class TcpTransport(Transport):
     def _exchange(self, kind: str, gives: Sequence[Any], takes: Sequence[Any]) -> None:
         """Give arrays to other ranks and get arrays from them, ``None`` for nothing, and wait."""
         me = self._group.rank
-        if takes[me] is not None and takes[me] is not gives[me]:
-            takes[me][...] = gives[me].reshape(takes[me].shape)
+        given, taken = gives[me], takes[me]
+        if given is not None and taken is not None and taken is not given:
+            taken[...] = given.reshape(taken.shape)
         sends, receives = (
             [(rank, array) for rank, array in enumerate(part) if array is not None and rank != me]
             for part in (gives, takes)
@@ -499,11 +500,12 @@ class TcpTransport(Transport):
 
     def _reduce(self, call: Call, gives: Sequence[Any], target: Any) -> None:
         """Reduce into `target` what all ranks give to this one; ``None`` where nobody gives anything."""
-        dtype, op = call.source.dtype, call.op
-        parts = None if target is None else np.empty((len(self._ranks), target.size), dtype)
-        self._exchange(call.kind, gives, [None for _ in self._ranks] if parts is None else list(parts))
-        if parts is None:
+        dtype, op = call.source.dtype, str(call.op)
+        if target is None:
+            self._exchange(call.kind, gives, [None for _ in self._ranks])
             return
+        parts = np.empty((len(self._ranks), target.size), dtype)
+        self._exchange(call.kind, gives, list(parts))
         combine = _UFUNCS[LOGICAL.get(op, op) if dtype.kind == "b" else op]
         # Half types are rounded once, at the end.
         total = parts[0].astype(np.float32) if dtype.name in HALF else parts[0]
