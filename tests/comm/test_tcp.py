@@ -210,6 +210,7 @@ def test_a_long_message_to_a_short_array():
     [
         ("comm.symmetric(3, engine='numpy')", "symmetric memory on hosts needs MPI"),
         ("StarForest(comm, 1, None, [1 - comm.rank], [0], transport='mpi').bcast(np.ones(1))", "choose auto, tcp"),
+        ("collops.from_mpi4py(3)", "mpi4py cannot be used here: COLLOPS_BOOTSTRAP has started these ranks without MPI"),
         ("collops.world('nccl')", "needs a GPU and CuPy on every rank"),
     ],
 )

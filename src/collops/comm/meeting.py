@@ -311,7 +311,9 @@ def _dialled(address: tuple[str, int], deadline: _Deadline, mine: str, who: str)
     problem: object = "no connection"
     while True:
         try:
-            return socket.create_connection(tuple(address), min(deadline.left() or _DIAL_SECONDS, _DIAL_SECONDS))
+            return socket.create_connection(
+                (address[0], address[1]), min(deadline.left() or _DIAL_SECONDS, _DIAL_SECONDS)
+            )
         except OSError as error:
             problem = error if str(error) else problem
         try:

@@ -22,10 +22,10 @@ import numpy as np
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import why_not_mpi
+from collops.comm.launcher import bootstrap_address, why_not_mpi
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
     "ControlChannel",
@@ -59,7 +59,14 @@ def load_mpi() -> tuple[Any, str]:
 
 
 def mpi4py_module() -> Any:
-    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
+    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported.
+
+    Raises `TransportError` between ranks that were started without MPI, each of which would be a world of one there.
+    """
+    if bootstrap_address() is not None:
+        error = TransportError("mpi4py cannot be used here: COLLOPS_BOOTSTRAP has started these ranks without MPI")
+        error.on_all_ranks = True
+        raise error
     from mpi4py import MPI
 
     return MPI

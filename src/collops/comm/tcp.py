@@ -231,8 +231,11 @@ class Mesh:
             context, tag, size = _HEADER.unpack(link.header)
             link.key = key = peer, context, tag
             link.transfer = transfer = self._posted[key].popleft() if self._posted[key] else None
-            fits = transfer is not None and size <= transfer.view.nbytes
-            link.data = link.missing = transfer.view[:size] if fits else memoryview(bytearray(size))
+            if transfer is not None and size <= transfer.view.nbytes:
+                link.data = transfer.view[:size]
+            else:
+                link.data = memoryview(bytearray(size))
+            link.missing = link.data
         else:
             key, link.key = link.key, None
             self._complete(key, link.transfer, link.data)
