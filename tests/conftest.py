@@ -127,9 +127,11 @@ def pytest_configure(config) -> None:
 def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
-    serial = [item for item in items if item.get_closest_marker("serial")]
-    items[:] = [item for item in items if not item.get_closest_marker("serial")]
-    config.hook.pytest_deselected(items=serial)
+    # Benchmarks and soak run what other tests run on any number of ranks, and take longest.
+    of_two = ("tests/bench/", "tests/soak/") if collops.world().size > 2 else ()
+    left_out = [item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(of_two)]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
     if collops.world().size > MOST_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
