@@ -129,9 +129,9 @@ def pytest_collection_modifyitems(config, items) -> None:
         return
     # Benchmarks and soak run what other tests run on any number of ranks, and take longest.
     of_two = ("tests/bench/", "tests/soak/") if collops.world().size > 2 else ()
-    left_out = [item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(of_two)]
+    left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(of_two)}
     items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+    config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MOST_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
