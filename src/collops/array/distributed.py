@@ -88,9 +88,9 @@ class DistributedArray(BaseArray):
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
+        self._plan = reduction_plan(layout, comm)
         if comm.size > 1:
             self.engine.check_devices(local_array)
-        self._plan = reduction_plan(layout, comm)
         if tuple(local_array.shape) != layout.local_shape(comm.rank):
             raise LayoutError(
                 f"the part of rank {comm.rank} in the layout {layout} has the shape {layout.local_shape(comm.rank)}, "
