@@ -24,6 +24,7 @@ from pylops import Diagonal, FirstDerivative
 import collops
 from collops.backend import engine
 from collops.comm import Communicator
+from collops.comm.cores import available_cores
 from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.solvers import CGLS, solve
@@ -59,9 +60,10 @@ def communicators():
     from mpi4py import MPI
 
     made = {}
+    crowded = len(available_cores()) < MPI.COMM_WORLD.size  # as in a world of these ranks
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, Plain, PlainTransport)):
         control = MPI.COMM_WORLD.Dup()
-        failures = Failures(ControlChannel(control), 600.0, crowded=False)
+        failures = Failures(ControlChannel(control), 600.0, crowded)
         counts = failures if kind is Communicator else None  # without it, calls are not counted
         made[name] = kind(transport(control, failures), None, control=control, failures=counts)
     return made
