@@ -245,9 +245,9 @@ def _cuda_module(path: Path, *options: str) -> Any:
 
 
 @cache
-def cuda_kernel(beside: str, source: str, name: str, *options: str) -> Any:
-    """Return the CUDA kernel `name` of a file in the folder of `beside`, to be called with grid, block and arguments.
+def cuda_kernel(module: str, source: str, name: str, *options: str) -> Any:
+    """Return the CUDA kernel `name` of a file next to a Python module, to be called with grid, block and arguments.
 
-    The file is compiled once with these `options` besides ``-std=c++17``.
+    `module` is the ``__file__`` of the Python module. The file is compiled once, with ``-std=c++17`` and `options`.
     """
-    return _cuda_module(Path(beside).with_name(source), *options).get_function(name)
+    return _cuda_module(Path(module).with_name(source), *options).get_function(name)

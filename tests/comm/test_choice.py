@@ -14,7 +14,7 @@ OWN, ONE = ["a 0", "a 1", "b 0"], ["a 0", "a 0", "b 0"]
 def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", levels="none none none"):
     rows = zip(devices, bindings.split(), levels.split(), strict=True)
     return [
-        _Facts(transport, device, None if binding == "-" else binding, level, f"{level}, says MPI", 0, device[:1])
+        _Facts(transport, device, None if binding == "-" else binding, level, f"{level}, says MPI", 0)
         for device, binding, level in rows
     ]
 

@@ -101,7 +101,7 @@ def end_if_blocked(code: int) -> None:
         return
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.size > 1:
-        abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, for its file system does not answer")
+        abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, because its file system does not answer")
     sys.stderr.flush()
     os._exit(code)
 

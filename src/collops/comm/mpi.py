@@ -124,14 +124,6 @@ def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     return place
 
 
-def nodes_of(comm: Any) -> tuple[int, ...]:
-    """Return for each rank the first rank of its node. Collective."""
-    shared = comm.Split_type(mpi4py_module().COMM_TYPE_SHARED)
-    first = shared.bcast(comm.rank)
-    shared.Free()
-    return tuple(comm.allgather(first))
-
-
 def split(comm: Any, color: int | None, key: int) -> Any:
     """Return the mpi4py communicator of the ranks that pass the same `color`, or ``None`` without one. Collective."""
     part = comm.Split(mpi4py_module().UNDEFINED if color is None else color, key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +27,6 @@ from collops.comm.mpi import (
     duplicate,
     gpu_awareness,
     load_mpi,
-    nodes_of,
     on_node,
     values_kept_with,
 )
@@ -163,25 +162,24 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
     abort_on_uncaught_errors()
     control = duplicate(comm)
-    local_rank, cores = on_node(control, available_cores())
-    local_size = len(cores)
-    del cores[local_rank]
-    share = share_of_cores(cores)
+    local_rank, others = on_node(control, (control.rank, available_cores()))
+    share = share_of_cores(cores for number, (_, cores) in enumerate(others) if number != local_rank)
     limit_blas(share)
     name = _use_device(local_rank, devices) if devices else ""
-    device, why, check, hosts = _choose(mpi, control, transport, name)
+    device, why, check = _choose(mpi, control, transport, name)
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
-    place = _Place(local_rank, local_size, device, reasons, share < _ONE_CORE, check, hosts)
+    nodes_and_hosts = _nodes_and_hosts(control, others[0][0])
+    place = _Place(local_rank, len(others), device, reasons, share < _ONE_CORE, check, *nodes_and_hosts)
     return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
 
 
 class _Place(NamedTuple):
     """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
-    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `hosts`
-    has the name of each rank's host, and is empty if there is only one.
+    `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `nodes`
+    has the first rank of each rank's node, and `hosts` the name of each rank's host; it is empty if there is only one.
     """
 
     local_rank: int
@@ -190,12 +188,13 @@ class _Place(NamedTuple):
     reasons: tuple[str, ...]
     crowded: bool
     check: str
+    nodes: tuple[int, ...] = (0,)
     hosts: tuple[str, ...] = ()
 
 
 def _communicator(place: _Place, control: Any, is_world: bool = False) -> Communicator:
     """Return the communicator of the ranks of `control`, with the transports that were chosen."""
-    names = ("local_rank", "local_size", "reasons")
+    names = ("local_rank", "local_size", "nodes", "reasons")
     common: Any = {"control": control, **{name: getattr(place, name) for name in names}}
     if control is None or control.size == 1:
         serial = SerialTransport()
@@ -215,11 +214,11 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         end_together(failures, calls)
 
     def derive(split: Any) -> Communicator:
-        local_rank, others = on_node(split)
-        hosts = _if_several(split.allgather(socket.gethostname())) if place.hosts else ()
-        return _communicator(place._replace(local_rank=local_rank, local_size=len(others), hosts=hosts), split)
+        local_rank, others = on_node(split, split.rank)
+        nodes, hosts = _nodes_and_hosts(split, others[0])
+        here = place._replace(local_rank=local_rank, local_size=len(others), nodes=nodes, hosts=hosts)
+        return _communicator(here, split)
 
-    common["nodes"] = nodes_of(control)
     return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
 
 
@@ -254,32 +253,30 @@ class _Facts(NamedTuple):
     level: str
     awareness: str
     check: int
-    host: str
 
 
-def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str, tuple[str, ...]]:
+def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
     """Agree on the transport of device arrays and why, and on the strictest check that a rank asks for. Collective.
 
-    The last value is `_Place.hosts`. Errors are raised on every rank: `InputError` if the ranks ask for different
-    transports or the environment is invalid, `TransportError` if some rank lacks what the transport needs.
+    Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
+    invalid, `TransportError` if some rank lacks what the transport needs.
     """
-
-    def mine() -> _Facts:
-        level = LEVELS.index(check_level())
-        return _Facts(transport, device, available_binding(), *gpu_awareness(mpi), level, socket.gethostname())
-
-    facts = _by_all(control, mine)
+    facts = _by_all(
+        control,
+        lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
+    )
     try:
         best, why = _best(facts)
     except CollopsError as error:
         error.on_all_ranks = True  # since every rank raises it
         raise
-    return best, why, LEVELS[max(fact.check for fact in facts)], _if_several([fact.host for fact in facts])
+    return best, why, LEVELS[max(fact.check for fact in facts)]
 
 
-def _if_several(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the ranks' hosts, and none if all ranks are on one."""
-    return tuple(hosts) if len(set(hosts)) > 1 else ()
+def _nodes_and_hosts(control: Any, first: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return `nodes` and `hosts` of a `_Place`; `first` is the first rank of this rank's node. Collective."""
+    nodes, hosts = zip(*control.allgather((first, socket.gethostname())), strict=True)
+    return nodes, hosts if len(set(hosts)) > 1 else ()
 
 
 def _by_all(control: Any, make: Callable[[], Value]) -> list[Value]:

@@ -41,7 +41,7 @@ class CGState:
 
 @dataclass(slots=True)
 class SingleReductionCGState(CGState):
-    """What CG with a single reduction carries besides."""
+    """The additional state of CG with a single reduction."""
 
     q: Any  # by recurrence
     w: Any = field(metadata=SCRATCH)  # (A + damp) r

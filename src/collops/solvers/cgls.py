@@ -49,7 +49,7 @@ class CGLSState:
 
 @dataclass(slots=True)
 class SingleReductionCGLSState(CGLSState):
-    """What CGLS with a single reduction carries besides."""
+    """The additional state of CGLS with a single reduction."""
 
     q: Any  # by recurrence
     w: Any = field(metadata=SCRATCH)  # A s
