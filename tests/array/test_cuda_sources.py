@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -78,3 +80,16 @@ def test_cuda_source_compiles(path, options, tmp_path):
         assert done.returncode == 0, done.stderr
     else:
         pytest.skip("needs nvcc or the pip package nvidia-cuda-nvrtc")
+
+
+@pytest.mark.serial
+@pytest.mark.skipif("COLLOPS_HIP_COMPILER" not in os.environ, reason="COLLOPS_HIP_COMPILER names no compiler of HIP")
+@pytest.mark.parametrize("processor", ["gfx90a", "gfx942"])
+@pytest.mark.parametrize(("path", "options"), CASES)
+def test_source_compiles_for_amd(path, options, processor):
+    """To the code of the processor, whose wavefronts have 64 threads; HIP has no shuffles with masks of 32."""
+    compiler = shlex.split(os.environ["COLLOPS_HIP_COMPILER"])
+    target = ["-x", "hip", "--cuda-device-only", f"--offload-arch={processor}", "-nogpulib", "-S", "-o", os.devnull]
+    command = [*compiler, *target, "-include", "hip/hip_runtime.h", "-std=c++17", "-O1", *options, "-"]
+    done = subprocess.run(command, input=text_of(path), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -5,16 +5,24 @@
 
 #define SPINS 65536u  // between two looks at the clock
 
-__device__ inline void check_deadline(unsigned long long& since)
-{
-#ifdef __HIP_PLATFORM_AMD__
-    const unsigned long long now = wall_clock64() * 10ull;  // ticks of 10 nanoseconds
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+__device__ inline unsigned long long nanoseconds() { return wall_clock64() * 10ull; }  // its ticks have 10
+__device__ inline void stop() { __builtin_trap(); }
 #else
+__device__ inline unsigned long long nanoseconds()
+{
     unsigned long long now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+__device__ inline void stop() { __trap(); }
 #endif
+
+__device__ inline void check_deadline(unsigned long long& since)
+{
+    const unsigned long long now = nanoseconds();
     if (!since) since = now;
-    if (now - since > DEADLINE) __trap();
+    if (now - since > DEADLINE) stop();
 }
 
 #define WAIT_WHILE(condition)                                \

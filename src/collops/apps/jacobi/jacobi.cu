@@ -27,7 +27,26 @@ constexpr int IN_FLIGHT = 4;
 constexpr int PERSISTENT_IN_FLIGHT = VECTOR == 4 ? 3 : 2;
 constexpr int BLOCKED_IN_FLIGHT = 2;
 constexpr int FLAG_STEP = 16;  // flags are in cache lines of their own
-constexpr unsigned ALL = 0xffffffffu;
+
+// ---- What differs between CUDA and HIP, whose wavefronts of 64 threads hold two warps of this file
+
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+template <typename T>
+__device__ __forceinline__ T of_previous_lane(T value) { return __shfl_up(value, 1, WARP); }
+template <typename T>
+__device__ __forceinline__ T of_next_lane(T value, int distance = 1) { return __shfl_down(value, distance, WARP); }
+// The threads of a wavefront run in step: only the order of their accesses to memory is to be kept.
+__device__ __forceinline__ void warp_barrier() { __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"); }
+#else
+template <typename T>
+__device__ __forceinline__ T of_previous_lane(T value) { return __shfl_up_sync(0xffffffffu, value, 1); }
+template <typename T>
+__device__ __forceinline__ T of_next_lane(T value, int distance = 1)
+{
+    return __shfl_down_sync(0xffffffffu, value, distance);
+}
+__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
+#endif
 
 struct alignas(16) Vector {
     real at[VECTOR];
@@ -88,8 +107,8 @@ struct Strip {
     // One row of new values; `edge_value` is the element next to the strip in `current`. Adds to `sum`.
     __device__ Vector update(const Vector& above, const Vector& current, const Vector& below, real edge_value,
                              real& sum) const {
-        real left = __shfl_up_sync(ALL, current.at[VECTOR - 1], 1);
-        real right = __shfl_down_sync(ALL, current.at[0], 1);
+        real left = of_previous_lane(current.at[VECTOR - 1]);
+        real right = of_next_lane(current.at[0]);
         if (lane == 0) left = edge_value;
         if (lane == WARP - 1) right = edge_value;
         Vector result;
@@ -158,7 +177,7 @@ __device__ __forceinline__ real march(const Strip& strip, const real* in, real* 
 
 __device__ __forceinline__ double over_warp(double value) {
 #pragma unroll
-    for (int step = WARP / 2; step > 0; step /= 2) value += __shfl_down_sync(ALL, value, step);
+    for (int step = WARP / 2; step > 0; step /= 2) value += of_next_lane(value, step);
     return value;
 }
 
@@ -246,10 +265,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 }
             }
         }
-        __syncwarp();
+        warp_barrier();
         const Strip strip(number_of_strip, columns, first, last, left != nullptr, right != nullptr);
         sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, to, {above, below, left, right});
-        __syncwarp();
+        warp_barrier();
         if (leader) {
 #pragma unroll
             for (int side = 0; side < 4; ++side) {
@@ -368,8 +387,8 @@ __device__ __forceinline__ void march_blocked(const real* in, real* out, Index p
             for (int s = 0; s < DEPTH; ++s) {
                 const int made = row + i - s - 1;
                 const bool counts = made >= begin && made < end;
-                const real left = __shfl_up_sync(ALL, current[s].at[VECTOR - 1], 1);
-                const real right = __shfl_down_sync(ALL, current[s].at[0], 1);
+                const real left = of_previous_lane(current[s].at[VECTOR - 1]);
+                const real right = of_next_lane(current[s].at[0]);
                 Vector result;
                 real sum = 0;
 #pragma unroll
