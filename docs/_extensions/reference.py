@@ -22,6 +22,7 @@ PACKAGES = (
     "collops.array",
     "collops.operators",
     "collops.solvers",
+    "collops.solvers.nonlinear",
     "collops.solvers.proximal",
     "collops.comm",
     "collops.exchange",

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import collops
+import collops.solvers.nonlinear
 import collops.solvers.proximal
 from collops_bench.record import read_folder, read_record
 from tests.docs.pages import PAGES, ROOT
@@ -108,7 +109,7 @@ def test_every_operator_is_in_the_table():
 
 def test_every_solver_is_in_the_table():
     text = (DOCS / "solvers.md").read_text("utf-8")
-    for package in (collops.solvers, collops.solvers.proximal):
+    for package in (collops.solvers, collops.solvers.nonlinear, collops.solvers.proximal):
         functions = [name for name in package.__all__ if inspect.isfunction(getattr(package, name))]
         assert [n for n in functions if f"`{n}`" not in text and n not in ("solve", "lift_proximal")] == []
 

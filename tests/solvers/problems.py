@@ -7,7 +7,7 @@ import pylops
 import scipy.linalg
 
 from collops.array import from_global
-from collops.operators import BlockDiag, HStack, VStack
+from collops.operators import BlockDiag, Diagonal, HStack, VStack
 
 ROWS = ([4, 5], [], [7], [3], [2, 1], [6], [], [8])
 """Rows of each rank's operators: two on the first rank, none on the second. Equal numbers would give equal matrices."""
@@ -54,6 +54,19 @@ def problem(kind: str, comm, dtype):
         op, whole = BlockDiag(every[comm.rank], comm), scipy.linalg.block_diag(*joined(every))
     data = random_matrix(len(whole), 1, dtype, 99)[:, 0]
     return op, pylops.MatrixMult(whole, dtype=dtype), data, from_global(data, op.range, comm=comm)
+
+
+class Cubic:
+    """The residual ``A (x + x^3 / 4) - data``, and its Jacobian."""
+
+    def __init__(self, A, data) -> None:
+        self.A, self.data = A, data
+
+    def residual(self, x):
+        return self.A.forward(x + 0.25 * x * x * x) - self.data
+
+    def jacobian(self, x):
+        return self.A @ Diagonal(1.0 + 0.75 * x * x)
 
 
 def start(op, comm, dtype):

@@ -23,9 +23,10 @@ from collops.operators import VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.checkpoint_folder import CheckpointFolder
+from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
-from .problems import ROWS, assert_close, joined, problem, random_matrix, start
+from .problems import ROWS, Cubic, assert_close, joined, problem, random_matrix, start
 
 METHODS = {
     "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
@@ -37,6 +38,9 @@ METHODS = {
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
     "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
     "power iteration": lambda op, y, **run: power_iteration(op.H @ op, dtype=y.dtype, tol=0, **run),
+    "L-BFGS": lambda op, y, **run: lbfgs(Cubic(op, y), _start(op, y), tol=0, memory=2, **run),
+    "L-BFGS, bounds": lambda op, y, **run: lbfgs(Cubic(op, y), _start(op, y), tol=0, lower=-0.1, **run),
+    "Gauss-Newton": lambda op, y, **run: gauss_newton(Cubic(op, y), _start(op, y), tol=0, inner=3, **run),
     "proximal gradient": lambda op, y, **run: proximal_gradient(
         L2(op, y), L1(0.3), _start(op, y), epsg=_falling(**run), acceleration="fista", objective=True, **run
     ),

@@ -218,7 +218,9 @@ def _decoded(text: Any, like: Any, engine: Engine) -> Any:
     if not isinstance(text, dict):
         return text
     number = np.frombuffer(bytes.fromhex(text["bytes"]), text["dtype"]).reshape(text["shape"]).copy()
-    return number[()] if isinstance(like, np.generic) else engine.from_host(number)
+    if isinstance(like, np.ndarray | np.generic):
+        return number[()] if isinstance(like, np.generic) else number
+    return engine.from_host(number)
 
 
 def _memories_within(key: str, part: Any) -> Iterator[_Memory]:

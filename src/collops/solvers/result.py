@@ -35,6 +35,10 @@ class Status(Enum):
     ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim."
     COMPATIBLE_TO_ROUNDING = "The equations are satisfied to rounding; a looser tolerance stops earlier."
     LEAST_SQUARES_TO_ROUNDING = "The solution is accurate to rounding; a looser tolerance stops earlier."
+    NO_DESCENT = (
+        "No step decreases the objective: the solution is accurate to rounding, or the Jacobian is not the derivative "
+        "of the residual."
+    )
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
 

@@ -1,0 +1,150 @@
+"""What methods of nonlinear least squares share: evaluations, tests, and searches for a step that decreases enough."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from collops.array import dots
+from collops.errors import LayoutError, UnsupportedTypeError, type_name
+from collops.operators import LinearOperator
+from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.problem import check_array, check_count, check_number
+from collops.solvers.result import Status
+
+_SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
+_MOST_HALVINGS = 30
+
+Kept = TypeVar("Kept")
+
+
+class DescentNumbers(NamedTuple):
+    """The numbers of an iteration of a nonlinear method."""
+
+    residual: Any  # its squared norm
+    gradient: Any  # the squared norm of the gradient, without the elements that a bound holds
+    step: Any  # along the direction; 0 if the search found none
+
+
+class Point(NamedTuple):
+    """A problem at a point."""
+
+    x: Any
+    residual: Any
+    gradient: Any  # of half the squared norm of the residual
+
+
+class Trial(NamedTuple):
+    """What a search looks at: half the squared norm of the residual, and its slope along the direction."""
+
+    value: float
+    slope: float
+    kept: Any
+
+
+@dataclass(frozen=True)
+class Descent(Method):
+    """The problem of a method of nonlinear least squares, its tests, and its evaluations.
+
+    `tol` bounds the norm of the gradient, relative to the first.
+    """
+
+    problem: Any
+    tol: float
+    capturable = False  # the host decides on the length of a step
+    traceable = False
+    numbers = DescentNumbers
+    tolerances = frozenset({"tol"})
+    stops = (
+        (lambda self, now, first: not_finite(now.residual, now.gradient), Status.NOT_FINITE),
+        (lambda self, now, first: now.gradient <= self.tol * self.tol * first.gradient, Status.CONVERGED),
+        (lambda self, now, first: now.residual <= DOUBLE_PRECISION**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: now.step == 0, Status.NO_DESCENT),
+    )
+
+    def report(self, state: Any) -> Any:
+        return state.numbers
+
+    def suspect(self, now: DescentNumbers, iteration: int) -> str:
+        return "gradient" if now.residual - now.residual == 0 else "residual"
+
+    def residual_norm(self, now: DescentNumbers) -> Any:
+        return now.residual**0.5
+
+    def details(self, state: Any, history: DescentNumbers) -> dict[str, Any]:
+        return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
+
+    def at(self, x: Any) -> Point:
+        """Evaluate the problem. Collective."""
+        residual, jacobian = self.problem.residual(x), self.problem.jacobian(x)
+        if not isinstance(jacobian, LinearOperator):
+            raise UnsupportedTypeError(f"jacobian must return a distributed operator, not {type_name(jacobian)}")
+        if jacobian.domain is not x.layout:
+            raise LayoutError(f"the domain of the Jacobian must be {x.layout}, the layout of x, not {jacobian.domain}")
+        check_array("the residual", residual, jacobian.range)
+        return Point(x, residual, jacobian.adjoint(residual))
+
+
+def real_products(*pairs: tuple[Any, Any]) -> list[float]:
+    """Return the real parts of inner products on the host. Collective: one message."""
+    return [float(product.real) for product in dots(*pairs)]
+
+
+def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tuple[float, Any]:
+    """Return a step that meets the strong Wolfe conditions, and what was kept of its trial; 0 and ``None`` for none.
+
+    `value` and `slope` are those of step 0. The search is SciPy's [Nocedal and Wright 2006, algorithms 3.5 and 3.6].
+    """
+    from scipy.optimize import line_search
+
+    last: dict[float, Trial] = {}  # the search asks for the value of a step, and then for its slope
+
+    def at(place: np.ndarray) -> Trial:
+        step = float(place[0])
+        if step not in last:
+            last.clear()
+            last[step] = evaluate(step)
+        return last[step]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns when it finds no step
+        step = line_search(
+            lambda place: at(place).value,
+            lambda place: np.array([at(place).slope]),
+            np.zeros(1),
+            np.ones(1),
+            np.array([slope]),
+            value,
+            c1=_SUFFICIENT_DECREASE,
+            c2=_CURVATURE,
+        )[0]
+    return (0.0, None) if step is None else (float(step), at(np.array([step])).kept)
+
+
+def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, Any]:
+    """Return the longest step of 1, 1/2, ... with a sufficient decrease, and what was kept of its trial.
+
+    For a path that bends at bounds, along which the slope of a trial is the change that the gradient at step 0 promises
+    [Bertsekas 1982].
+    """
+    for halvings in range(_MOST_HALVINGS):
+        trial = evaluate(0.5**halvings)
+        if trial.value <= value + _SUFFICIENT_DECREASE * trial.slope:
+            return 0.5**halvings, trial.kept
+    return 0.0, None
+
+
+def check_descent(problem: Any, x0: Any, niter: Any, tol: Any) -> None:
+    """Check the arguments that the methods have in common. No messages."""
+    for name in ("residual", "jacobian"):
+        if not callable(getattr(problem, name, None)):
+            raise UnsupportedTypeError(f"the problem must have a method {name}(x), which {type_name(problem)} has not")
+    check_array("x0", x0, getattr(x0, "layout", None))
+    if x0.dtype.kind not in "fc":
+        raise UnsupportedTypeError(f"x0 must have a floating-point dtype, not {x0.dtype}")
+    check_count("niter", niter)
+    check_number("tol", tol)

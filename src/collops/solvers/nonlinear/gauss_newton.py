@@ -1,0 +1,153 @@
+"""Gauss-Newton and Levenberg-Marquardt, whose linear problems CGLS solves inexactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from collops.array import axpby
+from collops.solvers.cgls import cgls
+from collops.solvers.driver import solve, solver
+from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, real_products, wolfe
+from collops.solvers.problem import check_count, check_number, rank_consistently
+from collops.solvers.result import SolverResult
+from collops.solvers.state import CONSTANT, SCRATCH
+
+__all__ = ["gauss_newton"]
+
+_LOOSEST = 0.5  # of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
+
+
+@dataclass(slots=True)
+class GaussNewtonState:
+    """What Gauss-Newton carries between two iterations."""
+
+    x: Any
+    residual: Any
+    gradient: Any
+    value: float  # half the squared norm of the residual
+    gg: float  # the squared norm of the gradient
+    first: float  # that of the first gradient
+    inner: int  # iterations of CGLS so far
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_x: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+@dataclass(frozen=True)
+class GaussNewton(Descent):
+    """Inexact Gauss-Newton with the strong Wolfe conditions."""
+
+    inner: int
+    damp: float
+    name = "Gauss-Newton"
+
+    def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
+        point = self.at(y)
+        consistent_x, consistent_r = rank_consistently(point.gradient), rank_consistently(point.residual)
+        g, r = consistent_x(point.gradient), consistent_r(point.residual)
+        rho, gg = real_products((r, r), (g, g))
+        numbers = rho, gg, 1.0
+        return GaussNewtonState(*point, rho / 2, gg, gg, 0, numbers, consistent_x, consistent_r)
+
+    def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
+        """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
+        forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
+        right = axpby(-1.0, state.residual, 0.0, state.residual)
+        tol = forcing * forcing * state.gg
+        jacobian = self.problem.jacobian(state.x)
+        linear = cgls(jacobian, right, niter=self.inner, damp=self.damp, tol=tol, progress=False)
+        state.inner += linear.iterations
+        direction = linear.x
+        (slope,) = real_products((state.consistent_x(direction), state.consistent_x(state.gradient)))
+
+        def trial(step: float) -> Trial:
+            point = self.at(axpby(step, direction, 1.0, state.x))
+            r, g, p = state.consistent_r(point.residual), *map(state.consistent_x, (point.gradient, direction))
+            rho, gg, slope = real_products((r, r), (g, g), (g, p))
+            return Trial(rho / 2, slope, (point, rho, gg))
+
+        step, found = wolfe(trial, state.value, slope)
+        if found is None:
+            state.numbers = 2 * state.value, state.gg, 0.0
+            return state
+        point, rho, state.gg = found
+        state.x, state.residual, state.gradient, state.value = *point, rho / 2
+        state.numbers = rho, state.gg, step
+        return state
+
+    def details(self, state: GaussNewtonState, history: Any) -> dict[str, Any]:
+        return {**super().details(state, history), "inner_iterations": state.inner}
+
+
+@solver
+def gauss_newton(
+    problem: Any,
+    x0: Any,
+    *,
+    niter: int = 20,
+    inner: int = 20,
+    damp: float = 0.0,
+    tol: float = 1e-6,
+    **run: Any,
+) -> SolverResult:
+    r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by inexact Gauss-Newton. Collective.
+
+    An iteration solves :math:`\min_p \|J p + r\|^2 + \epsilon^2 \|p\|^2` by CGLS and searches along its solution. With
+    damping this is the method of Levenberg and Marquardt; it does not change the solution.
+
+    Parameters
+    ----------
+    problem : object
+        With ``residual(x)`` and ``jacobian(x)``; see :mod:`collops.solvers.nonlinear`.
+    x0 : DistributedArray or StackedArray
+        The starting point, real or complex. It is not changed.
+    niter : int
+        Largest number of iterations.
+    inner : int
+        Largest number of iterations of CGLS in one of them.
+    damp : float
+        The damping factor :math:`\epsilon`.
+    tol : float
+        Stop when the norm of the gradient is at most this multiple of the first one.
+    **run
+        Other options of :class:`collops.solvers.Run`. The host decides on the length of a step, so that no iteration is
+        recorded as a CUDA graph or compiled; those of CGLS are.
+
+    Returns
+    -------
+    SolverResult
+        With ``gradient_norm`` and ``inner_iterations`` in its details. The status ``NO_DESCENT`` says that no step
+        decreases the objective.
+
+    Raises
+    ------
+    LayoutError, UnsupportedTypeError, InputError
+        If the problem, `x0` or an option is invalid.
+
+    Notes
+    -----
+    CGLS stops when the norm of its gradient is below :math:`\min(1/2, \sqrt{|g| / |g_0|})` times the present one
+    [Nocedal and Wright 2006, section 7.1], so that convergence is superlinear where the residual vanishes. Besides the
+    messages of the problem and of CGLS, an iteration sends one scalar allreduce, and one for each trial step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> class Squares:  # the squares of x are given
+    ...     def __init__(self, data):
+    ...         self.data = data
+    ...     def residual(self, x):
+    ...         return x * x - self.data
+    ...     def jacobian(self, x):
+    ...         return collops.Diagonal(2 * x)
+    >>> from collops.solvers.nonlinear import gauss_newton
+    >>> data = collops.from_global(np.array([1.0, 4.0, 9.0]))
+    >>> gauss_newton(Squares(data), collops.ones(3)).x.gather().round(4)
+    array([1., 2., 3.])
+    """
+    check_descent(problem, x0, niter, tol)
+    method = GaussNewton(problem, tol, check_count("inner", inner, smallest=1), check_number("damp", damp))
+    return solve(method, None, x0, parts=[method], niter=niter, **run)

@@ -1,0 +1,238 @@
+"""L-BFGS: a quasi-Newton method whose matrix is made of the last steps and changes of the gradient."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from collops.array import StackedArray, axpby, where, zeros_like
+from collops.array.operands import check_alike
+from collops.errors import InputError
+from collops.solvers.driver import solve, solver
+from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
+from collops.solvers.problem import check_count, check_number, rank_consistently
+from collops.solvers.result import SolverResult
+from collops.solvers.state import CONSTANT, SCRATCH
+
+__all__ = ["lbfgs"]
+
+
+@dataclass(slots=True)
+class LBFGSState:
+    """Vectors and inner products of L-BFGS between two iterations, with the letters of the book.
+
+    Of the last pairs of a step and a change of the gradient, number k is at the place k modulo the memory.
+    """
+
+    x: Any
+    gradient: Any
+    value: float  # half the squared norm of the residual
+    s: StackedArray  # steps
+    y: StackedArray  # changes of the gradient
+    sy: np.ndarray  # inner products of step i and change j
+    yy: np.ndarray
+    sg: np.ndarray  # of steps and the gradient
+    yg: np.ndarray
+    gg: float
+    pairs: int  # so far
+    numbers: Any = field(metadata=SCRATCH)
+    consistent_x: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+@dataclass(frozen=True)
+class LBFGS(Descent):
+    """L-BFGS, with the strong Wolfe conditions or, with bounds, projections."""
+
+    memory: int
+    lower: Any
+    upper: Any
+    name = "L-BFGS"
+
+    def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
+        point = self.at(self._projected(y))
+        free = self._free(point.x, point.gradient)
+        consistent_x, consistent_r = rank_consistently(free), rank_consistently(point.residual)
+        g, r = consistent_x(free), consistent_r(point.residual)
+        rho, gg = real_products((r, r), (g, g))
+        s, change = (StackedArray([zeros_like(free) for _ in range(self.memory)]) for _ in range(2))
+        table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
+        products = table, table, row, row, gg
+        numbers = rho, gg, 1.0
+        return LBFGSState(
+            point.x, point.gradient, rho / 2, s, change, *products, 0, numbers, consistent_x, consistent_r
+        )
+
+    def step(self, A: Any, state: LBFGSState) -> LBFGSState:
+        """Search along the direction, and remember the step and how it changed the gradient."""
+        direction, slope = self._direction(state)
+        if self._bounded:
+            step, found = halving(lambda t: self._trial(state, direction, t), state.value)
+        else:
+            step, found = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
+        if found is None:
+            state.numbers = 2 * state.value, state.gg, 0.0
+            return state
+        point, s, y, (rho, gg, sg, yg, sy, yy, _), table = found
+        state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
+        state.sg, state.yg = table[0], table[1]
+        if sy > sys.float_info.epsilon * yy:  # otherwise the matrix would not remain positive definite
+            k = state.pairs % self.memory
+            state.s, state.y = _with(state.s, k, s), _with(state.y, k, y)
+            state.sy, state.yy = state.sy.copy(), state.yy.copy()
+            state.sy[:, k], state.yy[:, k], state.yy[k] = table[2], table[3], table[3]
+            state.sy[k, k], state.yy[k, k], state.sg[k], state.yg[k] = sy, yy, sg, yg
+            state.pairs += 1
+        state.numbers = rho, gg, step
+        return state
+
+    def _direction(self, state: LBFGSState) -> tuple[Any, float]:
+        """Return minus the inverse matrix times the gradient, and its product with the gradient.
+
+        The matrix is that of Byrd, Nocedal and Schnabel [1994, equation 3.1]. Elements that a bound holds take no part,
+        before and after it [Bertsekas 1982].
+        """
+        free = self._free(state.x, state.gradient)
+        if not state.pairs:
+            length = max(math.sqrt(state.gg), sys.float_info.min)
+            return axpby(-1 / length, free, 0.0, free), -state.gg / length
+        order = [k % self.memory for k in range(max(0, state.pairs - self.memory), state.pairs)]  # the oldest first
+        sy, yy, sg, yg = (
+            state.sy[np.ix_(order, order)],
+            state.yy[np.ix_(order, order)],
+            state.sg[order],
+            state.yg[order],
+        )
+        scale, upper = sy[-1, -1] / yy[-1, -1], np.triu(sy)
+        w = np.linalg.solve(upper, sg)
+        u = np.linalg.solve(upper.T, np.diag(sy) * w + scale * (yy @ w) - scale * yg)
+        direction = axpby(-scale, free, 0.0, free)
+        for k, of_s, of_y in zip(order, u, scale * w, strict=True):
+            direction = axpby(-float(of_s), state.s[k], 1.0, direction, out=direction)
+            direction = axpby(float(of_y), state.y[k], 1.0, direction, out=direction)
+        slope = -(scale * state.gg + sg @ u - scale * (yg @ w))
+        return self._free(state.x, direction, state.gradient), float(slope)
+
+    def _trial(self, state: LBFGSState, direction: Any, step: float) -> Trial:
+        """Evaluate a step. All inner products of an iteration share one message."""
+        point = self.at(self._projected(axpby(step, direction, 1.0, state.x)))
+        s, y = axpby(1.0, point.x, -1.0, state.x), axpby(1.0, point.gradient, -1.0, state.gradient)
+        r, old_s, old_y = state.consistent_r(point.residual), state.s, state.y
+        g = state.consistent_x(self._free(point.x, point.gradient))
+        before, s_, y_ = map(state.consistent_x, (state.gradient, s, y))
+        pairs = [(r, r), (g, g), (s_, g), (y_, g), (s_, y_), (y_, y_), (s_, before)]
+        pairs += [(state.consistent_x(old), new) for new in (g, y_) for each in (old_s, old_y) for old in each]
+        products = real_products(*pairs)
+        now, table = products[:7], np.array(products[7:]).reshape(4, self.memory)
+        slope = now[6] if self._bounded else now[2] / step
+        return Trial(now[0] / 2, slope, (point, s, y, now, table))
+
+    @property
+    def _bounded(self) -> bool:
+        return self.lower is not None or self.upper is not None
+
+    def _projected(self, x: Any) -> Any:
+        if self.lower is not None:
+            x = where(x < self.lower, self.lower, x)
+        return x if self.upper is None else where(x > self.upper, self.upper, x)
+
+    def _free(self, x: Any, values: Any, gradient: Any = None) -> Any:
+        """Return values with zeros at the elements which the gradient pushes against the bound that they are at."""
+        gradient = values if gradient is None else gradient
+        if self.lower is not None:
+            values = where((x <= self.lower) & (gradient > 0), 0.0, values)
+        return values if self.upper is None else where((x >= self.upper) & (gradient < 0), 0.0, values)
+
+
+def _with(stack: StackedArray, place: int, array: Any) -> StackedArray:
+    arrays = list(stack.arrays)
+    arrays[place] = array
+    return stack._like(arrays)
+
+
+@solver
+def lbfgs(
+    problem: Any,
+    x0: Any,
+    *,
+    niter: int = 100,
+    memory: int = 10,
+    lower: Any = None,
+    upper: Any = None,
+    tol: float = 1e-6,
+    **run: Any,
+) -> SolverResult:
+    r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by L-BFGS, with bounds where they are given. Collective.
+
+    Parameters
+    ----------
+    problem : object
+        With ``residual(x)`` and ``jacobian(x)``; see :mod:`collops.solvers.nonlinear`.
+    x0 : DistributedArray or StackedArray
+        The starting point, real or complex. It is not changed.
+    niter : int
+        Largest number of iterations.
+    memory : int
+        How many of the last steps the matrix is made of. Each takes two vectors like `x0`.
+    lower, upper : float or array like `x0`, optional
+        Bounds on the elements of a real `x0`.
+    tol : float
+        Stop when the norm of the gradient is at most this multiple of the first one. Elements count only if a bound
+        does not hold them.
+    **run
+        Other options of :class:`collops.solvers.Run`. The host decides on the length of a step, so that no iteration is
+        recorded as a CUDA graph or compiled.
+
+    Returns
+    -------
+    SolverResult
+        With ``gradient_norm`` in its details. The status ``NO_DESCENT`` says that no step decreases the objective.
+
+    Raises
+    ------
+    LayoutError, UnsupportedTypeError, InputError
+        If the problem, `x0` or an option is invalid.
+
+    Notes
+    -----
+    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. Without bounds
+    steps meet the strong Wolfe conditions. With bounds a step is projected and halved until the objective decreases
+    enough, and elements that a bound holds are left out of the gradient and of the direction [Bertsekas 1982].
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> class Squares:  # the squares of x are given
+    ...     def __init__(self, data):
+    ...         self.data = data
+    ...     def residual(self, x):
+    ...         return x * x - self.data
+    ...     def jacobian(self, x):
+    ...         return collops.Diagonal(2 * x)
+    >>> from collops.solvers.nonlinear import lbfgs
+    >>> data = collops.from_global(np.array([1.0, 4.0, 9.0]))
+    >>> lbfgs(Squares(data), collops.ones(3)).x.gather().round(4)
+    array([1., 2., 3.])
+    """
+    check_descent(problem, x0, niter, tol)
+    check_count("memory", memory, smallest=1)
+    bounds = [_checked_bound(name, bound, x0) for name, bound in (("lower", lower), ("upper", upper))]
+    method = LBFGS(problem, tol, memory, *bounds)
+    return solve(method, None, x0, parts=[method], niter=niter, **run)
+
+
+def _checked_bound(name: str, bound: Any, x0: Any) -> Any:
+    if bound is None:
+        return None
+    if x0.dtype.kind == "c":
+        raise InputError(f"{name} is a bound on real numbers, but x0 is complex")
+    if hasattr(bound, "layout"):
+        check_alike(x0, bound)
+        return bound
+    return check_number(name, bound, smallest=-math.inf)

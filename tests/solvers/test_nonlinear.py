@@ -1,0 +1,218 @@
+"""Nonlinear least squares against SciPy's solvers of the whole problem, on one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from collops import profile
+from collops.array import StackedArray, from_global, full, zeros
+from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
+from collops.operators import Diagonal, Identity, StackedHStack, StackedVStack
+from collops.solvers import Status
+from collops.solvers.nonlinear import gauss_newton, jax_problem, lbfgs
+
+from .problems import Cubic, assert_close, problem, random_matrix, start
+
+
+def cubic(kind, comm, dtype):
+    """A problem, its starting point, and the same for SciPy: residual, Jacobian and starting point."""
+    op, serial, data, y = problem(kind, comm, dtype)
+    x0, x0d = start(op, comm, dtype)
+
+    def residual(x):
+        return serial.A @ (x + 0.25 * x**3) - data
+
+    def jacobian(x):
+        return serial.A * (1 + 0.75 * x**2)
+
+    return Cubic(op, y), x0d, residual, jacobian, x0
+
+
+def objective(residual, jacobian):
+    return lambda x: (0.5 * np.sum(residual(x) ** 2), jacobian(x).T @ residual(x))
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+@pytest.mark.parametrize("kind", ["vstack", "hstack", "block_diag"])
+def test_solutions(comm, solver, kind):
+    nonlinear, x0, residual, jacobian, start_ = cubic(kind, comm, "f8")
+    expected = scipy.optimize.least_squares(residual, start_, jacobian, xtol=1e-15, ftol=1e-15, gtol=1e-13)
+    result = solver(nonlinear, x0, niter=200, tol=1e-9, **({"inner": 100} if solver is gauss_newton else {}))
+    assert result.status is Status.CONVERGED and result.status.successful
+    np.testing.assert_allclose(result.residual_norms[-1] ** 2 / 2, expected.cost, rtol=1e-10)
+    np.testing.assert_allclose(result.x.gather(), expected.x, atol=1e-6)
+    gradient = jacobian(result.x.gather()).T @ residual(result.x.gather())
+    np.testing.assert_allclose(result.details["gradient_norm"], np.linalg.norm(gradient), rtol=1e-2, atol=1e-12)
+    assert_close(x0.gather(), start_)
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+@pytest.mark.parametrize(("kind", "dtype"), [("block_diag", "c16"), ("vstack", "c8"), ("vstack", "f4")])
+def test_dtypes_and_their_gradients(comm, solver, kind, dtype):
+    nonlinear, x0, residual, jacobian, start_ = cubic(kind, comm, dtype)
+    tol = 1e-6 if dtype == "c16" else 1e-3
+    result = solver(nonlinear, x0, niter=300, tol=tol)
+    assert result.status is Status.CONVERGED and result.x.dtype == np.dtype(dtype)
+    first, last = (np.linalg.norm(jacobian(x).conj().T @ residual(x)) for x in (start_, result.x.gather()))
+    assert last <= 1.01 * tol * first
+    assert np.linalg.norm(residual(result.x.gather())) < 0.5 * np.linalg.norm(residual(start_))
+
+
+@pytest.mark.parametrize("bounds", [(-0.04, 0.05), (-0.04, None), (None, "array")])
+def test_bounds(comm, bounds):
+    nonlinear, x0, residual, jacobian, start_ = cubic("vstack", comm, "f8")
+    lower, upper = bounds
+    given = {"lower": lower, "upper": upper}
+    if upper == "array":
+        upper = random_matrix(len(start_), 1, "f8", 7)[:, 0]
+        given["upper"] = from_global(upper, x0.layout, comm=comm)
+    result = lbfgs(nonlinear, x0, niter=300, tol=1e-8, **given)
+    low, high = (
+        np.broadcast_to(inf if b is None else b, start_.shape) for b, inf in ((lower, -np.inf), (upper, np.inf))
+    )
+    expected = scipy.optimize.minimize(
+        objective(residual, jacobian),
+        np.clip(start_, low, high),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(low, high, strict=True)),
+        options={"ftol": 0, "gtol": 1e-10, "maxiter": 1000},
+    )
+    x = result.x.gather()
+    assert result.status is Status.CONVERGED and (x >= low).all() and (x <= high).all()
+    assert ((x == low) | (x == high)).any()  # or the bounds would not matter
+    np.testing.assert_allclose(x, expected.x, atol=1e-6)
+
+
+class Rosenbrock:
+    """Rosenbrock's function for each pair of elements of a stack of two arrays."""
+
+    def residual(self, x):
+        a, b = x
+        return StackedArray([10.0 * (b - a * a), 1.0 - a])
+
+    def jacobian(self, x):
+        one = Identity(x[0].layout, comm=x.comm)
+        return StackedVStack(
+            [StackedHStack([Diagonal(-20.0 * x[0]), 10.0 * one]), StackedHStack([-1.0 * one, 0.0 * one])]
+        )
+
+
+def test_as_many_iterations_as_scipy(comm):
+    pairs = 11
+    x0 = StackedArray([full(pairs, -1.2, comm=comm), full(pairs, 1.0, comm=comm)])
+    result = lbfgs(Rosenbrock(), x0, niter=200, tol=1e-8)
+    assert result.status.successful
+    assert_close(np.concatenate(result.x.gather()), np.ones(2 * pairs), factor=1e6)
+
+    def function(x):
+        a, b = x.reshape(2, -1)
+        residual = np.concatenate([10 * (b - a * a), 1 - a])
+        gradient = np.concatenate([-20 * a * residual[:pairs] - residual[pairs:], 10 * residual[:pairs]])
+        return residual @ residual / 2, gradient
+
+    given = np.repeat([-1.2, 1.0], pairs)
+    options = {"ftol": 0, "gtol": 1e-8 * np.linalg.norm(function(given)[1])}
+    expected = scipy.optimize.minimize(function, given, jac=True, method="L-BFGS-B", options=options)
+    assert result.iterations <= 1.3 * expected.nit
+    quick = gauss_newton(Rosenbrock(), x0, niter=40)
+    assert quick.status.successful
+    assert quick.residual_norms[-1] < 0.1 * quick.residual_norms[-2]  # faster than linear
+
+
+def test_regularisation_is_one_more_part(comm):
+    nonlinear, x0, residual, jacobian, start_ = cubic("block_diag", comm, "f8")
+    weight = 3.0
+
+    class Damped:
+        def residual(self, x):
+            return StackedArray([nonlinear.residual(x), weight * x])
+
+        def jacobian(self, x):
+            return StackedVStack([nonlinear.jacobian(x), weight * Identity(x.layout, comm=comm)])
+
+    expected = scipy.optimize.least_squares(
+        lambda x: np.concatenate([residual(x), weight * x]),
+        start_,
+        lambda x: np.vstack([jacobian(x), weight * np.eye(len(x))]),
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-13,
+    )
+    for solver in (lbfgs, gauss_newton):
+        np.testing.assert_allclose(solver(Damped(), x0, niter=200, tol=1e-8).x.gather(), expected.x, atol=1e-6)
+
+
+def test_messages(comm):
+    """Besides the problem's: one for a trial step; for Gauss-Newton one for the slope, and those of CGLS."""
+    nonlinear, x0, *_ = cubic("block_diag", comm, "f8")  # sends none itself
+    trials = []
+    counted = nonlinear.residual
+    nonlinear.residual = lambda x: (trials.append(x), counted(x))[1]
+    with profile.count_messages() as sent:
+        result = lbfgs(nonlinear, x0, niter=8, tol=0, memory=3)
+    assert result.iterations == 8
+    reductions = [message for message in sent.records if message.operation == "allreduce"]
+    assert len(reductions) == (len(trials) if comm.size > 1 else 0)
+
+
+def test_a_wrong_jacobian_ends_the_search(comm):
+    nonlinear, x0, *_ = cubic("vstack", comm, "f8")
+    right = nonlinear.jacobian
+    nonlinear.jacobian = lambda x: -1.0 * right(x)
+    for solver in (lbfgs, gauss_newton):
+        result = solver(nonlinear, x0)
+        assert result.status is Status.NO_DESCENT and not result.status.successful and "Jacobian" in str(result.status)
+        assert_close(result.x.gather(), x0.gather())
+
+
+def test_errors(comm):
+    nonlinear, x0, *_ = cubic("vstack", comm, "f8")
+    with pytest.raises(UnsupportedTypeError, match=r"must have a method residual\(x\), which .*function has not"):
+        lbfgs(lambda x: x, x0)
+    with pytest.raises(UnsupportedTypeError, match="x0 must be a distributed array"):
+        gauss_newton(nonlinear, np.zeros(6))
+    with pytest.raises(UnsupportedTypeError, match="floating-point"):
+        lbfgs(nonlinear, x0.astype("i8"))
+    with pytest.raises(InputError, match="memory must be an integer of at least 1"):
+        lbfgs(nonlinear, x0, memory=0)
+    with pytest.raises(InputError, match="x0 is complex"):
+        lbfgs(nonlinear, x0.astype("c16"), lower=0)
+    with pytest.raises(LayoutError):
+        lbfgs(nonlinear, x0, upper=zeros(x0.size + 1, comm=comm))
+    with pytest.raises(TypeError, match="did you mean 'memory'"):
+        lbfgs(nonlinear, x0, memori=3)
+    nonlinear.data = 0.0 * nonlinear.data + float("nan")
+    for solver in (lbfgs, gauss_newton):
+        with pytest.raises(NotFiniteError, match="residual"):
+            solver(nonlinear, x0)
+    nonlinear.jacobian = lambda x: Identity(x.size + 1, comm=comm)
+    with pytest.raises(LayoutError, match="the domain of the Jacobian must be"):
+        lbfgs(nonlinear, x0)
+    nonlinear.jacobian = lambda x: np.eye(6)
+    with pytest.raises(UnsupportedTypeError, match=r"jacobian must return a distributed operator, not .*ndarray"):
+        lbfgs(nonlinear, x0)
+
+
+@pytest.mark.usefixtures("jax_single")
+def test_functions_of_jax(comm):
+    op, serial, data, y = problem("vstack", comm, "f4")
+    x0, x0d = start(op, comm, "f4")
+    other = random_matrix(len(x0), 1, "f4", 4)[:, 0]
+    of_jax = {
+        name: from_global(values, layout, comm=comm, engine="jax")
+        for name, values, layout in (("y", data, op.range), ("x0", x0, op.domain), ("other", other, op.domain))
+    }
+    traced = jax_problem(lambda x: op.forward(x + 0.25 * x**3) - of_jax["y"])
+    jacobian, dense = traced.jacobian(of_jax["x0"]), serial.A * (1 + 0.75 * x0**2)
+    np.testing.assert_allclose(jacobian.forward(of_jax["other"]).gather(), dense @ other, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(jacobian.adjoint(of_jax["y"]).gather(), dense.T @ data, rtol=1e-4, atol=1e-4)
+    expected = gauss_newton(Cubic(op, y), x0d, tol=1e-4)
+    result = gauss_newton(traced, of_jax["x0"], tol=1e-4)
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-3)
+    with pytest.raises(UnsupportedTypeError, match="needs arrays of JAX, not numpy"):
+        gauss_newton(traced, x0d)
+    with pytest.raises(UnsupportedTypeError, match="made of a function"):
+        jax_problem(3)
