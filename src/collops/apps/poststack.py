@@ -49,6 +49,8 @@ _SMOOTH_SECONDS = 0.06
 class Options(VolumeOptions):
     """The options of ``collops poststack``."""
 
+    segy_results = ("impedance", "predicted", "residual")
+
     background: Annotated[
         str | None,
         option(
@@ -145,6 +147,11 @@ def run(job: Job[Options]) -> Findings:
         fields=problem.fields(arrays),
         draw=draw,
         noise_norm=volume.noise_norm,
+        segy=problem.segy(
+            ("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance),
+            ("DATA MODELLED FROM THE IMPEDANCE", volume.traces - found.unexplained),
+            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
+        ),
     )
 
 
