@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from collops.apps import segy
 from collops.apps.lsm.segy import survey_traces
 from collops.apps.lsm.survey import Geometry
-from collops.apps.segy import Traces, write_segy
+from collops.apps.segy import Traces
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -28,12 +30,18 @@ def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
     return [generator.normal(size=(r.shape[1], geometry.samples)).astype(np.float32) for r in geometry.receivers]
 
 
+def write_alone(path: Path, traces: Traces, text: Sequence[str] = ()) -> None:
+    """Write a file on this rank alone."""
+    segy._create(path, traces, text)
+    segy._fill(path, traces, traces.places, traces.values)
+
+
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: dict[str, str]) -> None:
-    write_segy(path, *survey_traces(geometry, range(geometry.shots), traces, defaults))
+    write_alone(path, *survey_traces(geometry, range(geometry.shots), traces, defaults))
 
 
 def write_traces(path: Path, values: np.ndarray, headers: dict[str, np.ndarray], interval: int, title: str) -> Path:
-    write_segy(path, Traces(title, values, np.arange(len(values)), interval, headers))
+    write_alone(path, Traces(title, values, np.arange(len(values)), interval, headers))
     return path
 
 

@@ -27,14 +27,14 @@ __all__ = [
     "TRACE_HEADER_BYTES",
     "SegyFile",
     "Traces",
-    "check_lengths",
+    "fits_segy",
     "is_segy",
     "sample_interval",
     "scaled",
     "segy_bytes",
     "start_time",
     "uses_degrees",
-    "write_segy",
+    "whole_interval",
     "write_together",
 ]
 
@@ -226,32 +226,30 @@ class Traces:
 
 
 def segy_bytes(traces: int, samples: int) -> int:
-    """Return the size of a file that `write_segy` writes."""
+    """Return the size of a file that `write_together` writes."""
     return _TEXT_BYTES + _BINARY_BYTES + traces * (_TRACE_HEADER_BYTES + 4 * samples)
 
 
-def check_lengths(interval: float, samples: int) -> int:
-    """Return the interval as SEG-Y holds it: in microseconds for one in seconds, in millimetres for one in metres."""
-    whole = round(interval * 1e6)
-    if not (1 <= whole <= 0xFFFF and samples <= 0xFFFF):
+def fits_segy(interval: float, samples: int) -> bool:
+    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace."""
+    return 1 <= round(interval * 1e6) <= 0xFFFF and samples <= 0xFFFF
+
+
+def whole_interval(interval: float, samples: int) -> int:
+    """Return an interval in seconds in microseconds, for depths one in kilometres in millimetres."""
+    if not fits_segy(interval, samples):
         raise InputError(
-            f"SEG-Y holds intervals of 1 to 65535 microseconds (millimetres of depth) and 65535 samples a trace at "
-            f"most, not {whole} and {samples}"
+            f"SEG-Y holds intervals of 1 to 65535 microseconds and 65535 samples a trace at most, not "
+            f"{1e6 * interval:g} and {samples}: choose another --interval"
         )
-    return whole
-
-
-def write_segy(path: Path, traces: Traces, text: Sequence[str] = ()) -> None:
-    """Write traces that are all on this rank as a big-endian SEG-Y file of IEEE floats, revision 1. Not collective.
-
-    `text` continues the textual header; long lines are wrapped, and what exceeds the header is cut.
-    """
-    _create(path, traces, text)
-    _fill(path, traces, traces.places, traces.values)
+    return round(interval * 1e6)
 
 
 def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequence[str] = ()) -> Path:
-    """Write the traces of all ranks like `write_segy`; return `path`, which is replaced as a whole. Collective.
+    """Write the traces of all ranks as a big-endian file of IEEE floats, revision 1; return its path. Collective.
+
+    `text` continues the textual header: long lines are wrapped, and what exceeds the header is cut. A file at `path` is
+    replaced as a whole.
 
     The first rank writes, since clients of a network file system may not write to one page of a file at a time. It
     receives 16 MiB at once.

@@ -91,9 +91,9 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
         raise InputError(f"all receivers are {distances.min():g} m or more, {far}: {remedy}")
     wavelength = float(np.median(velocity)) / frequency
     warnings = [f"{100 * late:.0f} % of the receivers are {far}: {remedy}"] if late > 0.5 else []
-    if grid.dx > wavelength:
+    if grid.dx > 4 * wavelength:
         warnings.append(
-            f"image columns are {grid.dx:g} m apart, more than a wavelength ({wavelength:.3g} m): choose a smaller "
+            f"image columns are {grid.dx:g} m apart, more than 4 wavelengths of {wavelength:.3g} m: choose a smaller "
             "--dx, or check the coordinates with their scalar (bytes 71 to 72)"
         )
     return warnings

@@ -15,7 +15,7 @@ from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.segy import Traces, write_together
+from collops.apps.segy import Traces, fits_segy, write_together
 from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -64,8 +64,8 @@ def run(job: Job[Options]) -> Findings:
 
     found = invert(job, operator, traces, problem.segy_bytes)
 
-    explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
-    gathers = some_gathers(problem, traces, explained, comm)
+    explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
+    gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
     error = relative_error(found.image, problem.truth)
     geometry, grid = problem.geometry, problem.grid
     numbers = {
@@ -211,9 +211,9 @@ def some_gathers(
     return {
         "shot": Field(chosen, ("shot",), "1"),
         "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
-        "offset": Field(np.stack(offsets), ("shot", "trace"), "m"),  # horizontal, from source to receiver
-        "field_record": Field(records, ("shot",), "1"),
-        "channel": Field(np.stack(channels), ("shot", "trace"), "1"),
+        "offset": Field(np.stack(offsets), ("shot", "trace"), "m", True),  # horizontal, from source to receiver
+        "field_record": Field(records, ("shot",), "1", True),
+        "channel": Field(np.stack(channels), ("shot", "trace"), "1", True),
         "data": Field(both[:, 0], gather, "1"),
         "data_residual": Field(both[:, 1], gather, "1"),
     }
@@ -229,29 +229,35 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
         "velocity": Field(problem.velocity, image, "m/s"),
         "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
+    if problem.headers is not None:
+        east, north = problem.line.position(grid.x)
+        fields |= {"cdp_x": Field(east, ("x",), "m", True), "cdp_y": Field(north, ("x",), "m", True)}
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
     return fields
 
 
 def _segy(
-    problem: Problem, found: Migration, traces: list[np.ndarray], explained: list[np.ndarray], rank: int
+    problem: Problem, found: Migration, traces: list[np.ndarray], explained: np.ndarray, rank: int
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
     if (headers := problem.headers) is None:
         return {}
-    depth = f"DEPTH IN STEPS OF {problem.grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
-    titles = f"LEAST-SQUARES IMAGE, {depth}", f"ADJOINT (KIRCHHOFF) IMAGE, {depth}"
-    images = [
-        image_traces(title, image, problem.grid, headers, rank)
-        for title, image in zip(titles, (found.image, found.adjoint), strict=True)
+    grid, shots, images = problem.grid, problem.shots, []
+    if fits_segy(grid.dz / 1e3, grid.nz):
+        depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
+        images = [
+            image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
+            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
+        ]
+    modelled = explained.reshape(-1, problem.geometry.samples)
+    residual = np.concatenate([modelled[:0], *traces])
+    residual -= modelled
+    traces_of_shots = [
+        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, shots, modelled),
+        shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
     ]
-    residual = [measured - modelled for measured, modelled in zip(traces, explained, strict=False)]
-    shots = [
-        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, problem.shots, explained),
-        shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, problem.shots, residual),
-    ]
-    return dict(zip(SEGY_RESULTS, [*images, *shots], strict=True))
+    return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
 
 
 def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> None:

@@ -27,7 +27,7 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, check_lengths, segy_bytes
+from collops.apps.segy import SegyFile, fits_segy, segy_bytes
 from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.errors import InputError
@@ -213,7 +213,6 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
         _check_memory(grid, positions, options.dtype, comm)
         grid.check_contains(geometry)
-        check_lengths(grid.dz / 1e3, grid.nz)
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
@@ -230,6 +229,10 @@ def recorded(options: Options, comm: Communicator) -> Problem:
             notes.append(f"wavelet: Ricker of {frequency:g} Hz, from the spectrum of the data (--frequency)")
         _check_frequency(frequency, geometry)
         warnings += check_reach(geometry, grid, velocity, frequency)
+        if not fits_segy(grid.dz / 1e3, grid.nz):
+            warnings.append(
+                "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
+            )
     if options.mute is not None:
         mute_direct(traces, geometry, shots, options.mute, 1 / frequency)
         left = comm.allreduce(np.array(float(any(shot.any() for shot in traces))), "max")

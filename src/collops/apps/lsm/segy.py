@@ -15,11 +15,11 @@ from collops.apps.segy import (
     TIMING,
     SegyFile,
     Traces,
-    check_lengths,
     sample_interval,
     scaled,
     start_time,
     uses_degrees,
+    whole_interval,
 )
 from collops.errors import InputError
 
@@ -150,7 +150,7 @@ def survey_traces(
     Positions are stored to a tenth of a millimetre if the line is shorter than 214 km. The text holds `defaults`:
     options of the migration by name, which apply when the file is read.
     """
-    interval = check_lengths(geometry.interval, geometry.samples)
+    interval = whole_interval(geometry.interval, geometry.samples)
     if abs(interval - geometry.interval * 1e6) > 1e-3:
         raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
     counts = [receivers.shape[1] for receivers in geometry.receivers]
@@ -181,16 +181,15 @@ def survey_traces(
     return made, text + [f"{name.upper()}={value}" for name, value in defaults.items()]
 
 
-def shot_traces(title: str, headers: SurveyHeaders, shots: range, traces: Sequence[np.ndarray]) -> Traces:
-    """Return traces that belong in the place of those of a survey, an array for each of this rank's `shots`.
+def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
+    """Return traces that belong in the place of those of a survey: those of this rank's `shots`, shot by shot.
 
     They keep the order and the headers of the survey's live traces.
     """
     file = SegyFile.inspect(headers.path)
     numbers = np.sort(np.concatenate(headers.traces))
     own = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
-    values = np.concatenate([np.empty((0, file.samples), np.float32), *traces])
-    interval = check_lengths(headers.geometry.interval, file.samples)
+    interval = whole_interval(headers.geometry.interval, file.samples)
     # Revision 1, in which these traces are written, defines codes that a file of revision 0 may hold by chance.
     changes = {"CoordinateUnits": np.ones_like(numbers)}
     return Traces(title, values, np.searchsorted(numbers, own), interval, changes, (file, numbers))
@@ -218,7 +217,7 @@ def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeade
         "CROSSLINE_3D": columns,
     }
     own = slice(None if rank == 0 else 0)
-    return Traces(title, image[own], (columns - 1)[own], check_lengths(grid.dz / 1e3, grid.nz), fields)
+    return Traces(title, image[own], (columns - 1)[own], whole_interval(grid.dz / 1e3, grid.nz), fields)
 
 
 def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) -> tuple[np.ndarray, np.ndarray, float]:
@@ -229,18 +228,12 @@ def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) 
         for name in ("ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth")
     )
     receiver, source = -elevation, below - surface
-    datum = -min(float(receiver.min()), float(source.min()), 0.0)
+    datum = max(-float(receiver.min()), -float(source.min()), 0.0)
     receiver, source = receiver + datum, source + datum
-    place = "sea level"
-    if datum > 0:
-        place = f"the highest station, {datum:g} m above sea level"
-    ends = [f"{low:g}" if low == high else f"{low:g} to {high:g}" for low, high in map(_ends, (source, receiver))]
+    place = f"the highest station, {datum:g} m above sea level" if datum > 0 else "sea level"
+    ends = [" to ".join(f"{end:g}" for end in sorted({each.min(), each.max()})) for each in (source, receiver)]
     notes.append(f"depths in metres below {place}: sources {ends[0]}, receivers {ends[1]}")
     return source, receiver, datum
-
-
-def _ends(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()), float(values.max())
 
 
 def _shots(headers: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from collops.apps.segy import (
     TIMING,
     SegyFile,
     Traces,
-    check_lengths,
     is_segy,
     sample_interval,
+    scaled,
     segy_bytes,
     start_time,
     uses_degrees,
+    whole_interval,
 )
 from collops.errors import InputError
 
@@ -109,13 +110,19 @@ class Stack(NamedTuple):
     trace_at: np.ndarray  # number in the file of the trace at each point of the grid; -1 for none
     # numbers and positions of the live traces in the order of the file, where the standard has them in trace headers
     headers: dict[str, np.ndarray]
+    metres: np.ndarray | None  # easting and northing on the grid, shape ``(2, *trace_at.shape)``, NaN without a trace
+
+    def coordinates(self, axes: Sequence[Axis]) -> dict[str, Field]:
+        """Return the positions of the traces as fields of a result."""
+        names, pair = tuple(axis.name for axis in axes), () if self.metres is None else self.metres
+        return {name: Field(each, names, "m", True) for name, each in zip(("cdp_x", "cdp_y"), pair, strict=False)}
 
     def traces(self, title: str, values: np.ndarray, rows: slice, interval: float) -> Traces:
         """Return traces in the place of those of the file; `values` are this rank's rows of an array on the grid."""
         wanted = self.trace_at[rows]
         live = wanted >= 0
         numbers = np.sort(self.trace_at[self.trace_at >= 0])
-        whole = check_lengths(interval, self.file.samples)
+        whole = whole_interval(interval, self.file.samples)
         places = np.searchsorted(numbers, wanted[live])
         return Traces(title, values[live], places, whole, self.headers, (self.file, numbers))
 
@@ -251,7 +258,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         )
     elif len(varying) == 1:
         notes.append(f"{path} is a section of {len(numbers)} traces along its {varying[0][0]} numbers")
-    if len(varying) < 2 or names[0] == names[1]:
+    if len(varying) < 2:
         _refuse_shots(path, headers)
     lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
     shape = tuple(len(values) for _, values, _ in lateral)
@@ -277,8 +284,14 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         sample_interval(file, headers) if interval is None else interval,
         start_time(file, headers),
     )
-    check_lengths(cube.interval, cube.samples)
-    stack = Stack(file, trace_at.reshape(shape), _standard_headers(file, headers, names))
+    whole_interval(cube.interval, cube.samples)
+    standard, metres = _standard_headers(file, headers, names), None
+    if not uses_degrees(file, headers["CoordinateUnits"]) and (standard["CDP_X"].any() or standard["CDP_Y"].any()):
+        metres = np.full((2, points), np.nan)
+        for row, name in zip(metres, ("CDP_X", "CDP_Y"), strict=True):
+            row[places] = scaled(standard[name], headers["SourceGroupScalar"]) * file.metres
+        metres = metres.reshape(2, *shape)
+    stack = Stack(file, trace_at.reshape(shape), standard, metres)
     return _Reader(cube, notes, partial(_read_segy, file, stack.trace_at), stack)
 
 

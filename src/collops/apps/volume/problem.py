@@ -193,7 +193,7 @@ class Problem:
         """The bytes of `fields` of the model, the data, what they leave unexplained, and one more, and of SEG-Y."""
         volume, options = self.volume, self.job.options
         arrays = 4 if volume.truth is None else 5
-        segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size
+        segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size + 16 * volume.cube.traces
         return arrays * int(np.prod(volume.cube.shape)) * np.dtype(options.dtype).itemsize + segy
 
     def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
@@ -223,6 +223,8 @@ class Problem:
 
         cube, comm = self.volume.cube, self.job.comm
         fields = cube.coordinates()
+        if self.volume.stack is not None:
+            fields |= self.volume.stack.coordinates(cube.lateral)
         for name, (values, unit) in arrays.items():
             fields[name] = Field(DistributedArray(cube.layout(comm.size), comm, values), cube.dimensions, unit)
         return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
