@@ -114,11 +114,16 @@ class TestSurvey:
 
     @pytest.mark.parametrize("positions", ["groups", "sources", "CDP"])
     def test_a_stack(self, comm, tmp_path, positions):
-        at = 1000 + 25 * np.arange(20)
+        at = 430_000 + 25 * np.arange(20)
         names = {"groups": ("SourceX", "GroupX"), "sources": ("SourceX",), "CDP": ("CDP_X",)}[positions]
         headers = {"FieldRecord": np.ones(20, int), **dict.fromkeys(names, at)}
         path = write_traces(tmp_path / "a.sgy", VALUES[:20], headers, 4000, "STACK")
         refused(lsm, comm, tmp_path, "stacked traces.*collops poststack", survey=str(path), velocity="1500")
+
+    def test_one_receiver_at_the_origin(self, comm, tmp_path):
+        headers = {"FieldRecord": np.arange(36), "SourceX": 10 + 4 * np.arange(36)}
+        path = write_traces(tmp_path / "a.sgy", VALUES, headers, 4000, "SHOTS")
+        assert not start(lsm, comm, tmp_path, survey=str(path), velocity="1500").warnings
 
     @pytest.mark.parametrize(("scalar", "times"), [(1, "1e[+]04"), (-1000, "10")])
     def test_a_wrong_scalar(self, comm, tmp_path, scalar, times):

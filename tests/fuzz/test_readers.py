@@ -80,7 +80,7 @@ READERS = {
     "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, transport='auto')"),
     "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
-    "survey": (survey, "s.segy", "segy.read_traces(path, headers := segy.read_headers(path), range(1))"),
+    "survey": (survey, "s.segy", "segy.read_traces(segy.read_headers(path), range(1))"),
     "section": (section, "s.segy", "velocity.read_section(Path(path))"),
 }
 

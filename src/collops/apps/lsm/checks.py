@@ -35,13 +35,14 @@ def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: n
     `source` and `group` have the shape ``(2, traces)``, easting and northing, and `offset` ``(traces,)``, in metres.
     """
     distance, offset = np.hypot(*(group - source)), np.abs(offset)
-    absent = not distance.any() or not group.any() or not source.any()
-    if shots == len(offset) > 1 and absent and not offset.any():
-        refuse_stack(path)
     both = np.concatenate([source, group], axis=1)
     missing = ~both.any(axis=0)
     rest = both[:, ~missing]
-    if missing.any() and np.hypot(*rest).min() > 10 * np.hypot(*np.ptp(rest, axis=1)) > 0:
+    # Only coordinates that are absent are so far from all others.
+    absent = missing.any() and np.hypot(*rest).min() > 10 * np.hypot(*np.ptp(rest, axis=1)) > 0
+    if shots == len(offset) > 1 and not offset.any() and (absent or not distance.any()):
+        refuse_stack(path)
+    if absent:
         trace = int(np.flatnonzero(missing)[0]) % len(offset) + 1
         raise InputError(
             f"{path} has coordinates 0, 0 at live trace {trace} and {int(missing.sum()) - 1} other stations, far from "

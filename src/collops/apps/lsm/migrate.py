@@ -66,6 +66,8 @@ def run(job: Job[Options]) -> Findings:
 
     explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
     gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
+    with local_stage(comm):
+        segy = _segy(problem, found, traces, explained, comm.rank)
     error = relative_error(found.image, problem.truth)
     geometry, grid = problem.geometry, problem.grid
     numbers = {
@@ -103,7 +105,7 @@ def run(job: Job[Options]) -> Findings:
         noise_norm=noise_norm,
         page=write_page,
         files=[] if written is None else [written],
-        segy=_segy(problem, found, traces, explained, comm.rank),
+        segy=segy,
     )
 
 

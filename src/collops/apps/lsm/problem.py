@@ -216,7 +216,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
-        traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
+        traces = [shot.astype(options.dtype) for shot in read_traces(headers, shots)]
         check_traces(shots, traces)
         power, biased = power_spectrum(traces, geometry.samples), count_biased(traces)
     power, biased = comm.allreduce(power), comm.allreduce(biased)
@@ -256,7 +256,7 @@ def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders
     try:
         return None if text is None else kind(text)
     except ValueError:
-        raise InputError(f"{headers.path} says {name.upper()}={text} in its text header: give --{name}") from None
+        raise InputError(f"{headers.file.path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
 def _mode_for(model: object, asked: str | None, header: str | None = None) -> str:

@@ -49,7 +49,7 @@ _FIELDS = [
 class SurveyHeaders:
     """The headers of a survey."""
 
-    path: Path
+    file: SegyFile
     geometry: Geometry  # positions of all shots
     traces: list[np.ndarray]  # for each shot the numbers of its traces in the file, in the order of its receivers
     line: Line  # position of the line on the map
@@ -119,7 +119,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}
     return SurveyHeaders(
-        file.path,
+        file,
         geometry,
         [numbers[traces] for traces in order],
         line,
@@ -132,13 +132,12 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     )
 
 
-def read_traces(path: str | Path, headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
+def read_traces(headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
     """Read the traces of some shots only: one array per shot, shape ``(receivers, samples)``."""
     if not shots:
         return []
-    file = SegyFile.inspect(path)
     numbers = [headers.traces[shot] for shot in shots]
-    together = file.read(np.concatenate(numbers))
+    together = headers.file.read(np.concatenate(numbers))
     return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
 
 
@@ -186,13 +185,12 @@ def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.nda
 
     They keep the order and the headers of the survey's live traces.
     """
-    file = SegyFile.inspect(headers.path)
     numbers = np.sort(np.concatenate(headers.traces))
     own = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
-    interval = whole_interval(headers.geometry.interval, file.samples)
+    interval = whole_interval(headers.geometry.interval, headers.geometry.samples)
     # Revision 1, in which these traces are written, defines codes that a file of revision 0 may hold by chance.
     changes = {"CoordinateUnits": np.ones_like(numbers)}
-    return Traces(title, values, np.searchsorted(numbers, own), interval, changes, (file, numbers))
+    return Traces(title, values, np.searchsorted(numbers, own), interval, changes, (headers.file, numbers))
 
 
 def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:

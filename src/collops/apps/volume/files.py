@@ -119,12 +119,13 @@ class Stack(NamedTuple):
 
     def traces(self, title: str, values: np.ndarray, rows: slice, interval: float) -> Traces:
         """Return traces in the place of those of the file; `values` are this rank's rows of an array on the grid."""
-        wanted = self.trace_at[rows]
+        wanted = self.trace_at[rows].ravel()
         live = wanted >= 0
+        flat = values.reshape(-1, self.file.samples)
         numbers = np.sort(self.trace_at[self.trace_at >= 0])
         whole = whole_interval(interval, self.file.samples)
         places = np.searchsorted(numbers, wanted[live])
-        return Traces(title, values[live], places, whole, self.headers, (self.file, numbers))
+        return Traces(title, flat if live.all() else flat[live], places, whole, self.headers, (self.file, numbers))
 
     @property
     def size(self) -> int:

@@ -230,15 +230,14 @@ class Problem:
         return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
 
     def segy(self, *arrays: tuple[str, np.ndarray]) -> dict[str, Traces]:
-        """Return the SEG-Y files of this rank's parts of arrays, each with a title, if the data were read from one."""
+        """Return the SEG-Y files of arrays, each with a title, if the data were read from one. Collective."""
         cube, stack, names = self.volume.cube, self.volume.stack, self.job.options.segy_results
         if stack is None:
             return {}
-        rows = self.job.share(cube.shape[0])
-        return {
-            name: stack.traces(title, values, rows, cube.interval)
-            for name, (title, values) in zip(names, arrays, strict=True)
-        }
+        with local_stage(self.job.comm):
+            rows = self.job.share(cube.shape[0])
+            made = [stack.traces(title, values, rows, cube.interval) for title, values in arrays]
+        return dict(zip(names, made, strict=True))
 
 
 def prepare(job: Job[T], kind: Kind) -> Problem:
