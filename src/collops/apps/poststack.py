@@ -88,7 +88,7 @@ def run(job: Job[Options]) -> Findings:
 
     By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
     impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
-    and result.zarr.
+    and result.zarr; for a volume in SEG-Y also impedance, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)

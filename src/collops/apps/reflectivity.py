@@ -50,7 +50,8 @@ def run(job: Job[Options]) -> Findings:
     """Invert stacked data for sparse reflection coefficients, with FISTA.
 
     By default it synthesises a section over folded and faulted layers and compares the result with the true
-    coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr.
+    coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr; for data
+    in SEG-Y also reflectivity, impedance, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)

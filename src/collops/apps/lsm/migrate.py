@@ -34,7 +34,7 @@ def run(job: Job[Options]) -> Findings:
 
     By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
     With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
-    result.html, an interactive page.
+    result.html, an interactive page; for a survey from a file also image, adjoint, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     written = None if options.write_survey is None else Path(options.write_survey)
