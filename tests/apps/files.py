@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from collops.apps.lsm.segy import write_survey
+from collops.apps import segy
+from collops.apps.lsm.segy import survey_traces
 from collops.apps.lsm.survey import Geometry
-from collops.apps.segy import write_segy
+from collops.apps.segy import Traces
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -28,6 +30,21 @@ def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
     return [generator.normal(size=(r.shape[1], geometry.samples)).astype(np.float32) for r in geometry.receivers]
 
 
+def write_alone(path: Path, traces: Traces, text: Sequence[str] = ()) -> None:
+    """Write a file on this rank alone."""
+    segy._create(path, traces, text)
+    segy._fill(path, traces, traces.places, traces.values)
+
+
+def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: dict[str, str]) -> None:
+    write_alone(path, *survey_traces(geometry, range(geometry.shots), traces, defaults))
+
+
+def write_traces(path: Path, values: np.ndarray, headers: dict[str, np.ndarray], interval: int, title: str) -> Path:
+    write_alone(path, Traces(title, values, np.arange(len(values)), interval, headers))
+    return path
+
+
 def small_survey(path: Path, **defaults: str) -> Path:
     geometry = small_geometry()
     write_survey(path, geometry, random_traces(geometry), defaults)
@@ -42,8 +59,7 @@ def stacked_volume(path: Path, volume: np.ndarray, *, first: tuple[int, int] = (
         "CROSSLINE_3D": (first[1] + crossline).ravel()[keep],
         "DelayRecordingTime": np.full(inline.size, 8)[keep],
     }
-    write_segy(path, volume.reshape(-1, volume.shape[-1])[keep], headers, 4000, {1: "STACK"})
-    return path
+    return write_traces(path, volume.reshape(-1, volume.shape[-1])[keep], headers, 4000, "STACK")
 
 
 def set_header(path: Path, trace: int, byte: int, value: int, *, samples: int = 40, size: int = 2) -> None:

@@ -78,10 +78,10 @@ def test_the_survey_does_not_depend_on_the_number_of_ranks(comm, folder):
     from collops.apps.lsm.segy import read_headers, read_traces
 
     migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.0)
-    clean = read_traces(folder / "a.sgy", read_headers(folder / "a.sgy"), range(5))
+    clean = read_traces(read_headers(folder / "a.sgy"), range(5))
     comm.barrier()
     migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.5)
-    noisy = read_traces(folder / "a.sgy", read_headers(folder / "a.sgy"), range(5))
+    noisy = read_traces(read_headers(folder / "a.sgy"), range(5))
     noise = [a - b for a, b in zip(noisy, clean, strict=True)]
     expected = [np.random.default_rng([0, shot]).standard_normal(noise[0].shape) for shot in range(5)]
     deviation = 0.5 * np.sqrt(np.mean(np.square(clean)))

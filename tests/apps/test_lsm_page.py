@@ -55,8 +55,9 @@ def test_gathers_are_those_of_their_shots(comm):
     traces = model_traces(job, problem, operator)
     # Every shot is told from others by its number: what the true image leaves unexplained is that number.
     marked = [shot + number for shot, number in zip(traces, problem.shots, strict=True)]
-    gathers = some_gathers(job, problem, operator, marked, truth)
-    shots, times, offsets, data, residuals = (field.values for field in gathers.values())
+    gathers = some_gathers(problem, marked, traces, comm)
+    names = ("shot", "time", "offset", "data", "data_residual")
+    shots, times, offsets, data, residuals = (gathers[name].values for name in names)
     assert shots.tolist() == [1, 2, 3]
     assert offsets.shape == (3, 9)
     assert times[1] - times[0] == pytest.approx(problem.geometry.interval)
@@ -72,7 +73,7 @@ def test_one_shot_with_few_receivers(comm):
     problem = synthetic(job.options, comm)
     operator = kirchhoff(job, problem)
     traces = model_traces(job, problem, operator)
-    gathers = some_gathers(job, problem, operator, traces, np.zeros(problem.grid.shape))
+    gathers = some_gathers(problem, traces, [np.zeros_like(shot) for shot in traces], comm)
     assert gathers["shot"].values.tolist() == [0]
     assert gathers["data"].values.shape == ((1, 2, 101) if comm.rank == 0 else (0, 2, 101))
     np.testing.assert_array_equal(gathers["data_residual"].values, gathers["data"].values)

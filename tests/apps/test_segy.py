@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.segy import SegyFile, scaled, write_segy
+from collops.apps.segy import SegyFile, scaled
 from collops.errors import InputError
-from tests.apps.files import REAL, set_binary, small_survey
+from tests.apps.files import REAL, set_binary, small_survey, write_traces
 
 pytestmark = pytest.mark.serial
 
@@ -20,7 +20,7 @@ def test_written_files_are_read_back(tmp_path_factory, traces, samples, interval
     path = tmp_path_factory.mktemp("segy") / "a.sgy"
     values = np.random.default_rng(traces).normal(size=(traces, samples)).astype(np.float32)
     numbers = np.array(data.draw(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=traces, max_size=traces)))
-    write_segy(path, values, {"SourceX": numbers}, interval, {1: "HELLO"})
+    write_traces(path, values, {"SourceX": numbers}, interval, "HELLO")
     file = SegyFile.inspect(path)
     assert (file.traces, file.samples, file.interval, file.revision) == (traces, samples, interval, 1)
     assert np.array_equal(file.headers("SourceX")["SourceX"], numbers)

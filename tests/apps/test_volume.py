@@ -13,7 +13,7 @@ from collops.apps.signals import power_spectrum, ricker
 from collops.apps.stages import local_stage
 from collops.apps.volume import modelling
 from collops.apps.volume.earth import impedance
-from collops.apps.volume.files import Axis, Cube
+from collops.apps.volume.files import Axis, Cube, open_volume, read_values
 from collops.apps.volume.modelling import TraceMatrix, convolution, reflection, trace_operator
 from collops.apps.volume.problem import VolumeOptions, recorded
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
@@ -106,13 +106,14 @@ def test_the_real_section(comm):
 @needs_real_data
 def test_a_real_grid_of_inlines_and_crosslines(comm):
     path = REAL / "volve_migration_velocity_depth.sgy"  # no stack, but a volume
-    volume = recorded(job_of(VolumeOptions(volume=str(path), wavelet="ricker:5"), comm))
-    assert volume.cube.shape == (18, 52, 226) and volume.live.all()
-    inline, crossline = (axis.values for axis in volume.cube.lateral)
+    reader = open_volume(path, None, ())
+    assert reader.cube.shape == (18, 52, 226)
+    inline, crossline = (axis.values for axis in reader.cube.lateral)
     assert (inline[0], inline[-1], crossline[0], crossline[-1]) == (10087, 10155, 2148, 2352)
-    # The first trace of the file.
-    if comm.rank == 0:
-        assert np.array_equal(volume.traces[0, 0], SegyFile.inspect(path).read(np.array([0]))[0])
+    values, live = read_values(reader, slice(0, 1), "velocities")
+    assert live.all() and np.array_equal(values[0, 0], SegyFile.inspect(path).read(np.array([0]))[0])
+    with pytest.raises(InputError, match="velocities or another model"):
+        recorded(job_of(VolumeOptions(volume=str(path), wavelet="ricker:5"), comm))
 
 
 @pytest.mark.parametrize("suffix", [".sgy", ".npy"])

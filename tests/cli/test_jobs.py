@@ -26,6 +26,11 @@ PICTURES = {
     "poststack": ["convergence.png", "image.png", "map.png"],
     "reflectivity": ["convergence.png", "image.png"],
 }
+SEGY = {
+    "mdd": [],
+    "poststack": ["impedance", "predicted", "residual"],
+    "reflectivity": ["reflectivity", "impedance", "predicted", "residual"],
+}
 
 
 @pytest.mark.parametrize("command", SMALL)
@@ -56,7 +61,8 @@ def test_recorded_data_have_no_error_but_pictures(tmp_path, here, command):
     result = here(command, *arguments, "--iterations", 4)
     assert result.returncode == 0, result.stderr
     assert " error" not in result.stdout
-    assert sorted(os.listdir(tmp_path / f"collops-{command}")) == [*PICTURES[command], "result.zarr"]
+    written = [*PICTURES[command], "result.zarr", *(f"{name}.sgy" for name in SEGY[command])]
+    assert sorted(os.listdir(tmp_path / f"collops-{command}")) == sorted(written)
 
 
 COMMON = [

@@ -42,7 +42,7 @@ def checkpoint(path):
 
 def survey(path):
     pytest.importorskip("segyio")
-    from collops.apps.lsm.segy import write_survey
+    from tests.apps.files import write_survey
 
     if collops.world().rank == 0:
         sources = np.stack([np.linspace(100, 300, 2), np.full(2, 6.0)])
@@ -52,11 +52,11 @@ def survey(path):
 
 def section(path):
     pytest.importorskip("segyio")
-    from collops.apps.segy import write_segy
+    from tests.apps.files import write_traces
 
     if collops.world().rank == 0:
         headers = {"INLINE_3D": np.ones(4, int), "CDP_X": 10 * np.arange(4), "CDP_Y": np.zeros(4, int)}
-        write_segy(path, np.full((4, 20), 2000, np.float32), headers, 4000, {1: "VELOCITY"})
+        write_traces(path, np.full((4, 20), 2000, np.float32), headers, 4000, "VELOCITY")
 
 
 def market(path):
@@ -80,7 +80,7 @@ READERS = {
     "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, transport='auto')"),
     "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
-    "survey": (survey, "s.segy", "segy.read_traces(path, headers := segy.read_headers(path), range(1))"),
+    "survey": (survey, "s.segy", "segy.read_traces(segy.read_headers(path), range(1))"),
     "section": (section, "s.segy", "velocity.read_section(Path(path))"),
 }
 

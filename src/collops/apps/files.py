@@ -120,6 +120,7 @@ class Field(NamedTuple):
     values: Any  # an array that the first rank writes, or one split along its first axis, whose ranks write their rows
     dimensions: tuple[str, ...]  # names of its axes; an array with the name of its only axis is that axis' coordinate
     unit: str  # "1" for a pure number
+    is_coordinate: bool = False  # whether xarray shows it as a coordinate although it is none of an axis
 
 
 def prepare_folder(folder: Path, option: str = "--out") -> None:
@@ -265,7 +266,8 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
 
         def create() -> str:
             place = str(stack.enter_context(atomic(path)))
-            group = zarr.open_group(place, mode="w", zarr_format=3, attributes=dict(attributes))
+            more = {"coordinates": " ".join(name for name, field in fields.items() if field.is_coordinate)}
+            group = zarr.open_group(place, mode="w", zarr_format=3, attributes={**attributes, **more})
             for name, field in fields.items():
                 values, rows = aligned[name]
                 array = group.create_array(

@@ -49,6 +49,8 @@ _SMOOTH_SECONDS = 0.06
 class Options(VolumeOptions):
     """The options of ``collops poststack``."""
 
+    segy_results = ("impedance", "predicted", "residual")
+
     background: Annotated[
         str | None,
         option(
@@ -86,7 +88,7 @@ def run(job: Job[Options]) -> Findings:
 
     By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
     impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
-    and result.zarr.
+    and result.zarr; for a volume in SEG-Y also impedance, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
@@ -145,6 +147,11 @@ def run(job: Job[Options]) -> Findings:
         fields=problem.fields(arrays),
         draw=draw,
         noise_norm=volume.noise_norm,
+        segy=problem.segy(
+            ("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance),
+            ("DATA MODELLED FROM THE IMPEDANCE", volume.traces - found.unexplained),
+            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
+        ),
     )
 
 

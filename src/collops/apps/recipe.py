@@ -10,7 +10,7 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from collops.apps import interruption
 from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
+from collops.apps.segy import TRACE_HEADER_BYTES, Traces, write_together
 from collops.apps.stages import engine_of_ranks, local_stage, raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
@@ -206,6 +207,7 @@ class Findings:
     more_rows: list[tuple[str, str]] = field(default_factory=list)  # rows after those of all applications
     # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
     page: Callable[[Path], Path] | None = None
+    segy: dict[str, Traces] = field(default_factory=dict)  # SEG-Y files by name, the same names on every rank
     files: list[Path] = field(default_factory=list)  # other files that were written
     shortfall: str | None = None  # says that a tolerance that the user asked for was not reached
 
@@ -240,9 +242,11 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         with local_stage(comm):
             if comm.rank == 0:
                 files += in_time(lambda: _draw(folder, found), folder)
-        fields = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
+        arrays = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
         attributes = {"title": found.title, **found.attributes, **numbers}
-        files.append(write_result(folder / "result.zarr", comm, fields, attributes))
+        files.append(write_result(folder / "result.zarr", comm, arrays, attributes))
+        text = _history(options, found, numbers)
+        files += [write_together(folder / f"{name}.sgy", comm, each, text) for name, each in found.segy.items()]
         with local_stage(comm):
             if comm.rank == 0 and (page := found.page) is not None:
                 files.append(in_time(lambda: page(folder), folder))
@@ -284,6 +288,20 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
         "versions": _versions(),
         **found.numbers,
     }
+
+
+def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any]) -> list[str]:
+    """Return what was done, as text for SEG-Y files."""
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    chosen = {name: value for name, value in (given | found.numbers).items() if isinstance(value, (str, int, float))}
+    command = type(options).__module__.split(".")[2]
+    return [
+        f"COLLOPS {numbers['versions'].get('collops', '')}, command collops {command}: {found.title}",
+        "PARAMETERS: " + ", ".join(f"{name}={value}" for name, value in chosen.items()),
+        f"RESIDUAL: {numbers['residual_final']:.6g} after {numbers['iterations']} iterations, "
+        f"{numbers['residual_initial']:.6g} before the first",
+        TRACE_HEADER_BYTES,
+    ]
 
 
 def _rows(numbers: dict[str, Any], found: Findings) -> list[tuple[str, str]]:

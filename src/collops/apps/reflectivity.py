@@ -17,7 +17,7 @@ from collops.apps.volume.problem import Image, Inversion, Kind, Problem, VolumeO
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "invert", "match", "run"]
+__all__ = ["Options", "invert", "match", "relative_impedance", "run"]
 
 _KIND = Kind(
     matrix=convolution,
@@ -31,6 +31,8 @@ _KIND = Kind(
 @dataclass(frozen=True, kw_only=True)
 class Options(VolumeOptions):
     """The options of ``collops reflectivity``."""
+
+    segy_results = ("reflectivity", "impedance", "predicted", "residual")
 
     sparsity: Annotated[
         float,
@@ -48,7 +50,8 @@ def run(job: Job[Options]) -> Findings:
     """Invert stacked data for sparse reflection coefficients, with FISTA.
 
     By default it synthesises a section over folded and faulted layers and compares the result with the true
-    coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr.
+    coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr; for data
+    in SEG-Y also reflectivity, impedance, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
@@ -90,6 +93,12 @@ def run(job: Job[Options]) -> Findings:
         draw=lambda folder: [_draw(folder, problem, sections, len(found.solution.residuals) - 1)],
         curve="FISTA",
         noise_norm=volume.noise_norm,
+        segy=problem.segy(
+            ("REFLECTION COEFFICIENTS", found.model),
+            ("RELATIVE IMPEDANCE, ITS GEOMETRIC MEAN OVER A TRACE IS 1", relative_impedance(found.model)),
+            ("DATA MODELLED FROM THE REFLECTION COEFFICIENTS", volume.traces - found.unexplained),
+            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
+        ),
     )
 
 
@@ -120,6 +129,17 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     method = {"eps": weight, "alpha": step, "tol": 0.0, "threshkind": threshold}
     solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method)
     return problem.inversion(data, gradient, solution)
+
+
+def relative_impedance(coefficients: np.ndarray) -> np.ndarray:
+    """Return the impedance above which each reflection coefficient lies, relative to its geometric mean over the trace.
+
+    Small coefficients are half the differences of its logarithm. Samples are along the last axis.
+    """
+    logarithm = np.zeros(coefficients.shape, np.float64)
+    np.cumsum(2.0 * coefficients[..., :-1], axis=-1, out=logarithm[..., 1:])
+    logarithm -= logarithm.mean(axis=-1, keepdims=True)
+    return np.exp(np.clip(logarithm, -80, 80))  # float32 ends there
 
 
 class _Matches(NamedTuple):

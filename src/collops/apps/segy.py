@@ -1,22 +1,52 @@
-"""Read and write SEG-Y files with segyio; check size and headers of a file first."""
+"""Read and write SEG-Y files with segyio: check size and headers of a file first, write the traces of all ranks."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.apps.files import atomic
+from collops.apps.stages import local_stage
+from collops.comm.bounded import in_time
 from collops.errors import InputError
 
-__all__ = ["TIMING", "SegyFile", "sample_interval", "scaled", "start_time", "write_segy"]
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = [
+    "TIMING",
+    "TRACE_HEADER_BYTES",
+    "SegyFile",
+    "Traces",
+    "fits_segy",
+    "is_segy",
+    "sample_interval",
+    "scaled",
+    "segy_bytes",
+    "start_time",
+    "uses_degrees",
+    "whole_interval",
+    "write_together",
+]
 
 TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
 """The fields of trace headers that hold the sampling and the kind of a trace."""
+
+TRACE_HEADER_BYTES = (
+    "BYTES OF TRACE HEADERS: field record 9, channel 13, CDP 21, offset 37, scalar of coordinates 71, source X 73, "
+    "source Y 77, group X 81, group Y 85, first sample 109 (ms; m of depths), interval 117 (microseconds; mm of "
+    "depths), CDP X 181, CDP Y 185, inline 189, crossline 193"
+)
+"""Where programs find the numbers of trace headers, for textual headers."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 # Bytes of one sample by format code, for the formats that segyio can read.
@@ -25,6 +55,8 @@ _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300
 _FEET = 2
 # Identification codes of other traces: dead, dummy, time break, uphole, sweep, timing, water break.
 _OTHER_TRACES = range(2, 9)
+_ARC_UNITS = (2, 3, 4)
+_PIECE_BYTES = 16 << 20  # of traces that travel to the first rank at once
 
 
 @dataclass(frozen=True)
@@ -118,11 +150,8 @@ class SegyFile:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
         with self._open() as file:
             result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
-            # One read for traces that follow each other in the file, as those of a shot nearly always do.
-            breaks = np.flatnonzero(np.diff(traces) != 1) + 1
-            for places in filter(len, np.split(np.arange(len(traces)), breaks)):
-                first = int(traces[places[0]])
-                result[places[0] : places[-1] + 1] = file.trace.raw[first : first + len(places)]
+            for rows, first in _runs(traces):
+                result[rows] = file.trace.raw[first : first + rows.stop - rows.start]
         return result
 
     def _open(self) -> Any:
@@ -166,46 +195,168 @@ def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
     return interval / 1e6
 
 
-def write_segy(
-    path: Path, traces: np.ndarray, headers: Mapping[str, np.ndarray], interval: int, text: Mapping[int, str]
-) -> None:
-    """Write traces of shape ``(traces, samples)`` as a big-endian SEG-Y file of IEEE floats, in metres.
+def is_segy(path: str | Path | None) -> bool:
+    """Return whether the name of a file is one of SEG-Y."""
+    return path is not None and Path(path).suffix.lower() in (".sgy", ".segy")
 
-    `headers` holds integers, one per trace, by the names of ``segyio.TraceField``; `interval` is in microseconds;
-    `text` holds lines of the textual header by their number, 1 to 40, at most 76 characters each.
+
+def uses_degrees(file: SegyFile, units: np.ndarray) -> bool:
+    """Return whether the coordinate units of traces (bytes 89-90) are degrees.
+
+    Revision 0 defines only lengths and arc seconds there, and its files often hold other codes.
     """
+    return bool(np.isin(units, _ARC_UNITS if file.revision > 0 else _ARC_UNITS[:1]).any())
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Traces that become a SEG-Y file: the samples of this rank, and the headers of all ranks."""
+
+    title: str  # first line of the textual header
+    values: np.ndarray  # this rank's traces, shape ``(traces, samples)``
+    places: np.ndarray  # their numbers in the file, from 0
+    interval: int  # between samples in microseconds, or for depths in millimetres
+    headers: Mapping[str, np.ndarray]  # integers, one per trace of the file, by the names of ``segyio.TraceField``
+    like: tuple[SegyFile, np.ndarray] | None = None  # a file, and the numbers of its traces that have the other fields
+
+    @property
+    def count(self) -> int:
+        """Traces of the file."""
+        return len(next(iter(self.headers.values())))
+
+
+def segy_bytes(traces: int, samples: int) -> int:
+    """Return the size of a file that `write_together` writes."""
+    return _TEXT_BYTES + _BINARY_BYTES + traces * (_TRACE_HEADER_BYTES + 4 * samples)
+
+
+def fits_segy(interval: float, samples: int) -> bool:
+    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace."""
+    return 1 <= round(interval * 1e6) <= 0xFFFF and samples <= 0xFFFF
+
+
+def whole_interval(interval: float, samples: int) -> int:
+    """Return an interval in seconds in microseconds, for depths one in kilometres in millimetres."""
+    if not fits_segy(interval, samples):
+        raise InputError(
+            f"SEG-Y holds intervals of 1 to 65535 microseconds and 65535 samples a trace at most, not "
+            f"{1e6 * interval:g} and {samples}: choose another --interval"
+        )
+    return round(interval * 1e6)
+
+
+def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequence[str] = ()) -> Path:
+    """Write the traces of all ranks as a big-endian file of IEEE floats, revision 1; return its path. Collective.
+
+    `text` continues the textual header: long lines are wrapped, and what exceeds the header is cut. A file at `path` is
+    replaced as a whole.
+
+    The first rank writes, since clients of a network file system may not write to one page of a file at a time. It
+    receives 16 MiB at once.
+    """
+    counts = [int(count) for count in comm.allgather(np.array(len(traces.places)))]
+    places = comm.gatherv(np.ascontiguousarray(traces.places, dtype=np.int64), counts, root=0)
+    firsts = np.cumsum([0, *counts])
+    step = max(1, _PIECE_BYTES // ((_TRACE_HEADER_BYTES + 4 * traces.values.shape[1]) * comm.size))
+    with ExitStack() as stack:
+
+        def create() -> Path:
+            temporary = stack.enter_context(atomic(path))
+            _create(temporary, traces, text)
+            return temporary
+
+        temporary = path
+        with local_stage(comm):
+            if comm.rank == 0:
+                temporary = in_time(create, path)
+        for first in range(0, max(counts), step):
+            shares = [min(max(count - first, 0), step) for count in counts]
+            own = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
+            piece = comm.gatherv(own, shares, root=0)
+            with local_stage(comm):
+                if comm.rank == 0:
+                    at = [places[start + first :][:share] for start, share in zip(firsts, shares, strict=False)]
+                    in_time(partial(_fill, temporary, traces, np.concatenate(at), piece), path, piece.nbytes)
+        with local_stage(comm):
+            in_time(stack.close, path)
+    return path
+
+
+def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
+    """Create a file of the full size with its textual and binary header."""
     if importlib.util.find_spec("segyio") is None:
         raise InputError("writing SEG-Y needs the package segyio: install collops[segy]")
     import segyio
 
-    count, samples = traces.shape
-    if not (1 <= interval <= 0x7FFF and samples <= 0x7FFF):
-        raise InputError(
-            f"SEG-Y holds sample intervals of 1 to 32767 microseconds and 32767 samples a trace at most, "
-            f"not {interval} and {samples}"
-        )
+    samples = traces.values.shape[1]
     spec = segyio.spec()
     spec.format = int(segyio.SegySampleFormat.IEEE_FLOAT_4_BYTE)
-    spec.samples = np.arange(samples) * interval / 1000
-    spec.tracecount = count
+    spec.samples = np.arange(samples)
+    spec.tracecount = traces.count
+    feet = False
     with segyio.create(str(path), spec) as file:
-        file.text[0] = segyio.tools.create_text_header(dict(text))
+        if traces.like is not None:
+            feet = traces.like[0].metres != 1
+            with traces.like[0]._open() as source:
+                file.bin = source.bin
+        file.text[0] = _text_header([traces.title, *text])
         file.bin.update(
             {
-                segyio.BinField.Interval: interval,
+                segyio.BinField.Interval: traces.interval,
                 segyio.BinField.Samples: samples,
-                segyio.BinField.MeasurementSystem: 1,
+                segyio.BinField.Format: spec.format,
+                segyio.BinField.MeasurementSystem: _FEET if feet else 1,
                 segyio.BinField.SEGYRevision: 1,
+                segyio.BinField.SEGYRevisionMinor: 0,
                 segyio.BinField.TraceFlag: 1,
+                segyio.BinField.ExtendedHeaders: 0,
+                segyio.BinField.ExtSamples: 0,  # of revision 2
             }
         )
-        fields = {int(getattr(segyio.TraceField, name)): values for name, values in headers.items()}
-        for number in range(count):
-            file.header[number] = {field: int(values[number]) for field, values in fields.items()} | {
-                int(segyio.TraceField.TRACE_SAMPLE_COUNT): samples,
-                int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): interval,
-            }
-        file.trace.raw[:] = np.ascontiguousarray(traces, dtype=np.float32)
+    os.truncate(path, segy_bytes(traces.count, samples))
+
+
+def _text_header(lines: Sequence[str]) -> str:
+    import segyio
+
+    plain = [line.encode("ascii", "replace").decode() for line in lines]
+    wrapped = [part for line in plain for part in textwrap.wrap(line, 76, break_on_hyphens=False) or [""]][:38]
+    numbered = dict(enumerate(wrapped, start=1)) | {39: "SEG-Y REV1", 40: "END TEXTUAL HEADER"}
+    return segyio.tools.create_text_header(numbered)
+
+
+def _fill(path: Path, traces: Traces, places: np.ndarray, values: np.ndarray) -> None:
+    """Write some traces, with their headers, at their places in a file."""
+    import segyio
+
+    fields = {int(getattr(segyio.TraceField, name)): values for name, values in traces.headers.items()}
+    sampling = {
+        int(segyio.TraceField.TRACE_SAMPLE_COUNT): values.shape[1],
+        int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): traces.interval,
+    }
+    with ExitStack() as stack:
+        file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
+        source, numbers = None, places
+        if traces.like is not None:
+            source, numbers = stack.enter_context(traces.like[0]._open()), traces.like[1]
+        for place in places.tolist():
+            header = file.header[place]
+            if source is not None:
+                header.buf[:] = source.header[int(numbers[place])].buf  # all 240 bytes, much faster than field by field
+            header.update({field: int(each[place]) for field, each in fields.items()} | sampling)
+        for rows, first in _runs(places):
+            file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)
+
+
+def _runs(numbers: np.ndarray) -> Iterator[tuple[slice, int]]:
+    """Yield the parts of an array in which numbers follow each other, as those of a shot nearly always do.
+
+    Each part is a slice with the first number in it: the traces of a part are read or written at once.
+    """
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    for first, last in zip([0, *breaks], [*breaks, len(numbers)], strict=True):
+        if last > first:
+            yield slice(int(first), int(last)), int(numbers[first])
 
 
 def _integer(binary: bytes, offset: int, endian: str) -> int:

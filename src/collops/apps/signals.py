@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collops.errors import InputError
+
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
+    "check_unbiased",
+    "count_biased",
     "frequency_from_power",
     "power_spectrum",
     "ricker",
@@ -55,6 +59,24 @@ def power_spectrum(traces: Sequence[np.ndarray], samples: int) -> np.ndarray:
     for rows in traces:
         power += (np.abs(rfft(rows.astype(np.float64), axis=1)) ** 2).sum(axis=0)
     return power
+
+
+def count_biased(traces: Sequence[np.ndarray]) -> np.ndarray:
+    """Return how many traces (rows of arrays) have a mean that exceeds their deviation, and how many are not zero."""
+    counts = np.zeros(2)
+    for rows in traces:
+        means, squares = rows.mean(axis=1, dtype=np.float64), (rows.astype(np.float64) ** 2).mean(axis=1)
+        counts += np.count_nonzero(2 * means**2 > squares), np.count_nonzero(squares)
+    return counts
+
+
+def check_unbiased(counts: np.ndarray, name: str) -> None:
+    """Raise `InputError` if that is most traces of all ranks; `name` is that of their file."""
+    if 2 * counts[0] > counts[1]:
+        raise InputError(
+            f"the traces of {name} do not oscillate about zero: they are velocities or another model, not seismic "
+            "data, or need their mean subtracted"
+        )
 
 
 def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> float:

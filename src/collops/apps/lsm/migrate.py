@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.files import Field, atomic, check_writable
+from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import write_page
-from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
-from collops.apps.lsm.segy import write_survey
+from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
+from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
+from collops.apps.segy import Traces, fits_segy, write_together
 from collops.apps.signals import ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
 
 __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
@@ -30,7 +34,7 @@ def run(job: Job[Options]) -> Findings:
 
     By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
     With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
-    result.html, an interactive page.
+    result.html, an interactive page; for a survey from a file also image, adjoint, predicted and residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     written = None if options.write_survey is None else Path(options.write_survey)
@@ -41,6 +45,8 @@ def run(job: Job[Options]) -> Findings:
         problem = recorded(options, comm) if options.survey else synthetic(options, comm)
     for note in problem.notes:
         job.listener.note(note)
+    for warning in problem.warnings:
+        job.listener.warn(warning)
     job.warn_of_idle_ranks(problem.geometry.shots, "shots")
     with job.stage("travel times"):
         operator = kirchhoff(job, problem)
@@ -56,9 +62,12 @@ def run(job: Job[Options]) -> Findings:
             if written is not None:
                 _write_survey(written, job, problem, traces)
 
-    found = invert(job, operator, traces)
+    found = invert(job, operator, traces, problem.segy_bytes)
 
-    gathers = some_gathers(job, problem, operator, traces, found.image)
+    explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
+    gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
+    with local_stage(comm):
+        segy = _segy(problem, found, traces, explained, comm.rank)
     error = relative_error(found.image, problem.truth)
     geometry, grid = problem.geometry, problem.grid
     numbers = {
@@ -96,6 +105,7 @@ def run(job: Job[Options]) -> Findings:
         noise_norm=noise_norm,
         page=write_page,
         files=[] if written is None else [written],
+        segy=segy,
     )
 
 
@@ -153,7 +163,7 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
     return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
-def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migration:
+def invert(job: Job[Options], operator: Any, traces: list[np.ndarray], more_bytes: int = 0) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
     :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
@@ -164,7 +174,7 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
     data = job.array(operator.range, np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)]))
     gradient = Gradient.of(operator, data)
     # Of `_fields` four images of at most float64, and the gathers and their residual.
-    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES
+    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
     damp = job.options.damp * gradient.norm
     solution = job.solve(cgls, operator, data, writes=writes, damp=damp, tol=0.0)
     adjoint = job.on_host(gradient.x)
@@ -172,11 +182,12 @@ def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migrat
 
 
 def some_gathers(
-    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray], image: np.ndarray
+    problem: Problem, traces: list[np.ndarray], explained: list[np.ndarray], comm: Communicator
 ) -> dict[str, Field]:
-    """Choose traces of shots along the line, model them from the image, and gather them on the first rank. Collective.
+    """Choose traces of shots along the line, and gather them on the first rank. Collective.
 
-    The data and their residual (the data less those modelled) have the shape ``(shots, traces, samples)`` there.
+    `explained` are the traces modelled from the image. The data and their residual (the data less those modelled) have
+    the shape ``(shots, traces, samples)`` there.
     """
     geometry = problem.geometry
     count = min(_SHOTS, geometry.shots)
@@ -186,20 +197,25 @@ def some_gathers(
         int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
     }
     samples = np.arange(0, geometry.samples, -(-geometry.samples // _SAMPLES))
-    explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, image))))
     own = [
         np.stack([part[picked[shot]][:, samples] for part in (measured, measured - modelled)])[None]
         for shot, measured, modelled in zip(problem.shots, traces, explained, strict=False)
         if shot in picked
     ]
     nothing = np.empty((0, 2, fewest, len(samples)))
-    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), job.comm)
+    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), comm)
     offsets = [geometry.receivers[shot][0, rows] - geometry.sources[0, shot] for shot, rows in picked.items()]
     gather = ("shot", "trace", "time")
+    records, channels = chosen + 1, [rows + 1 for rows in picked.values()]
+    if problem.headers is not None:
+        records = problem.headers.records[chosen]
+        channels = [problem.headers.channels[shot][rows] for shot, rows in picked.items()]
     return {
         "shot": Field(chosen, ("shot",), "1"),
         "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
-        "offset": Field(np.stack(offsets), ("shot", "trace"), "m"),  # horizontal, from source to receiver
+        "offset": Field(np.stack(offsets), ("shot", "trace"), "m", True),  # horizontal, from source to receiver
+        "field_record": Field(records, ("shot",), "1", True),
+        "channel": Field(np.stack(channels), ("shot", "trace"), "1", True),
         "data": Field(both[:, 0], gather, "1"),
         "data_residual": Field(both[:, 1], gather, "1"),
     }
@@ -215,24 +231,45 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
         "velocity": Field(problem.velocity, image, "m/s"),
         "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
+    if problem.headers is not None:
+        east, north = problem.line.position(grid.x)
+        fields |= {"cdp_x": Field(east, ("x",), "m", True), "cdp_y": Field(north, ("x",), "m", True)}
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
     return fields
 
 
+def _segy(
+    problem: Problem, found: Migration, traces: list[np.ndarray], explained: np.ndarray, rank: int
+) -> dict[str, Traces]:
+    """Return the SEG-Y files of the results of a recorded survey."""
+    if (headers := problem.headers) is None:
+        return {}
+    grid, shots, images = problem.grid, problem.shots, []
+    if fits_segy(grid.dz / 1e3, grid.nz):
+        depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
+        images = [
+            image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
+            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
+        ]
+    modelled = explained.reshape(-1, problem.geometry.samples)
+    residual = np.concatenate([modelled[:0], *traces])
+    residual -= modelled
+    traces_of_shots = [
+        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, shots, modelled),
+        shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
+    ]
+    return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
+
+
 def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> None:
-    """Gather the traces on the first rank and write them. Collective."""
-    geometry, grid = problem.geometry, problem.grid
-    own = np.concatenate([np.empty((0, geometry.samples), np.float32), *traces]).astype(np.float32)
-    together = gather_rows(own, job.comm)
+    """Write the traces of all ranks. Collective."""
+    defaults = {name: getattr(problem.grid, name) for name in ("nx", "nz", "dx", "dz", "x0")}
+    defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency} | defaults
+    texts = {name: str(value) for name, value in defaults.items() if value is not None}
     with local_stage(job.comm):
-        if job.comm.rank == 0:
-            ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
-            defaults = {name: getattr(grid, name) for name in ("nx", "nz", "dx", "dz", "x0")}
-            defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency} | defaults
-            texts = {name: str(value) for name, value in defaults.items() if value is not None}
-            with atomic(path) as temporary:
-                write_survey(temporary, geometry, np.split(together, ends), texts)
+        survey = survey_traces(problem.geometry, problem.shots, traces, texts)
+    write_together(path, job.comm, *survey)
 
 
 def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:

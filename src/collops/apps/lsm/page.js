@@ -180,7 +180,7 @@
     const canvas = document.getElementById(`gather-${name}`);
     follow(canvas, (trace, sample) => {
       const { across, down, value } = canvas.picture;
-      return `offset ${words(across[trace])} m, ${words(down[sample])} s: ${words(value(trace, sample))}`;
+      return `channel ${fields.channel[shot][trace]}, offset ${words(across[trace])} m, ${words(down[sample])} s: ${words(value(trace, sample))}`;
     });
   }
 

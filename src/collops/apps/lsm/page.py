@@ -48,7 +48,7 @@ def write_page(folder: Path) -> Path:
         payload=_payload(fields),
         images=[(name, words) for name, words in _IMAGES.items() if name in fields],
         gathers=list(_GATHERS.items()),
-        shots=[(number, f"shot {shot}") for number, shot in enumerate(fields["shot"].tolist())],
+        shots=[(number, f"field record {record}") for number, record in enumerate(fields["field_record"].tolist())],
         convergence=_convergence(fields["residual_norms"]),
         kinds=numbers["kinds"],
         seconds=seconds,
@@ -88,6 +88,7 @@ def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "shots": fields["shot"].tolist(),
         "time": _round(fields["time"]),
         "offset": [_round(row) for row in fields["offset"]],
+        "channel": fields["channel"].tolist(),
         "data": _packed(fields["data"], np.int8),
         "data_residual": _packed(fields["data_residual"], np.int8),
     }
@@ -130,7 +131,8 @@ def _convergence(norms: np.ndarray) -> Markup:
 
 
 def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shown = {name: value for name, value in numbers.items() if name not in ("versions", "seconds_split", "kinds")}
+    hidden = ("versions", "seconds_split", "kinds", "coordinates")
+    shown = {name: value for name, value in numbers.items() if name not in hidden}
     shown |= {f"{package}, version": version for package, version in numbers["versions"].items()}
     return [(name.replace("_", " "), _words(value)) for name, value in shown.items() if value is not None]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from collops.apps.lsm.checks import check_reach, check_speed
 from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
 from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
@@ -26,8 +27,8 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile
-from collops.apps.signals import frequency_from_power, power_spectrum
+from collops.apps.segy import SegyFile, fits_segy, segy_bytes
+from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.errors import InputError
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = ["Options", "Problem", "synthetic"]
+
+SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
+"""The SEG-Y files that a migration of a recorded survey writes."""
 
 _FILES, _IMAGE = "Survey and velocity", "Image"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
@@ -103,7 +107,8 @@ class Options(CommonOptions):
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
-        return [*super().results(), Path(self.out) / "result.html", *survey]
+        segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in SEGY_RESULTS]
+        return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
@@ -141,6 +146,16 @@ class Problem:
     traces: list[np.ndarray] | None = None  # one array per shot of this rank; None until a synthetic survey is modelled
     line: Line = field(default_factory=Line)  # position of the line on the map
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
+    warnings: list[str] = field(default_factory=list)  # doubts, in sentences for the user
+    headers: SurveyHeaders | None = None  # of a recorded survey
+
+    @property
+    def segy_bytes(self) -> int:
+        """Bytes of the SEG-Y files of the results."""
+        if self.headers is None:
+            return 0
+        image, shots = (self.grid.nx, self.grid.nz), (self.geometry.traces, self.geometry.samples)
+        return 2 * (segy_bytes(*image) + segy_bytes(*shots))
 
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
         """Cut this rank's part of the data into one array per shot, shape ``(receivers, samples)``."""
@@ -155,6 +170,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
     # `on_grid` raises if velocities become infinite.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         model = _load_velocity(options.velocity or _SYNTHETIC_VELOCITY, options.inline)
+        warnings = check_speed(model, options.velocity or _SYNTHETIC_VELOCITY)
         nx, nz = model.shape if isinstance(model, np.ndarray) else (_NX, _NZ)
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
@@ -177,6 +193,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         frequency,
         truth,
         notes=notes,
+        warnings=warnings,
     )
 
 
@@ -190,6 +207,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         if text is None:
             raise InputError(f"{path} names no velocity: give one with --velocity, such as 1500+0.6z")
         model = _load_velocity(text, options.inline)
+        warnings = headers.warnings + check_speed(model, text)
         mode = _mode_for(model, options.mode, headers.defaults.get("mode"))
         grid = _grid_for(headers, model, options)
         positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
@@ -198,23 +216,38 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
-        traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
+        traces = [shot.astype(options.dtype) for shot in read_traces(headers, shots)]
         check_traces(shots, traces)
-        power = power_spectrum(traces, geometry.samples)
-    power = comm.allreduce(power)
+        power, biased = power_spectrum(traces, geometry.samples), count_biased(traces)
+    power, biased = comm.allreduce(power), comm.allreduce(biased)
     with raised_together():
         if not power.any():
             raise InputError(f"{path} holds nothing but zeros: there is nothing to migrate")
+        check_unbiased(biased, path)
         if frequency is None:
             frequency = float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
             notes.append(f"wavelet: Ricker of {frequency:g} Hz, from the spectrum of the data (--frequency)")
         _check_frequency(frequency, geometry)
+        warnings += check_reach(geometry, grid, velocity, frequency)
+        if not fits_segy(grid.dz / 1e3, grid.nz):
+            warnings.append(
+                "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
+            )
     if options.mute is not None:
         mute_direct(traces, geometry, shots, options.mute, 1 / frequency)
+        left = comm.allreduce(np.array(float(any(shot.any() for shot in traces))), "max")
+        with raised_together():
+            if not left:
+                raise InputError(
+                    f"--mute {options.mute:g} leaves nothing of the data, which end before offset / SPEED: give the "
+                    "speed of the direct wave in m/s, such as 1500"
+                )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples")
     notes.append(f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line")
     expression = str(model) if isinstance(model, Gradient) else None
-    return Problem(geometry, shots, grid, velocity, expression, mode, frequency, None, traces, line, notes)
+    return Problem(
+        geometry, shots, grid, velocity, expression, mode, frequency, None, traces, line, notes, warnings, headers
+    )
 
 
 def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders) -> Any:
@@ -223,7 +256,7 @@ def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders
     try:
         return None if text is None else kind(text)
     except ValueError:
-        raise InputError(f"{headers.path} says {name.upper()}={text} in its text header: give --{name}") from None
+        raise InputError(f"{headers.file.path} says {name.upper()}={text} in its text header: give --{name}") from None
 
 
 def _mode_for(model: object, asked: str | None, header: str | None = None) -> str:

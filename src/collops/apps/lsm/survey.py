@@ -47,6 +47,10 @@ class Line:
         """Return the distance along the line, in metres, of points on the map."""
         return (east - self.origin[0]) * self.direction[0] + (north - self.origin[1]) * self.direction[1]
 
+    def position(self, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the easting and northing, in metres, of points on the line."""
+        return self.origin[0] + distance * self.direction[0], self.origin[1] + distance * self.direction[1]
+
     def deviation(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance from the line, in metres, of points on the map."""
         return np.abs((north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1])

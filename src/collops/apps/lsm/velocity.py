@@ -10,14 +10,13 @@ import numpy as np
 
 from collops.apps.files import not_finite, open_array
 from collops.apps.lsm.survey import Grid, Line
-from collops.apps.segy import SegyFile, scaled
+from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
 from collops.errors import InputError
 
 __all__ = ["Gradient", "on_grid", "parse_velocity", "read_npy", "read_section"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
-_SEGY_SUFFIXES = (".sgy", ".segy")
 _HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
 
 
@@ -59,7 +58,7 @@ def parse_velocity(text: str) -> Gradient | Path:
 
     A file is recognised by its suffix .npy, .sgy or .segy. Nothing is evaluated.
     """
-    if Path(text).suffix.lower() in (".npy", *_SEGY_SUFFIXES):
+    if Path(text).suffix.lower() == ".npy" or is_segy(text):
         return Path(text)
     surface = gradient = 0.0
     position = 0
@@ -101,7 +100,10 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     recording time in metres.
     """
     file = SegyFile.inspect(path)
-    headers = file.headers("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime")
+    fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
+    headers = file.headers(*fields)
+    if uses_degrees(file, headers["CoordinateUnits"]):
+        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
     inlines = np.unique(headers["INLINE_3D"])
     if inline is None:
         inline = int(inlines[len(inlines) // 2])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,22 +11,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from collops.apps.files import Field, not_finite, open_array, read_rows
-from collops.apps.segy import TIMING, SegyFile, sample_interval, start_time
+from collops.apps.segy import (
+    TIMING,
+    SegyFile,
+    Traces,
+    is_segy,
+    sample_interval,
+    scaled,
+    segy_bytes,
+    start_time,
+    uses_degrees,
+    whole_interval,
+)
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.array import Layout
 
-__all__ = ["Axis", "Cube", "check_array_file", "open_volume", "read_values"]
+__all__ = ["Axis", "Cube", "Stack", "check_array_file", "open_volume", "read_values"]
 
 DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""
 
 _SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
-_SEGY = (".sgy", ".segy")
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
 # Header fields whose grid is filled less than this are not inline and crossline numbers.
 _MOST_POINTS_PER_TRACE = 20
+# Stacked traces may have the source of one of their traces, which some neighbours then share.
+_FEWEST_CHANNELS = 10
+_POSITIONS = ("SourceX", "SourceY", "GroupX", "GroupY", "CDP_X", "CDP_Y")
 
 
 class Axis(NamedTuple):
@@ -90,6 +103,36 @@ class Cube:
         return f"{extents}, {self.samples} samples of {1e3 * self.interval:g} ms"
 
 
+class Stack(NamedTuple):
+    """A SEG-Y file of stacked traces."""
+
+    file: SegyFile
+    trace_at: np.ndarray  # number in the file of the trace at each point of the grid; -1 for none
+    # numbers and positions of the live traces in the order of the file, where the standard has them in trace headers
+    headers: dict[str, np.ndarray]
+    metres: np.ndarray | None  # easting and northing on the grid, shape ``(2, *trace_at.shape)``, NaN without a trace
+
+    def coordinates(self, axes: Sequence[Axis]) -> dict[str, Field]:
+        """Return the positions of the traces as fields of a result."""
+        names, pair = tuple(axis.name for axis in axes), () if self.metres is None else self.metres
+        return {name: Field(each, names, "m", True) for name, each in zip(("cdp_x", "cdp_y"), pair, strict=False)}
+
+    def traces(self, title: str, values: np.ndarray, rows: slice, interval: float) -> Traces:
+        """Return traces in the place of those of the file; `values` are this rank's rows of an array on the grid."""
+        wanted = self.trace_at[rows].ravel()
+        live = wanted >= 0
+        flat = values.reshape(-1, self.file.samples)
+        numbers = np.sort(self.trace_at[self.trace_at >= 0])
+        whole = whole_interval(interval, self.file.samples)
+        places = np.searchsorted(numbers, wanted[live])
+        return Traces(title, flat if live.all() else flat[live], places, whole, self.headers, (self.file, numbers))
+
+    @property
+    def size(self) -> int:
+        """Bytes of a file of results."""
+        return segy_bytes(int((self.trace_at >= 0).sum()), self.file.samples)
+
+
 class _Reader(NamedTuple):
     """An open file that holds a volume."""
 
@@ -97,15 +140,16 @@ class _Reader(NamedTuple):
     notes: list[str]  # decisions, in sentences for the user
     # returns the traces of some rows along the first axis, and which of them exist; missing ones are zero
     read: Callable[[slice], tuple[np.ndarray, np.ndarray]]
+    stack: Stack | None = None  # of SEG-Y
 
 
 def check_array_file(text: str, names: tuple[str, ...]) -> None:
     """Raise unless a file exists that may hold a volume; reads its head only."""
     path = Path(text)
-    if path.suffix.lower() in _SEGY:
+    if is_segy(path):
         SegyFile.inspect(path)
     else:
-        open_array(path, names, _SEGY)
+        open_array(path, names, (".sgy", ".segy"))
 
 
 def open_volume(
@@ -120,7 +164,7 @@ def open_volume(
     `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
     `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
     """
-    if path.suffix.lower() in _SEGY:
+    if is_segy(path):
         return _open_segy(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
     return _open_array(path, interval, names)
 
@@ -199,7 +243,8 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     """
     file = SegyFile.inspect(path)
     names = _field("inline", inline_byte), _field("crossline", crossline_byte)
-    numbers, headers = file.live_headers(*dict.fromkeys([*names, *TIMING]))
+    more = ("SourceGroupScalar", "CoordinateUnits", *_POSITIONS)
+    numbers, headers = file.live_headers(*dict.fromkeys([*names, *TIMING, *more]))
     varying = [
         (name, headers[field])
         for name, field in zip(("inline", "crossline"), names, strict=True)
@@ -214,6 +259,8 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         )
     elif len(varying) == 1:
         notes.append(f"{path} is a section of {len(numbers)} traces along its {varying[0][0]} numbers")
+    if len(varying) < 2:
+        _refuse_shots(path, headers)
     lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
     shape = tuple(len(values) for _, values, _ in lateral)
     points = int(np.prod(shape))
@@ -238,7 +285,39 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         sample_interval(file, headers) if interval is None else interval,
         start_time(file, headers),
     )
-    return _Reader(cube, notes, partial(_read_segy, file, trace_at.reshape(shape)))
+    whole_interval(cube.interval, cube.samples)
+    standard, metres = _standard_headers(file, headers, names), None
+    if not uses_degrees(file, headers["CoordinateUnits"]) and (standard["CDP_X"].any() or standard["CDP_Y"].any()):
+        metres = np.full((2, points), np.nan)
+        for row, name in zip(metres, ("CDP_X", "CDP_Y"), strict=True):
+            row[places] = scaled(standard[name], headers["SourceGroupScalar"]) * file.metres
+        metres = metres.reshape(2, *shape)
+    stack = Stack(file, trace_at.reshape(shape), standard, metres)
+    return _Reader(cube, notes, partial(_read_segy, file, stack.trace_at), stack)
+
+
+def _refuse_shots(path: Path, headers: Mapping[str, np.ndarray]) -> None:
+    """Raise `InputError` if many traces share each source, at different offsets."""
+    sources = np.unique(np.stack([headers["SourceX"], headers["SourceY"]]), axis=1).shape[1]
+    east, north = (headers[f"Group{axis}"] - headers[f"Source{axis}"] for axis in "XY")
+    if len(east) >= _FEWEST_CHANNELS * sources and np.ptp(np.hypot(east, north)) > 0:
+        raise InputError(
+            f"{path} holds shots ({len(east)} traces of {sources} sources), not stacked traces: migrate them with "
+            "collops lsm, or name their stack"
+        )
+
+
+def _standard_headers(
+    file: SegyFile, headers: Mapping[str, np.ndarray], names: tuple[str, str]
+) -> dict[str, np.ndarray]:
+    """Return inline and crossline numbers and positions by the fields in which the standard has them."""
+    inlines, crosslines = (headers[name] for name in names)
+    east, north = ("CDP_X", "CDP_Y") if headers["CDP_X"].any() or headers["CDP_Y"].any() else ("SourceX", "SourceY")
+    found = {"INLINE_3D": inlines, "CROSSLINE_3D": crosslines, "CDP_X": headers[east], "CDP_Y": headers[north]}
+    if file.revision > 0 or uses_degrees(file, headers["CoordinateUnits"]):
+        return found
+    # Revision 1, in which results are written, defines codes that a file of revision 0 may hold by chance.
+    return found | {"CoordinateUnits": np.ones_like(inlines)}
 
 
 def _read_segy(file: SegyFile, trace_at: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution
-from collops.apps.signals import power_spectrum, with_noise
+from collops.apps.segy import Traces, is_segy
+from collops.apps.signals import check_unbiased, count_biased, power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
-from collops.apps.volume.files import DATA_NAMES, Axis, Cube, check_array_file, open_volume, read_values
+from collops.apps.volume.files import DATA_NAMES, Axis, Cube, Stack, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import trace_operator
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
@@ -58,6 +59,7 @@ class VolumeOptions(CommonOptions):
     """The options of an application on stacked data."""
 
     recorded = "volume"
+    segy_results: ClassVar[tuple[str, ...]] = ()  # names of the SEG-Y files that are written for data in SEG-Y
 
     volume: Annotated[
         str | None,
@@ -117,6 +119,11 @@ class VolumeOptions(CommonOptions):
         RecordedOnly(),
     ] = None
 
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        names = self.segy_results if is_segy(self.volume) else ()
+        return [*super().results(), *(Path(self.out) / f"{name}.sgy" for name in names)]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
@@ -152,6 +159,7 @@ class Volume:
     truth: np.ndarray | None = None  # the true model, of the shape of `traces`; None for recorded data
     noise_norm: float | None = None  # norm of the noise of all ranks, if known
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
+    stack: Stack | None = None  # of data in SEG-Y
 
 
 class Inversion(NamedTuple):
@@ -182,9 +190,11 @@ class Problem:
 
     @property
     def result_bytes(self) -> int:
-        """The bytes of what `fields` returns for the model, the data, what they leave unexplained, and one more."""
-        arrays = 4 if self.volume.truth is None else 5
-        return arrays * int(np.prod(self.volume.cube.shape)) * np.dtype(self.job.options.dtype).itemsize
+        """The bytes of `fields` of the model, the data, what they leave unexplained, and one more, and of SEG-Y."""
+        volume, options = self.volume, self.job.options
+        arrays = 4 if volume.truth is None else 5
+        segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size + 16 * volume.cube.traces
+        return arrays * int(np.prod(volume.cube.shape)) * np.dtype(options.dtype).itemsize + segy
 
     def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
         """Compare the solution with the data. Collective."""
@@ -213,9 +223,21 @@ class Problem:
 
         cube, comm = self.volume.cube, self.job.comm
         fields = cube.coordinates()
+        if self.volume.stack is not None:
+            fields |= self.volume.stack.coordinates(cube.lateral)
         for name, (values, unit) in arrays.items():
             fields[name] = Field(DistributedArray(cube.layout(comm.size), comm, values), cube.dimensions, unit)
         return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
+
+    def segy(self, *arrays: tuple[str, np.ndarray]) -> dict[str, Traces]:
+        """Return the SEG-Y files of arrays, each with a title, if the data were read from one. Collective."""
+        cube, stack, names = self.volume.cube, self.volume.stack, self.job.options.segy_results
+        if stack is None:
+            return {}
+        with local_stage(self.job.comm):
+            rows = self.job.share(cube.shape[0])
+            made = [stack.traces(title, values, rows, cube.interval) for title, values in arrays]
+        return dict(zip(names, made, strict=True))
 
 
 def prepare(job: Job[T], kind: Kind) -> Problem:
@@ -248,10 +270,10 @@ def recorded(job: Job[T]) -> Volume:
         traces = traces.astype(options.dtype)
         kind = parse_wavelet(options.wavelet or "data")
         given = None if kind is None else make_wavelet(kind, cube.samples, cube.interval)
-        power = power_spectrum([traces[live]], cube.samples)
+        power, biased = power_spectrum([traces[live]], cube.samples), count_biased([traces[live]])
         own = np.array([(traces.astype(np.float64) ** 2).sum(), float(live.sum())])
     energy, count = comm.allreduce(own)
-    power = comm.allreduce(power)
+    power, biased = comm.allreduce(power), comm.allreduce(biased)
     notes = [f"read {cube.describe()}", *reader.notes]
     with raised_together():
         if not np.isfinite(energy):
@@ -260,6 +282,7 @@ def recorded(job: Job[T]) -> Volume:
             raise InputError(
                 f"{path} holds nothing but zeros, or numbers whose squares underflow: there is nothing to invert"
             )
+        check_unbiased(biased, str(path))
         wavelet = from_power(power, cube.samples, cube.interval) if given is None else given
     if given is None:
         notes.append(
@@ -270,7 +293,7 @@ def recorded(job: Job[T]) -> Volume:
         strength = options.strength or _STRENGTH
         wavelet = wavelet / np.linalg.norm(wavelet) * np.sqrt(energy / (count * cube.samples)) / strength
         notes.append(f"amplitudes: reflection coefficients of {strength:g} (root mean square) are assumed (--strength)")
-    return Volume(cube, traces, live, wavelet, notes=notes)
+    return Volume(cube, traces, live, wavelet, notes=notes, stack=reader.stack)
 
 
 def _synthetic(job: Job[T], kind: Kind) -> Problem:

@@ -1,0 +1,100 @@
+"""Refuse surveys, velocities and mutes that cannot be meant, and name what may be wrong: units, scalars, the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collops.apps.lsm.survey import Geometry, Grid
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.apps.lsm.velocity import Gradient, Section
+
+__all__ = ["check_positions", "check_reach", "check_speed", "refuse_stack"]
+
+# P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
+_SLOWEST, _FASTEST = 100.0, 10_000.0
+_DOUBTFUL = 4500.0  # m/s: water has 4900 feet per second
+_LEAST_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
+
+
+def refuse_stack(path: Path) -> None:
+    """Raise `InputError` for a file that holds stacked traces, or a model, instead of shots."""
+    raise InputError(
+        f"{path} holds no shots but stacked traces or a model (one trace a shot, without offset): name the file before "
+        "stacking, or invert a stack with collops poststack or reflectivity"
+    )
+
+
+def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int) -> list[str]:
+    """Compare positions with each other and with the offsets of the trace headers; return warnings.
+
+    `source` and `group` have the shape ``(2, traces)``, easting and northing, and `offset` ``(traces,)``, in metres.
+    """
+    distance, offset = np.hypot(*(group - source)), np.abs(offset)
+    both = np.concatenate([source, group], axis=1)
+    missing = ~both.any(axis=0)
+    rest = both[:, ~missing]
+    # Only coordinates that are absent are so far from all others.
+    absent = missing.any() and np.hypot(*rest).min() > 10 * np.hypot(*np.ptp(rest, axis=1)) > 0
+    if shots == len(offset) > 1 and not offset.any() and (absent or not distance.any()):
+        refuse_stack(path)
+    if absent:
+        trace = int(np.flatnonzero(missing)[0]) % len(offset) + 1
+        raise InputError(
+            f"{path} has coordinates 0, 0 at live trace {trace} and {int(missing.sum()) - 1} other stations, far from "
+            "all others: fill in bytes 73 to 88, or mark these traces as dead (bytes 29 to 30)"
+        )
+    known = offset >= _LEAST_OFFSET
+    if not known.any():
+        return []
+    ratio, typical = float(np.median(distance[known] / offset[known])), float(np.median(offset[known]))
+    power = 10.0 ** np.round(np.log10(ratio)) if ratio else 0.0
+    text = f"offsets (bytes 37 to 40) of typically {typical:g} m, but its coordinates give {ratio:.3g} times as much"
+    if power != 1 and abs(ratio - power) <= 0.1 * power:
+        raise InputError(
+            f"{path} has {text}: correct the scalar of the coordinates (bytes 71 to 72), or the offsets, or set these "
+            "to 0 if they are unknown"
+        )
+    return [] if 0.5 < ratio < 2 else [f"{path} has {text}, which is used: check the units"]
+
+
+def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
+    """Raise `InputError` if velocities are certainly not in metres per second; return warnings if they may not be."""
+    from collops.apps.lsm.velocity import Gradient
+
+    if isinstance(model, Gradient):
+        mean = lowest = model.surface
+    else:
+        velocity = model if isinstance(model, np.ndarray) else model.velocity
+        mean, lowest = float(velocity.mean()), float(velocity.min())
+    what = f"the velocity {name} is {mean:g} m/s" + ("" if isinstance(model, Gradient) else " on average")
+    if mean < _SLOWEST:
+        raise InputError(f"{what}, slower than any rock: give metres per second (1000 for each km/s)")
+    if mean > _FASTEST:
+        raise InputError(f"{what}, faster than any rock: give metres per second (0.3048 for each foot per second)")
+    return [f"{what}, nowhere below {lowest:g}: is it in feet per second?"] if lowest > _DOUBTFUL else []
+
+
+def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency: float) -> list[str]:
+    """Raise `InputError` if no wave reaches any receiver within the record; return warnings about distances."""
+    distances = np.concatenate(
+        [np.hypot(*(r - s[:, None])) for r, s in zip(geometry.receivers, geometry.sources.T, strict=True)]
+    )
+    fastest, end = float(velocity.max()), float(geometry.times[-1])
+    late = float((distances > fastest * end).mean())
+    remedy = "check the coordinates with their scalar (bytes 71 to 72), and the velocity"
+    far = f"further from their sources than a wave of {fastest:g} m/s travels within the record of {end:g} s"
+    if late == 1:
+        raise InputError(f"all receivers are {distances.min():g} m or more, {far}: {remedy}")
+    wavelength = float(np.median(velocity)) / frequency
+    warnings = [f"{100 * late:.0f} % of the receivers are {far}: {remedy}"] if late > 0.5 else []
+    if grid.dx > 4 * wavelength:
+        warnings.append(
+            f"image columns are {grid.dx:g} m apart, more than 4 wavelengths of {wavelength:.3g} m: choose a smaller "
+            "--dx, or check the coordinates with their scalar (bytes 71 to 72)"
+        )
+    return warnings
