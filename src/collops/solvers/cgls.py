@@ -75,8 +75,8 @@ class CGLSNumbers(NamedTuple):
 class CGLS(ConjugateGradients):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, sections 7.4 and 7.5].
 
-    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, and `tol` bounds the squared norm of the gradient; the other options are those of
-    :class:`CG`.
+    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, and `tol`
+    bounds the squared norm of the gradient; the other options are those of :class:`CG`.
 
     Examples
     --------
@@ -305,9 +305,9 @@ def cgls(
 
     Notes
     -----
-    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The class
-    without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank then has
-    the whole gradient.
+    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The
+    class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank then
+    has the whole gradient.
 
     With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989]. They derive the curvature of the next
     direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error
