@@ -23,6 +23,7 @@ PACKAGES = (
     "collops.operators",
     "collops.solvers",
     "collops.solvers.proximal",
+    "collops.preconditioners",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

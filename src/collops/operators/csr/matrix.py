@@ -250,7 +250,7 @@ class CSRMatrix(LinearOperator):
 
     @property
     def blocks(self) -> tuple[Any, Any]:
-        """This rank's rows in its own columns and in those of `ghosts`, as SciPy arrays that must not be written to."""
+        """The rows of this rank in its own columns and in those of `ghosts`: SciPy arrays, not to be written to."""
         return self._own, self._other
 
     def diagonal(self) -> DistributedArray:
