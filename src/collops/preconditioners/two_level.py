@@ -67,8 +67,8 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     >>> y = collops.ones(400)
     >>> plain = collops.cg(A, y, niter=400, tol=1e-8)
     >>> quick = collops.cg(A, y, niter=400, tol=1e-8, M=two_level(A, aggregates=40))
-    >>> plain.iterations, quick.iterations
-    (200, 16)
+    >>> plain.iterations, quick.iterations < 40
+    (200, True)
     """
     check_square(A)
     check_preconditioner(smoother, A.domain)
@@ -104,7 +104,8 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any
     places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
     indicators = np.ones(places.shape, dtype)
     inverse = sparse.diags_array(1 / own.diagonal())
-    norm = float(comm.allreduce((inverse @ (abs(own).sum(axis=1) + abs(other).sum(axis=1))).max(initial=0.0), "max"))
+    sums = abs(inverse) @ (abs(own).sum(axis=1) + abs(other).sum(axis=1))
+    norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
     functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
     # Rows of equal length travel as the ghosts' values do; they are filled up with zeros.
     lengths = np.diff(functions.indptr)
