@@ -16,7 +16,9 @@ def poisson(side: int = SIDE, weak: float = 1.0, dtype: str = "f8") -> sp.csr_ar
     step = np.exp(0.3j) if np.dtype(dtype).kind == "c" else 1.0
     line = sp.diags_array([-np.conj(step), 2.0, -step], offsets=[-1, 0, 1], shape=(side, side))
     one = sp.eye_array(side)
-    terms = sp.kron(sp.kron(line, one), one) + sp.kron(sp.kron(one, line), one) + weak * sp.kron(sp.kron(one, one), line)
+    terms = (
+        sp.kron(sp.kron(line, one), one) + sp.kron(sp.kron(one, line), one) + weak * sp.kron(sp.kron(one, one), line)
+    )
     # Rows of different scale, so that the diagonal matters.
     scale = sp.diags_array(1 + np.random.default_rng(0).random(side**3))
     return sp.csr_array(scale @ terms @ scale).astype(dtype)
