@@ -143,8 +143,13 @@ class CG(ConjugateGradients):
         curvature = _curvature(A, delta)
         alpha = quotient(state.gamma, curvature)
         state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
-        z = self._preconditioned(state)
-        gamma, rho = self._products(state)
+        if self.M is None:
+            z, r = state.r, state.consistent(state.r)
+            (gamma,) = dots((r, r))
+            rho = gamma
+        else:
+            z = self._preconditioned(state)
+            gamma, rho = self._products(state)
         beta = quotient(gamma, state.gamma)
         alpha = finite(alpha) if self.cautious else alpha
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
@@ -185,8 +190,8 @@ class CG(ConjugateGradients):
         """Return (r, z), |r|^2 and the products of other pairs, in one message."""
         r = state.consistent(state.r)
         if self.M is None:
-            gamma, *more = dots((r, r), *others)
-            return gamma, gamma, *more
+            products = dots((r, r), *others)
+            return products[0], *products
         gamma, *more = dots((r, state.consistent(state.z)), (r, r), *others)
         return gamma.real, *more
 

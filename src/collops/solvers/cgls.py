@@ -133,7 +133,7 @@ class CGLS(ConjugateGradients):
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
         s = self._gradient(A, state, damped)
-        t = self._in_model(state)
+        t = s if self.M is None else self._in_model(state)
         if state.one_message:
             # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
             (gamma,) = dots((s, s))
