@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
@@ -207,12 +209,13 @@ class SingleReductionCGLS(CGLS):
         if takes_part(self.damp):
             curvature = curvature + self.damp * self.damp * (pp[0] if pp else begin.gamma)
         begin.q = q.copy()
+        begin.numbers = *begin.numbers[:2], curvature, begin.gamma
         shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
         return SingleReductionCGLSState(**shared, w=q, curvature=curvature)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""
-        damp, damped, before = self.damp, takes_part(self.damp), (state.curvature, state.gamma)
+        damp, damped = self.damp, takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
@@ -238,8 +241,12 @@ class SingleReductionCGLS(CGLS):
             state.x, state.p = update_solution_and_direction(state.x, length, state.p, beta, in_model)
         state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
         state.gamma, state.curvature = gamma, square_of_sum(ww, wq.real, qq, beta)
-        state.numbers = gamma, rho, *before
+        state.numbers = gamma, rho, state.curvature, gamma
         return state
+
+    def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
+        # The curvature along a direction is known one iteration earlier.
+        return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))
 
 
 @solver
