@@ -124,7 +124,7 @@ def run(job: Job[Options]) -> Findings:
 
     tol = _TOL if options.tol is None else options.tol
     with job.stage("making the preconditioner"):
-        M = _preconditioner(options, problem)
+        M = _preconditioner(job, problem)
     solver, tolerances = _solver(problem, tol, M)
     writes = facts["columns"] * problem.data.dtype.itemsize + facts["rows"] * np.dtype(np.int32).itemsize
     solution = job.solve(solver, matrix, problem.data, writes=writes, M=M, **tolerances)
@@ -254,14 +254,16 @@ def prepare(job: Job[Options]) -> Problem:
     return Problem(matrix, job.array(rows, mine), method, system, facts)
 
 
-def _preconditioner(options: Options, problem: Problem) -> Any:
+def _preconditioner(job: Job[Options], problem: Problem) -> Any:
     """Return the preconditioner that the options name, or None. Collective."""
     from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
 
-    matrix, facts, name = problem.matrix, problem.facts, options.precondition
+    matrix, facts, name = problem.matrix, problem.facts, job.options.precondition
     with raised_together():
         if name != "none" and facts["rows"] != facts["columns"]:
             raise InputError(f"--precondition {name} needs a square matrix: leave it out")
+        if name in ("block-jacobi", "two-level") and job.engine.memory != "host":
+            raise InputError(f"--precondition {name} has its factors on the host: use --engine numpy, or chebyshev")
         if name in ("chebyshev", "two-level") and not facts["symmetric"]:
             raise InputError(f"--precondition {name} needs a symmetric matrix: use jacobi or block-jacobi")
         if name == "chebyshev":
