@@ -33,9 +33,9 @@ SUBJECTS = {
         "What each takes is in the [reference](reference/index.rst).",
     ),
     "Solvers and checkpoints": (
-        ("solvers",),
-        "A method cannot start, or its checkpoint cannot be used: see [solvers](solvers.md) and "
-        "[checkpoints](checkpoints.md).",
+        ("solvers", "preconditioners"),
+        "A method cannot start, its checkpoint cannot be used, or a preconditioner cannot be made: see "
+        "[solvers](solvers.md), [checkpoints](checkpoints.md) and [preconditioners](preconditioners.md).",
     ),
     "Star forests, scatters and sparse matrices": (
         ("exchange", "graph.py", "array/index_scatter", "operators/csr"),

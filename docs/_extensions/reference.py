@@ -24,6 +24,7 @@ PACKAGES = (
     "collops.solvers",
     "collops.solvers.nonlinear",
     "collops.solvers.proximal",
+    "collops.preconditioners",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

@@ -12,7 +12,7 @@ from collops import errors
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
-    from collops import apps, array, backend, comm, exchange, jax, limits, operators, profile, solvers
+    from collops import apps, array, backend, comm, exchange, jax, limits, operators, preconditioners, profile, solvers
     from collops.array import (
         DistributedArray,
         IndexScatter,
@@ -109,8 +109,8 @@ _ROOMS = {
     ),
 }
 _PACKAGES = {
-    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators", "profile"),
-    "solvers",
+    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators"),
+    *("preconditioners", "profile", "solvers"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -117,6 +117,30 @@ def test_methods_agree_on_a_file(comm, folder, method):
         np.testing.assert_allclose(found, truth, atol=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("precondition", "method"),
+    [
+        ("none", "cg"),
+        ("jacobi", "cg"),
+        ("chebyshev", "cg"),
+        ("two-level", "cg"),
+        ("block-jacobi", "lsqr"),
+        ("jacobi", "cgls"),
+    ],
+)
+def test_preconditioners_solve_the_mesh(comm, folder, precondition, method):
+    options = Options(points=340, precondition=precondition, method=method, partition="rows", out=str(folder / "out"))
+    numbers = run(dataclasses.replace(options, tol=1e-8, iterations=400), comm).numbers
+    assert numbers["status"] in ("converged", "compatible") and numbers["relative_error"] < 1e-5
+    assert numbers["precondition"] == precondition
+    factor = numbers["residual_reduction"] ** (1 / numbers["iterations"])
+    assert numbers["convergence_factor"] == pytest.approx(factor)
+    if method == "cg" and precondition in ("none", "jacobi"):
+        A = poisson(340, 0).matrix.toarray()
+        scale = np.sqrt(np.diag(A)) if precondition == "jacobi" else np.ones(len(A))
+        assert numbers["condition_number"] == pytest.approx(np.linalg.cond(A / scale / scale[:, None]), rel=0.05)
+
+
 def test_least_squares_and_metis(comm, folder):
     rng = np.random.default_rng(0)
     tall = sp.coo_array(rng.standard_normal((30, 12)) * (rng.random((30, 12)) < 0.5) + np.eye(30, 12))
@@ -145,6 +169,11 @@ def test_unusable_systems_raise(comm, folder):
     skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
     with pytest.raises(InputError, match="needs a symmetric matrix"):
         run(Options(matrix=skew, method="cg", out=str(folder / "out")), comm)
+    with pytest.raises(InputError, match="two-level needs a symmetric matrix"):
+        run(Options(matrix=skew, precondition="two-level", out=str(folder / "out")), comm)
+    tall = written(comm, folder / "tall.mtx", sp.coo_array(np.eye(3, 2)))
+    with pytest.raises(InputError, match="jacobi needs a square matrix"):
+        run(Options(matrix=tall, precondition="jacobi", out=str(folder / "out")), comm)
     data = written(comm, folder / "b.mtx", np.ones((3, 1)))
     with pytest.raises(InputError, match="but the matrix has 2 rows"):
         run(Options(matrix=skew, rhs=data, out=str(folder / "out")), comm)

@@ -19,7 +19,7 @@ import zarr
 from collops import profile
 from collops.array import from_global
 from collops.errors import CheckpointError, InputError, Interrupted
-from collops.operators import VStack
+from collops.operators import Diagonal, VStack
 from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.checkpoint_folder import CheckpointFolder
@@ -34,6 +34,11 @@ METHODS = {
     "cg, one reduction": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, reductions=1, **run),
     "cgls, one reduction": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, reductions=1, **run),
     "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
+    "cg with M": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, M=_ascending(op), **run),
+    "cgls, one reduction, with M": lambda op, y, **run: cgls(
+        op, y, damp=0.1, tol=0, reductions=1, M=_ascending(op), **run
+    ),
+    "lsqr with M": lambda op, y, **run: lsqr(op, y, calc_var=True, M=_ascending(op), **run),
     "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
     "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
@@ -54,6 +59,11 @@ METHODS = {
         L2(), L1(0.3), op, _start(op, y), 0.05 * _falling(**run), 0.05, **run
     ),
 }
+
+
+def _ascending(op):
+    """A preconditioner."""
+    return Diagonal(np.arange(1.0, 1 + op.domain.size), op.domain, comm=op.comm)
 
 
 def _falling(niter, **_):
@@ -93,7 +103,7 @@ def assert_same(actual, expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
-    split = name in ("cg", "cgls, one reduction", "lsqr", "fista", "ADMM", "primal-dual")
+    split = name in ("cg", "cgls, one reduction", "lsqr", "lsqr with M", "fista", "ADMM", "primal-dual")
     op, _, _, y = problem("block_diag" if split else "vstack", comm, "c8" if split else "f8")
     run = METHODS[name]
     expected = run(op, y, niter=5)
@@ -188,6 +198,11 @@ def test_other_problems_are_refused(comm, folder):
         with pytest.raises(CheckpointError, match=reason):
             refused()
     assert cgls(op, y, niter=4, damp=0.5, tol=1e-30, **run).resumed_from == 3
+    run["checkpoint"] = folder / "with M"
+    cgls(op, y, niter=3, tol=0, M=_ascending(op), **run)
+    for M in (2 * _ascending(op), None):
+        with pytest.raises(CheckpointError, match="preconditioner differs"):
+            cgls(op, y, niter=9, tol=0, M=M, **run)
 
 
 def test_what_is_given_for_each_iteration_may_be_longer():

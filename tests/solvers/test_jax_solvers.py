@@ -10,9 +10,11 @@ import pytest
 
 import collops
 from collops.errors import CollopsError
-from collops.operators import FirstDerivative, Identity, Laplacian, StackedVStack, VStack
+from collops.operators import Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
+from collops.preconditioners import chebyshev, jacobi, two_level
 from collops.solvers import Method, Status, cg, cgls, fista, ista, lsqr, solve
 from collops.solvers.state import CONSTANT, SCRATCH
+from tests.preconditioners.matrices import distributed, poisson
 
 pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -34,10 +36,16 @@ def sparse(solver, A, y, threshkind):
     return solver(A, y, niter=12, eps=2 * thresholds[threshkind] / alpha, alpha=alpha, threshkind=threshkind)
 
 
+def ascending(A):
+    return Diagonal(np.arange(1.0, 6), A.domain, comm=A.comm)
+
+
 SOLVERS = {
     "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
     "cgls, one reduction": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20, reductions=1),
     "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
+    "cgls, one reduction, with M": lambda A, y: cgls(A, y, niter=4, damp=0.3, tol=0, reductions=1, M=ascending(A)),
+    "lsqr with M": lambda A, y: lsqr(A, y, niter=4, calc_var=True, M=ascending(A)),
     "ista": lambda A, y: sparse(ista, A, y, "soft"),
     "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),
     "ista, half": lambda A, y: sparse(ista, A, y, "half"),
@@ -91,6 +99,25 @@ def test_cg_of_what_exchanges_halos(comm):
     y, traced = (collops.random(A.range, seed=2, comm=comm, engine=engine) for engine in ("numpy", "jax"))
     expected, result = (cg(A, data, niter=15, tol=1e-18) for data in (y, traced))
     np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-10)
+
+
+def test_derivatives_with_a_preconditioner(comm):
+    """Its coarse problem is solved on the host. The program of the derivative is preconditioned as well."""
+    matrix = poisson(3)
+    A = distributed(matrix, comm)
+    M = two_level(A, chebyshev(A, 1, M=jacobi(A)), aggregates=5)
+    y, traced = (collops.random(A.range, seed=2, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    expected, result = (cg(A, data, M=M, niter=60, tol=1e-22) for data in (y, traced))
+    assert result.iterations == expected.iterations < 60
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-12)
+
+    def objective(y):
+        x = cg(A, y, M=M, niter=60, tol=1e-22).x
+        return x.vdot(x)
+
+    by_data = jax.grad(objective)(traced)
+    exact = np.linalg.inv(matrix.toarray())
+    np.testing.assert_allclose(by_data.gather(), 2 * exact @ exact @ y.gather(), atol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["implicit", "unroll"])

@@ -77,6 +77,7 @@ class Solution:
     # seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest
     seconds: dict[str, np.ndarray]
     messages: int | None  # messages of an iteration, with ``--profile``
+    details: dict[str, Any] = field(default_factory=dict)  # further results of the solver
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class Job(Generic[T]):
         seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
         status = result.status.name.lower()
-        return Solution(result.x, residuals, status, result.execution, result.resumed_from, seconds, messages)
+        description = status, result.execution, result.resumed_from
+        return Solution(result.x, residuals, *description, seconds, messages, result.details)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.pictures import figure
-from collops.apps.recipe import Findings, Job, relative_error
+from collops.apps.recipe import Findings, Job, Solution, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
@@ -74,6 +74,14 @@ class Options(CommonOptions):
         ),
         OneOf("metis", "rows"),
     ] = None
+    precondition: Annotated[
+        str,
+        option(
+            "Preconditioner of a square matrix: none; jacobi, block-jacobi; chebyshev, two-level (symmetric matrices).",
+            METHOD,
+        ),
+        OneOf("none", "jacobi", "block-jacobi", "chebyshev", "two-level"),
+    ] = "none"
     tol: Annotated[
         float | None,
         option("Residual at which to stop, relative to the first one.", METHOD, show_default="1e-6"),
@@ -115,9 +123,11 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(facts["rows"], "rows")
 
     tol = _TOL if options.tol is None else options.tol
-    solver, tolerances = _solver(problem, tol)
+    with job.stage("making the preconditioner"):
+        M = _preconditioner(job, problem)
+    solver, tolerances = _solver(problem, tol, M)
     writes = facts["columns"] * problem.data.dtype.itemsize + facts["rows"] * np.dtype(np.int32).itemsize
-    solution = job.solve(solver, matrix, problem.data, writes=writes, **tolerances)
+    solution = job.solve(solver, matrix, problem.data, writes=writes, M=M, **tolerances)
 
     found, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
     if system is not None:
@@ -125,12 +135,16 @@ def run(job: Job[Options]) -> Findings:
         error, ranks = relative_error(found, system.truth), system.parts.astype(np.int32)
     error = comm.allgather_metadata(error)[0]
     ghosts = [int(count) for count in comm.allgather(np.array(len(matrix.ghosts)))]
+    condition, factor = _convergence(solution)
     numbers = {
         "matrix": options.matrix,
         "rhs": options.rhs,
         "problem": facts["name"],
         "method": problem.method,
+        "precondition": options.precondition,
         "status": solution.status,
+        "condition_number": condition,
+        "convergence_factor": factor,
         "tol": tol,
         **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
         "rows_by_rank": list(facts["sizes"]),
@@ -140,6 +154,9 @@ def run(job: Job[Options]) -> Findings:
         ("system", f"{facts['name']}: {facts['rows']} x {facts['columns']}, {facts['entries']} entries"),
         ("method", f"{problem.method} ({solution.status.replace('_', ' ')})"),
     ]
+    if condition is not None and factor is not None:
+        text = f"condition number about {condition:.3g}, residual x {factor:.3g} in an iteration"
+        rows.append(("convergence", text if options.precondition == "none" else f"{options.precondition}: {text}"))
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
@@ -237,7 +254,33 @@ def prepare(job: Job[Options]) -> Problem:
     return Problem(matrix, job.array(rows, mine), method, system, facts)
 
 
-def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str, float]]:
+def _preconditioner(job: Job[Options], problem: Problem) -> Any:
+    """Return the preconditioner that the options name, or None. Collective."""
+    from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
+
+    matrix, facts, name = problem.matrix, problem.facts, job.options.precondition
+    with raised_together():
+        if name != "none" and facts["rows"] != facts["columns"]:
+            raise InputError(f"--precondition {name} needs a square matrix: leave it out")
+        if name in ("block-jacobi", "two-level") and job.engine.memory != "host":
+            raise InputError(f"--precondition {name} has its factors on the host: use --engine numpy, or chebyshev")
+        if name in ("chebyshev", "two-level") and not facts["symmetric"]:
+            raise InputError(f"--precondition {name} needs a symmetric matrix: use jacobi or block-jacobi")
+        if name == "chebyshev":
+            return chebyshev(matrix, M=jacobi(matrix))
+        make = {"none": lambda matrix: None, "jacobi": jacobi, "block-jacobi": block_jacobi, "two-level": two_level}
+        return make[name](matrix)
+
+
+def _convergence(solution: Solution) -> tuple[float | None, float | None]:
+    """Return an estimate of the condition number, and the mean factor of the residual in an iteration."""
+    condition = float(solution.details["acond" if "acond" in solution.details else "condition"])
+    first, *others = solution.residuals
+    factor = float((others[-1] / first) ** (1 / len(others))) if others and first else None
+    return condition if np.isfinite(condition) else None, factor
+
+
+def _solver(problem: Problem, tol: float, M: Any) -> tuple[Callable[..., Any], dict[str, float]]:
     """Return the solver and its tolerances. Collective."""
     from collops.solvers import cg, cgls, lsqr
 
@@ -246,7 +289,8 @@ def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str,
     # CG compares the square of the residual with its tolerance, CGLS that of the gradient.
     if problem.method == "cg":
         return cg, {"tol": (tol * float(problem.data.norm())) ** 2}
-    return cgls, {"tol": (tol * float(problem.matrix.adjoint(problem.data).norm())) ** 2}
+    gradient = problem.matrix.adjoint(problem.data)
+    return cgls, {"tol": (tol * float((gradient if M is None else M.adjoint(gradient)).norm())) ** 2}
 
 
 def _system(options: Options, ranks: int, partition: str) -> System:

@@ -13,6 +13,7 @@ References
   National Bureau of Standards 49, 409-436, 1952.
 - Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
   Transactions on Mathematical Software 8, 43-71, 1982.
+- Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
 """

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.cg import CG, ConjugateGradients
+from collops.solvers.cg import CG, ConjugateGradients, condition_number
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
+    check_preconditioner,
     check_problem,
     check_reductions,
     checked_limits,
@@ -22,7 +25,7 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 __all__ = ["CGLS", "SingleReductionCGLS"]
 
@@ -37,7 +40,9 @@ class CGLSState:
 
     x: Any
     r: Any  # residual, y - A x
-    s: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x, half the negative gradient of the objective
+    g: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x, half the negative gradient; None without a preconditioner
+    s: Any = field(metadata=SCRATCH)  # M^H g; without a preconditioner g itself
+    t: Any = field(metadata=SCRATCH)  # M s; None without a preconditioner
     p: Any  # direction
     q: Any = field(metadata=SCRATCH)  # A p
     gamma: Any  # |s|^2
@@ -52,17 +57,17 @@ class SingleReductionCGLSState(CGLSState):
     """The additional state of CGLS with a single reduction."""
 
     q: Any  # by recurrence
-    w: Any = field(metadata=SCRATCH)  # A s
+    w: Any = field(metadata=SCRATCH)  # A t
     curvature: Any  # |q|^2 + damp^2 |p|^2
 
 
 class CGLSNumbers(NamedTuple):
     """The numbers of an iteration of CGLS, all of them squared norms.
 
-    ``curvature / before`` bounds the square of the operator's norm from below.
+    ``curvature / before`` bounds the square of the norm of A M from below.
     """
 
-    gradient: Any
+    gradient: Any  # s
     residual: Any
     curvature: Any  # of the objective along a direction
     before: Any  # the gradient that led to this direction
@@ -70,10 +75,10 @@ class CGLSNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class CGLS(ConjugateGradients):
-    """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, section 7.4].
+    """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, sections 7.4 and 7.5].
 
-    `damp` is the damping factor, and `tol` bounds the squared norm of the gradient; the other options are those of
-    :class:`CG`.
+    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, and `tol`
+    bounds the squared norm of the gradient; the other options are those of :class:`CG`.
 
     Examples
     --------
@@ -104,15 +109,16 @@ class CGLS(ConjugateGradients):
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
         dtype = working_dtype(A, y, x0)
         x, r, q = starting_point(A, y, x0, dtype, A._forward)
-        s = A._adjoint(r, new_array(A.domain, y, dtype))
-        if takes_part(self.damp) and x0 is not None:
-            s = axpby(-self.damp * self.damp, x, 1.0, s, out=s)
-        consistent_s, consistent_r = rank_consistently(s), rank_consistently(r)
-        of_s, of_r = consistent_s(s), consistent_r(r)
+        s = new_array(A.domain, y, dtype)
+        g, t = (None if self.M is None else scratch_array(A.domain, y, dtype) for _ in range(2))
+        state = CGLSState(x, r, g, s, t, s, q, None, None, rank_consistently(s), rank_consistently(r), False)
+        s = self._gradient(A, state, takes_part(self.damp) and x0 is not None)
+        state.p = self._in_model(state).copy()
+        of_s, of_r = state.consistent_s(s), state.consistent_r(r)
         gamma, rho = dots((of_s, of_s), (of_r, of_r))
-        one_message = of_s is not s and not any(takes_part(getattr(self, name)) for name in self.tolerances)
-        numbers = gamma, rho, gamma, gamma
-        return CGLSState(x, r, s, s.copy(), q, gamma, numbers, consistent_s, consistent_r, one_message)
+        state.one_message = of_s is not s and not any(takes_part(getattr(self, name)) for name in self.tolerances)
+        state.gamma, state.numbers = gamma, (gamma, rho, gamma, gamma)
+        return state
 
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
@@ -126,10 +132,10 @@ class CGLS(ConjugateGradients):
         alpha = quotient(state.gamma, delta)
         length = finite(alpha) if self.cautious else alpha
         r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
-        s = state.s = A._adjoint(r, state.s)
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
-            s = state.s = axpby(-damp * damp, state.x, 1.0, s, out=s)
+        s = self._gradient(A, state, damped)
+        t = s if self.M is None else self._in_model(state)
         if state.one_message:
             # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
             (gamma,) = dots((s, s))
@@ -139,9 +145,9 @@ class CGLS(ConjugateGradients):
             gamma, rho = dots((of_s, of_s), (of_r, of_r))
         beta = quotient(gamma, state.gamma)
         if damped:
-            state.p = axpby(1.0, s, beta, p, out=p)
+            state.p = axpby(1.0, t, beta, p, out=p)
         else:
-            state.x, state.p = update_solution_and_direction(state.x, length, p, beta, s)
+            state.x, state.p = update_solution_and_direction(state.x, length, p, beta, t)
         state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
 
@@ -157,7 +163,8 @@ class CGLS(ConjugateGradients):
         return abs(now.residual) ** 0.5  # a square from inner products may be below 0 by rounding
 
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
-        return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
+        squared = condition_number(history.gradient, history.curvature)
+        return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
@@ -165,7 +172,25 @@ class CGLS(ConjugateGradients):
         return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
-        return CG(self.damp * self.damp, tol), A.H @ A
+        return CG(self.damp * self.damp, tol, M=None if self.M is None else self.M @ self.M.H), A.H @ A
+
+    def _gradient(self, A: LinearOperator, state: CGLSState, damped: bool) -> Any:
+        """Return s = M^H (A^H r - damp^2 x)."""
+        g = A._adjoint(state.r, state.s if self.M is None else state.g)
+        if damped:
+            g = axpby(-self.damp * self.damp, state.x, 1.0, g, out=g)
+        if self.M is None:
+            state.s = g
+        else:
+            state.g, state.s = g, self.M._adjoint(g, state.s)
+        return state.s
+
+    def _in_model(self, state: CGLSState) -> Any:
+        """Return t = M s, or s itself without a preconditioner."""
+        if self.M is None:
+            return state.s
+        state.t = self.M._forward(state.s, state.t)
+        return state.t
 
 
 class SingleReductionCGLS(CGLS):
@@ -178,12 +203,13 @@ class SingleReductionCGLS(CGLS):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         begin = super().init(A, y, x0)
-        q = A._forward(begin.s, begin.q)
-        together = begin.consistent_r(q)
-        (curvature,) = dots((together, together))
+        q = A._forward(begin.p, begin.q)
+        of_q, of_p = begin.consistent_r(q), begin.consistent_s(begin.p)
+        curvature, *pp = dots((of_q, of_q), *([] if self.M is None else [(of_p, of_p)]))
         if takes_part(self.damp):
-            curvature = curvature + self.damp * self.damp * begin.gamma
+            curvature = curvature + self.damp * self.damp * (pp[0] if pp else begin.gamma)
         begin.q = q.copy()
+        begin.numbers = *begin.numbers[:2], curvature, begin.gamma
         shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
         return SingleReductionCGLSState(**shared, w=q, curvature=curvature)
 
@@ -193,28 +219,34 @@ class SingleReductionCGLS(CGLS):
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
-        state.s = A._adjoint(state.r, state.s)
         if damped:
             state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
-            state.s = axpby(-damp * damp, state.x, 1.0, state.s, out=state.s)
-        state.w = A._forward(state.s, state.w)
+        s = self._gradient(A, state, damped)
+        in_model = self._in_model(state)
+        state.w = A._forward(in_model, state.w)
         r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
-        s, p = map(state.consistent_s, (state.s, state.p))
+        s, p, t = map(state.consistent_s, (s, state.p, in_model))
         pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
         if damped:
-            gamma, rho, ww, wq, qq, sp, pp = dots(*pairs, (p, s), (p, p))
-            ww, wq, qq = ww + damp * damp * gamma, wq.real + damp * damp * sp.real, qq + damp * damp * pp
+            lengths = [(p, t), (p, p)] if self.M is None else [(p, t), (p, p), (t, t)]
+            gamma, rho, ww, wq, qq, tp, pp, *tt = dots(*pairs, *lengths)
+            ww = ww + damp * damp * (tt[0] if tt else gamma)
+            wq, qq = wq.real + damp * damp * tp.real, qq + damp * damp * pp
         else:
             gamma, rho, ww, wq, qq = dots(*pairs)
         beta = quotient(gamma, state.gamma)
         if damped:
-            state.p = axpby(1.0, state.s, beta, state.p, out=state.p)
+            state.p = axpby(1.0, in_model, beta, state.p, out=state.p)
         else:
-            state.x, state.p = update_solution_and_direction(state.x, length, state.p, beta, state.s)
+            state.x, state.p = update_solution_and_direction(state.x, length, state.p, beta, in_model)
         state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
         state.gamma, state.curvature = gamma, square_of_sum(ww, wq.real, qq, beta)
         state.numbers = gamma, rho, state.curvature, gamma
         return state
+
+    def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
+        # The curvature along a direction is known one iteration earlier.
+        return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))
 
 
 @solver
@@ -229,6 +261,7 @@ def cgls(
     rtol: float = 0.0,
     rtol1: float = 0.0,
     reductions: int = 2,
+    M: LinearOperator | None = None,
     **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by CGLS [Björck 1996, section 7.4]. Collective.
@@ -246,7 +279,8 @@ def cgls(
     damp : float
         The damping factor :math:`\epsilon`.
     tol : float
-        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this. The solver always stops
+        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this; with a preconditioner that
+        of :math:`M^H` times this vector, the gradient with respect to :math:`z`. The solver always stops
         where further iterations would only amplify rounding, with the status ``LEAST_SQUARES_TO_ROUNDING`` or, if the
         residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
     rtol : float
@@ -257,24 +291,30 @@ def cgls(
         Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
         vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
         off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
+    M : LinearOperator, optional
+        The preconditioner, in the layout of the model, with an adjoint. It need not be symmetric. The solver minimises
+        over :math:`z`, where :math:`x = M z`, and is fast where :math:`A M` is close to a multiple of a unitary matrix,
+        such as for an approximate inverse of `A`, or of the root of :math:`A^H A`. The objective does not change:
+        `damp` still weighs :math:`x`.
     **run
         Other options of :class:`Run`.
 
     Returns
     -------
     SolverResult
-        With ``gradient_norm`` in its details.
+        In its details: ``gradient_norm``, the norm of the vector of which `tol` bounds the square, and ``condition``,
+        an estimate from below of the condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
 
     Raises
     ------
     LayoutError, InputError
-        If `y` or `x0` does not have the layout of `A`, or an option is invalid.
+        If `y`, `x0` or `M` does not have the layout of `A`, or an option is invalid.
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The class
-    without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank then has
-    the whole gradient.
+    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The
+    class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank
+    then has the whole gradient.
 
     With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989]. They derive the curvature of the next
     direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error
@@ -295,5 +335,6 @@ def cgls(
     """
     check_problem(A, y, x0, niter)
     kind = SingleReductionCGLS if check_reductions(reductions) == 1 else CGLS
-    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1))
-    return solve(method, A, y, x0, niter=niter, **run)
+    check_preconditioner(M, A.domain)
+    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)

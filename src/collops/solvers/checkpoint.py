@@ -339,19 +339,22 @@ _SEED = 5
 def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
     """Return the fingerprint of a problem, as JSON can hold it. Collective.
 
-    The operator is applied once, to random numbers.
+    The operator and a preconditioner are applied once, to random numbers.
     """
-    applied = None
+    applied = preconditioned = None
     if operator is not None:
         dtype = working_dtype(operator, data, None)
         probe = random(operator.domain, seed=_SEED, comm=data.comm, dtype=dtype, engine=data.engine)
         applied = {"domain": _shapes(operator.domain), **_numbers_of(operator.forward(probe))}
+        if getattr(method, "M", None) is not None:
+            preconditioned = _numbers_of(method.M.forward(probe))
     return {
         "method": method.name,
         "options": json.loads(json.dumps(_options(method), default=_described)),
         "data": _numbers_of(data),
         "start": None if x0 is None else _numbers_of(x0),
         "operator": applied,
+        "preconditioner": preconditioned,
     }
 
 
@@ -367,8 +370,9 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
         return f"its precision is {saved['data']['dtype']}, not {name}"
     tolerance = float(np.sqrt(np.finfo(real_dtype(np.dtype(name))).eps)) if name != "bfloat16" else 1e-2
     parts = {"data": "its data differ", "operator": "its operator differs", "start": "its starting point differs"}
+    parts["preconditioner"] = "its preconditioner differs"
     for part, words in parts.items():
-        if not _alike_numbers(saved[part], present[part], tolerance):
+        if not _alike_numbers(saved.get(part), present.get(part), tolerance):
             return words
     for option, value in present["options"].items():
         before = saved["options"].get(option)

@@ -2,11 +2,12 @@
 
 The program is traced from the method as it is: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
 the method's tests on the device. The loop carries the arrays that the state hands from one iteration to the next, as a
-pytree. A program is kept with its operator, whose arrays are arguments of it.
+pytree. A program is kept with its operator, or with a preconditioner if there is one; their arrays are arguments of it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import weakref
 from collections.abc import Callable
@@ -106,11 +107,13 @@ def _program(
 ) -> Callable[[Any, Any], Any]:
     """Return the compiled program of a problem, from the cache if it is there."""
     try:
-        key = (method, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate)
+        start = None if x0 is None else x0.dtype
+        key = (*_parts(method, operator), data.layout, data.dtype, start, niter, differentiate)
         hash(key)
     except TypeError:
         key = None  # an option is being traced
-    known = _programs.setdefault(operator, {})
+    M = getattr(method, "M", None)
+    known = _programs.setdefault(operator if M is None else M, {})
     if key is not None and key in known:
         return known[key]
 
@@ -134,6 +137,13 @@ def _program(
     if key is not None and not depends:
         known[key] = program
     return program
+
+
+def _parts(method: Any, operator: Any) -> tuple[Any, ...]:
+    """Return a key of method and operator that keeps neither the operator nor a preconditioner made of it alive."""
+    if getattr(method, "M", None) is None:
+        return (method,)
+    return dataclasses.replace(method, M=None), weakref.ref(operator)
 
 
 def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from collops.array import Finite, axpby, divide, dots, zeros
 from collops.backend import Engine
+from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS
@@ -24,10 +25,12 @@ from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import (
     check_number,
+    check_preconditioner,
     check_problem,
     rank_consistently,
     real_dtype,
     starting_point,
+    takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
@@ -71,14 +74,20 @@ class _Arithmetic(NamedTuple):
 
 @dataclass(slots=True)
 class LSQRState:
-    """Vectors and scalars of LSQR between two iterations. The bidiagonalisation's u and v are U / beta and V / alfa."""
+    """Vectors and scalars of LSQR between two iterations. The bidiagonalisation's u and v are U / beta and V / alfa.
+
+    With a preconditioner it is that of A M, whose model is z with x = M z; without one t, d and gradient are ``None``.
+    """
 
     x: Any
     u: Any
     v: Any
     w: Any
-    image: Any = field(metadata=SCRATCH)  # A v
-    back: Any = field(metadata=SCRATCH)  # A^H u
+    t: Any  # M v
+    d: Any  # M w
+    image: Any = field(metadata=SCRATCH)  # A M v
+    gradient: Any = field(metadata=SCRATCH)  # A^H u
+    back: Any = field(metadata=SCRATCH)  # M^H A^H u
     variance: Any
     scalars: Any
     factors: Any
@@ -115,6 +124,7 @@ class LSQR(Method):
     btol: float = 1e-8
     conlim: float = 1e8
     calc_var: bool = False
+    M: LinearOperator | None = None
     tolerances = frozenset({"atol", "btol", "conlim"})
     name = "LSQR"
     numbers = LSQRNumbers
@@ -133,10 +143,17 @@ class LSQR(Method):
         (lambda self, now, first: _lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
     )
 
+    def __post_init__(self) -> None:
+        if self.M is not None and takes_part(self.damp):
+            raise InputError(
+                "lsqr with M takes no damp, which would weigh z of x = M z: stack damp * Identity below A, or use cgls"
+            )
+
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSQRState:
         dtype = working_dtype(A, y, x0)
         x, u, image = starting_point(A, y, x0, dtype, A._forward)
-        v = A._adjoint(u, new_array(A.domain, y, dtype))
+        gradient = None if self.M is None else scratch_array(A.domain, y, dtype)
+        gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, y, dtype))
         u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
         engine, real = y.engine, real_dtype(dtype)
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
@@ -146,31 +163,45 @@ class LSQR(Method):
         factor = _elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
         w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(A.domain, y, dtype))
+        t = None if self.M is None else self.M._forward(v, new_array(A.domain, y, dtype))
+        d = None if t is None else axpby(factor["per_alfa"], t, 0.0, t, out=new_array(A.domain, y, dtype))
         back = scratch_array(A.domain, y, dtype)
         variance = None
         if self.calc_var:
             variance = zeros(A.domain, comm=y.comm, dtype=real, engine=engine)
-        return LSQRState(x, u, v, w, image, back, variance, scalars, factors, u_consistently, v_consistently)
+        vectors = x, u, v, w, t, d, image, gradient, back, variance
+        return LSQRState(*vectors, scalars, factors, u_consistently, v_consistently)
 
     def step(self, A: LinearOperator, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
         engine = state.x.engine
-        state.image = A._forward(state.v, state.image)
+        state.image = A._forward(state.v if self.M is None else state.t, state.image)
         state.u = axpby(state.factor["per_alfa"], state.image, state.factor["u_carry"], state.u, out=state.u)
         u = state.u_consistently(state.u)
         (u_square,) = dots((u, u))
         state.put(*_after_u(engine, state.scalars, state.factors, u_square))
-        state.back = A._adjoint(state.u, state.back)
+        state.gradient, state.back = self._adjoint(A, state.u, state.gradient, state.back)
         state.v = axpby(state.factor["per_beta"], state.back, state.factor["v_carry"], state.v, out=state.v)
         v, w = state.v_consistently(state.v), state.v_consistently(state.w)
         v_square, w_square = dots((v, v), (w, w))
         state.put(*_after_v(engine, state.scalars, state.factors, v_square, w_square, self.damp))
         factor = state.factor
+        direction = state.w if self.M is None else state.d
         if state.variance is not None:
-            state.variance = _with_squares(factor["per_rho_square"], state.w, state.variance)
-        state.x = axpby(Finite((1.0, factor["x_step"])), state.w, 1.0, state.x, out=state.x)
+            state.variance = _with_squares(factor["per_rho_square"], direction, state.variance)
+        state.x = axpby(Finite((1.0, factor["x_step"])), direction, 1.0, state.x, out=state.x)
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
+        if self.M is not None:
+            state.t = self.M._forward(state.v, state.t)
+            state.d = axpby(factor["per_alfa"], state.t, factor["w_carry"], state.d, out=state.d)
         return state
+
+    def _adjoint(self, A: LinearOperator, u: Any, gradient: Any, back: Any) -> tuple[Any, Any]:
+        """Return A^H u, or ``None`` without a preconditioner, and M^H A^H u."""
+        if self.M is None:
+            return None, A._adjoint(u, back)
+        gradient = A._adjoint(u, gradient)
+        return gradient, self.M._adjoint(gradient, back)
 
     def report(self, state: LSQRState) -> Any:
         return state.scalars[: len(LSQRNumbers._fields)]
@@ -203,6 +234,7 @@ def lsqr(
     btol: float = 1e-8,
     conlim: float = 1e8,
     calc_var: bool = False,
+    M: LinearOperator | None = None,
     **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR [Paige and Saunders 1982]. Collective.
@@ -219,6 +251,9 @@ def lsqr(
     calc_var : bool
         Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
+    M : LinearOperator, optional
+        The preconditioner, as for :func:`cgls`. All norms and estimates but those of the residual are then of
+        :math:`A M` and :math:`z`; `calc_var` still estimates the variances of `x`. It excludes `damp`.
     **run
         Other options of :class:`Run`.
 
@@ -232,11 +267,11 @@ def lsqr(
     Raises
     ------
     LayoutError, InputError
-        As for :func:`cgls`.
+        As for :func:`cgls`; also if both `M` and `damp` are given.
 
     Notes
     -----
-    Besides the messages of `A`, an iteration sends two scalar allreduces.
+    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces.
 
     Examples
     --------
@@ -249,8 +284,9 @@ def lsqr(
     """
     check_problem(A, y, x0, niter)
     options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
-    method = LSQR(**{name: check_number(name, value) for name, value in options.items()}, calc_var=bool(calc_var))
-    return solve(method, A, y, x0, niter=niter, **run)
+    check_preconditioner(M, A.domain)
+    numbers = {name: check_number(name, value) for name, value in options.items()}
+    return solve(LSQR(**numbers, calc_var=bool(calc_var), M=M), A, y, x0, niter=niter, parts=[M], **run)
 
 
 def _begun(now: LSQRNumbers) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "check_count",
     "check_number",
     "check_operator",
+    "check_preconditioner",
     "check_problem",
     "precision_of",
     "rank_consistent",
@@ -43,6 +44,18 @@ def check_operator(name: str, operator: Any) -> None:
             f"{name} must be a distributed operator, not {type_name(operator)}; "
             "collops.operators.VStack or BlockDiag makes one of local operators"
         )
+
+
+def check_preconditioner(M: Any, layout: Any) -> None:
+    """Check that `M` is ``None`` or an operator from arrays of this layout to the same. No messages.
+
+    By convention it approximates the inverse of the operator, and is the field ``M`` of a method.
+    """
+    if M is None:
+        return
+    check_operator("M", M)
+    if M.domain is not layout or M.range is not layout:
+        raise LayoutError(f"M must map arrays of the layout {layout} to arrays of the same layout, unlike {M!r}")
 
 
 def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:

@@ -41,6 +41,7 @@ class Status(Enum):
     )
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
+    INDEFINITE = "The preconditioner is not Hermitian positive definite, as this method needs; take another one."
 
     @property
     def successful(self) -> bool:

@@ -248,6 +248,11 @@ class CSRMatrix(LinearOperator):
         leaving.finish()
         return out
 
+    @property
+    def blocks(self) -> tuple[Any, Any]:
+        """The rows of this rank in its own columns and in those of `ghosts`: SciPy arrays, not to be written to."""
+        return self._own, self._other
+
     def diagonal(self) -> DistributedArray:
         """Return the entries ``A[i, i]`` of a matrix whose rows and columns are split alike, on the host. No messages.
 

@@ -1,0 +1,116 @@
+"""Preconditioners without messages: the inverse of the diagonal, and of each rank's diagonal block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.array import DistributedArray
+from collops.backend import engine_of
+from collops.comm.agreement import collective_errors
+from collops.errors import InputError, UnsupportedTypeError, type_name
+from collops.operators import CSRMatrix, Diagonal
+from collops.operators.base import LinearOperator
+from collops.operators.dims import communicator_of
+from collops.preconditioners.local import LocalSolve, check_square, factorised
+from collops.solvers.problem import is_traced
+
+__all__ = ["block_jacobi", "jacobi"]
+
+
+def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
+    """Return the inverse of the diagonal of an operator. Collective.
+
+    Parameters
+    ----------
+    A : CSRMatrix or array
+        The operator, which has a method ``diagonal``; or the diagonal itself, as for :class:`collops.Diagonal`.
+    comm : Communicator, optional
+        The ranks, if `A` is a plain array; the world by default.
+
+    Returns
+    -------
+    LinearOperator
+        Of every engine. Applying it sends no messages.
+
+    Raises
+    ------
+    InputError
+        On every rank, if an element of the diagonal is 0 or not finite.
+    UnsupportedTypeError
+        If `A` is an operator that does not know its diagonal: give the diagonal itself.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> import collops
+    >>> from collops.preconditioners import jacobi
+    >>> A = collops.CSRMatrix.from_global(sp.diags_array([2.0, 4.0]).tocsr())
+    >>> (jacobi(A) @ collops.ones(2)).gather()
+    array([0.5 , 0.25])
+    """
+    diagonal: Any = A
+    if isinstance(A, LinearOperator):
+        if not callable(getattr(A, "diagonal", None)):
+            raise UnsupportedTypeError(f"{type_name(A)} does not know its diagonal: give the diagonal as an array")
+        diagonal = A.diagonal()  # pyright: ignore[reportAttributeAccessIssue]
+    comm = communicator_of(diagonal, comm)
+    with collective_errors(comm):
+        values = diagonal.local_array if isinstance(diagonal, DistributedArray) else np.asarray(diagonal)
+        xp = engine_of(values).xp
+        if not is_traced(values) and not bool(xp.all(xp.isfinite(values) & (values != 0))):
+            raise InputError("the diagonal has elements that are 0 or not finite, and no inverse")
+    return Diagonal(1 / diagonal, comm=comm)
+
+
+def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOperator:
+    """Return the inverse of each rank's diagonal block of a sparse matrix. Collective.
+
+    Parameters
+    ----------
+    A : CSRMatrix
+        Rows and columns split alike.
+    local : {"lu", "ilu", "amg"}
+        Sparse LU factors by SuperLU [Li 2005]; incomplete ones, with thresholds and pivots; or one cycle of PyAMG's
+        smoothed aggregation, for Hermitian positive definite blocks (``pip install collops[amg]``).
+    **options
+        Of ``scipy.sparse.linalg.splu``, ``spilu`` or ``pyamg.smoothed_aggregation_solver``.
+
+    Returns
+    -------
+    LinearOperator
+        Of host engines. Applying it sends no messages. JAX calls the host.
+
+    Raises
+    ------
+    InputError
+        On every rank, if a block is singular, a kind is unknown or PyAMG is missing.
+    LayoutError
+        If rows and columns are split differently.
+    UnsupportedTypeError
+        If `A` is no CSRMatrix.
+
+    Notes
+    -----
+    With ``"lu"`` and ``"amg"`` it is Hermitian positive definite where `A` is, as :func:`collops.cg` needs. Incomplete
+    LU factors with pivots are not Hermitian even then: use them with methods for unsymmetric systems.
+
+    A block is a rank's, so that more ranks have smaller blocks and need more iterations; :func:`two_level` mends that.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> import collops
+    >>> from collops.preconditioners import block_jacobi
+    >>> A = collops.CSRMatrix.from_global(sp.diags_array([2.0, 4.0]).tocsr())
+    >>> (block_jacobi(A) @ collops.ones(2)).gather()
+    array([0.5 , 0.25])
+    """
+    check_square(A)
+    dtype = np.result_type(A.dtype, np.float64)
+    with collective_errors(A.comm):
+        if local not in ("lu", "ilu", "amg"):
+            raise InputError(f"local must be 'lu', 'ilu' or 'amg', not {local!r}")
+        factors = factorised(A.blocks[0].astype(dtype), local, **options)
+    return LocalSolve(A.rows, dtype, A.comm, factors)

@@ -1,0 +1,159 @@
+"""The two-level preconditioner: a smoother, and a correction in a space of one function for each aggregate of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.comm.agreement import collective_errors
+from collops.errors import InputError
+from collops.operators import CSRMatrix, VStack
+from collops.operators.base import LinearOperator
+from collops.preconditioners.chebyshev import chebyshev
+from collops.preconditioners.jacobi import jacobi
+from collops.preconditioners.local import LocalSolve, check_square, factorised
+from collops.solvers.problem import check_count, check_preconditioner
+
+__all__ = ["two_level"]
+
+_ROWS, _MOST = 50, 2000  # rows of an aggregate, at least; aggregates in all, at most
+_STRONG = 0.25  # of the largest entry in a row
+
+
+def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: Any = None) -> LinearOperator:
+    r"""Return a smoother and the correction :math:`P (P^H A P)^{-1} P^H` in a coarse space, added up. Collective.
+
+    Parameters
+    ----------
+    A : CSRMatrix
+        Hermitian positive definite, rows and columns split alike.
+    smoother : LinearOperator, optional
+        Another preconditioner, Hermitian positive definite, which reduces the error within aggregates. By default two
+        steps of :func:`chebyshev` with :func:`jacobi`; :func:`block_jacobi` is another choice.
+    aggregates : int or array of int, optional
+        How many aggregates, of all ranks together, by default one for 50 rows, but at most 2000. Each rank gets its
+        share, at least one. Or the aggregate of each of this rank's rows, numbered from 0.
+
+    Returns
+    -------
+    LinearOperator
+        Hermitian positive definite, of host engines. Applying it sends the messages of the smoother, and one allreduce
+        of a vector with one element for each aggregate. JAX calls the host.
+
+    Raises
+    ------
+    InputError
+        On every rank, if `aggregates` is neither, or the diagonal of `A` or the coarse matrix is singular.
+    LayoutError, UnsupportedTypeError
+        As for :func:`block_jacobi`.
+
+    Notes
+    -----
+    The iterations of CG do not grow with the number of ranks, since aggregates hardly depend on it. A rank's rows are
+    cut into aggregates by repeated bisection across the levels of a breadth-first order of the strong entries. The
+    functions are those of smoothed aggregation [Vaněk et al. 1996]: columns of :math:`P = (I - \omega D^{-1} A) P_0`,
+    where :math:`P_0` is 1 on its aggregate, :math:`D` the diagonal of `A` and :math:`\omega = 4 / (3 \|D^{-1} A\|)`.
+
+    Every rank has the LU factors of the coarse matrix and solves the whole coarse problem.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> import collops
+    >>> from collops.preconditioners import two_level
+    >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(400, 400)).tocsr()
+    >>> A = collops.CSRMatrix.from_global(matrix)
+    >>> y = collops.ones(400)
+    >>> plain = collops.cg(A, y, niter=400, tol=1e-8)
+    >>> quick = collops.cg(A, y, niter=400, tol=1e-8, M=two_level(A, aggregates=40))
+    >>> plain.iterations, quick.iterations < 40
+    (200, True)
+    """
+    check_square(A)
+    check_preconditioner(smoother, A.domain)
+    comm, dtype = A.comm, np.result_type(A.dtype, np.float64)
+    with collective_errors(comm):
+        labels = _checked_labels(A, aggregates)
+    scaling = jacobi(A)  # raises an error where the diagonal has no inverse
+    smoother = chebyshev(A, 2, M=scaling) if smoother is None else smoother
+    functions, coarse = _coarse(A, labels, dtype)
+    with collective_errors(comm):
+        factors = factorised(coarse)
+    prolongation = VStack([functions], comm)
+    return smoother + prolongation @ LocalSolve(prolongation.domain, dtype, comm, factors) @ prolongation.H
+
+
+def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any]:
+    """Return this rank's rows of P, and the whole matrix P^H A P, as SciPy arrays. Collective."""
+    from scipy import sparse
+
+    comm, (own, other) = A.comm, (block.astype(dtype) for block in A.blocks)
+    counts = [int(count) for count in comm.allgather(np.array(labels.max(initial=-1) + 1))]
+    total = sum(counts)
+
+    def rows(places: np.ndarray, values: np.ndarray) -> Any:
+        """Return a matrix with the same number of entries in each row."""
+        starts = np.arange(len(places) + 1) * places.shape[1]
+        return sparse.csr_array((values.reshape(-1), places.reshape(-1), starts), shape=(len(places), total))
+
+    def images(places: np.ndarray, values: np.ndarray) -> Any:
+        """Return this rank's rows of the product of A with such a matrix. Collective."""
+        return own @ rows(places, values) + other @ rows(A.forest.bcast(places), A.forest.bcast(values))
+
+    places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
+    indicators = np.ones(places.shape, dtype)
+    inverse = sparse.diags_array(1 / own.diagonal())
+    sums = abs(inverse) @ (abs(own).sum(axis=1) + abs(other).sum(axis=1))
+    norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
+    functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
+    # Rows of equal length travel as the ghosts' values do; they are filled up with zeros.
+    lengths = np.diff(functions.indptr)
+    width = int(comm.allreduce(np.array(lengths.max(initial=1)), "max"))
+    filled = np.arange(width) < lengths[:, None]
+    places, values = np.zeros(filled.shape, np.int64), np.zeros(filled.shape, dtype)
+    places[filled], values[filled] = functions.indices, functions.data
+    entries = (functions.conj().T @ images(places, values)).tocoo()
+    i, j, values = (comm.allgatherv(part) for part in (*map(np.int64, entries.coords), entries.data))
+    return functions, sparse.csc_array((values, (i, j)), shape=(total, total))
+
+
+def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
+    """Return the aggregate of each of this rank's rows, numbered from 0."""
+    rows = A.rows.local_size(A.comm.rank)
+    if np.ndim(aggregates):
+        labels = np.asarray(aggregates)
+        if labels.shape != (rows,) or labels.dtype.kind not in "iu":
+            raise InputError(f"aggregates must be {rows} integers, one for each row of this rank, or one number")
+        return np.unique(labels, return_inverse=True)[1]
+    total = min(_MOST, A.rows.size // _ROWS or 1) if aggregates is None else aggregates
+    share = round(check_count("aggregates", total, smallest=1) * rows / max(1, A.rows.size))
+    labels = np.zeros(rows, np.int64)
+    if rows:
+        _bisect(_strong(A.blocks[0]), np.arange(rows), max(1, min(share, rows)), labels, 0)
+    return labels
+
+
+def _strong(matrix: Any) -> Any:
+    """Return the graph of the strong entries beside the diagonal."""
+    from scipy import sparse
+
+    graph = abs(matrix) - sparse.diags_array(abs(matrix.diagonal()))
+    largest = np.repeat(graph.max(axis=1).toarray().reshape(-1), np.diff(graph.indptr))
+    graph.data[graph.data < _STRONG * largest] = 0
+    graph.eliminate_zeros()
+    return sparse.csr_array(graph + graph.T)
+
+
+def _bisect(graph: Any, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
+    """Cut points, whose graph is given, into `count` parts of equal size, numbered from `first`."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    labels[points] = first
+    if count == 1:
+        return
+    order = reverse_cuthill_mckee(graph, symmetric_mode=True)
+    half = count // 2
+    middle = len(points) * half // count
+    for part, share, start in ((order[:middle], half, first), (order[middle:], count - half, first + half)):
+        _bisect(graph[part][:, part], points[part], share, labels, start)

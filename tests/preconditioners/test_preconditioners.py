@@ -1,0 +1,183 @@
+"""Preconditioners against dense matrices, and the iterations of CG with them on any number of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+
+import collops
+from collops import profile
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
+from collops.solvers import Status, cg
+
+from .matrices import distributed, mine, poisson
+
+
+def dense(op) -> np.ndarray:
+    """Return the matrix of an operator, column by column."""
+    columns = []
+    for unit in np.eye(op.shape[1]):
+        columns.append((op @ collops.from_global(unit, op.domain, comm=op.comm)).gather())
+    return np.stack(columns, axis=1)
+
+
+KINDS = {
+    "jacobi": jacobi,
+    "block LU": block_jacobi,
+    "block ILU": lambda A: block_jacobi(A, "ilu", drop_tol=1e-2),
+    "chebyshev": lambda A: chebyshev(A, 3, M=jacobi(A)),
+    "two levels": lambda A: two_level(A, aggregates=20),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("name", KINDS)
+def test_adjoints(comm, name, dtype):
+    """Also of an unsymmetric matrix, and with vectors of another type than the matrix."""
+    matrix = poisson(4, dtype=dtype) + sp.diags_array(np.full((1, 63), 0.5), offsets=[1], shape=(64, 64))
+    M = KINDS[name](distributed(sp.csr_array(matrix) if name != "two levels" else poisson(4, dtype=dtype), comm))
+    assert M.dottest()
+    x = collops.random(M.domain, comm=comm, dtype="c8", seed=1)
+    real, imaginary = (
+        (M @ collops.from_global(part.astype("f8"), M.domain, comm=comm)).gather()
+        for part in (x.gather().real, x.gather().imag)
+    )
+    np.testing.assert_allclose((M @ x).gather(), real + 1j * imaginary, atol=1e-5)
+
+
+def test_jacobi_is_the_inverse_of_the_diagonal(comm):
+    matrix = poisson(3, dtype="c16")
+    A = distributed(matrix, comm)
+    np.testing.assert_allclose(dense(jacobi(A)), np.diag(1 / matrix.diagonal()))
+    given = collops.from_global(np.arange(1.0, 6), comm=comm)
+    np.testing.assert_allclose(dense(jacobi(given)), np.diag(1 / np.arange(1.0, 6)))
+
+
+def test_block_jacobi_is_the_inverse_of_the_blocks(comm):
+    matrix = poisson(3, dtype="c16")
+    A = distributed(matrix, comm)
+    blocks = [np.linalg.inv(matrix.toarray()[np.ix_(rows, rows)]) for rows in mine(matrix, A)]
+    np.testing.assert_allclose(dense(block_jacobi(A)), scipy.linalg.block_diag(*blocks), atol=1e-12)
+
+
+def test_incomplete_factors_approach_the_inverse_of_the_blocks(comm):
+    matrix = poisson(5)
+    A = distributed(matrix, comm)
+    x = collops.random(A.rows, comm=comm, seed=1)
+    image, exact = block_jacobi(A, "ilu", drop_tol=1e-3) @ x, block_jacobi(A) @ x
+    assert 1e-8 < float((image - exact).norm() / exact.norm()) < 0.05
+
+
+def test_chebyshev_is_the_polynomial(comm):
+    """The error of the iteration is the Chebyshev polynomial of the textbook."""
+    matrix = poisson(3)
+    A, scaling = distributed(matrix, comm), np.diag(1 / matrix.diagonal())
+    values, vectors = scipy.linalg.eigh(matrix.toarray(), np.linalg.inv(scaling))
+    low, high, degree = 0.3, 2.1, 4
+    T = np.polynomial.chebyshev.Chebyshev.basis(degree + 1)
+    error = T((high + low - 2 * values) / (high - low)) / T((high + low) / (high - low))
+    expected = vectors @ np.diag((1 - error) / values) @ vectors.T
+    M = chebyshev(A, degree, (low, high), M=jacobi(A))
+    np.testing.assert_allclose(dense(M), expected, atol=1e-10)
+
+
+def test_chebyshev_finds_its_bounds(comm):
+    matrix = poisson(5, dtype="c16")
+    M = chebyshev(distributed(matrix, comm), 2)
+    largest = np.linalg.eigvalsh(matrix.toarray()).max()
+    assert largest < M.bounds[1] < 1.15 * largest
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_two_levels_are_smoother_and_galerkin_correction(comm, dtype):
+    matrix = poisson(4, dtype=dtype)
+    A = distributed(matrix, comm)
+    labels = [np.arange(len(rows)) // 7 for rows in mine(matrix, A)]
+    constants = scipy.linalg.block_diag(*(np.eye(max(each, default=-1) + 1)[each] for each in labels))
+    whole = matrix.toarray()
+    scaled = whole / np.diag(whole)[:, None]
+    P = (np.eye(64) - 4 / 3 / np.abs(scaled).sum(axis=1).max() * scaled) @ constants
+    coarse = P @ np.linalg.inv(P.conj().T @ whole @ P) @ P.conj().T
+    M = two_level(A, jacobi(A), labels[comm.rank])
+    np.testing.assert_allclose(dense(M), coarse + np.diag(1 / np.diag(whole)), atol=1e-10)
+
+
+def test_iterations_hardly_depend_on_the_ranks(comm):
+    """Those on one rank are known; with 3 they may differ by the cut of the aggregates."""
+    matrix = poisson(16)
+    A = distributed(matrix, comm)
+    y = A @ collops.random(A.rows, comm=comm, seed=1)
+    tolerance = (1e-8 * float(y.norm())) ** 2
+    plain, two = (cg(A, y, M=M, niter=500, tol=tolerance) for M in (None, two_level(A, aggregates=100)))
+    alone = CG_ALONE.setdefault("iterations", _iterations_alone(matrix))
+    assert abs(two.iterations - alone) <= 3
+    assert two.iterations < plain.iterations / 2 and two.details["condition"] < plain.details["condition"] / 10
+
+
+CG_ALONE: dict[str, int] = {}
+
+
+def _iterations_alone(matrix) -> int:
+    own = collops.comm.alone()
+    A = collops.CSRMatrix.from_global(matrix, comm=own)
+    y = A @ collops.random(A.rows, comm=own, seed=1)
+    return cg(A, y, M=two_level(A, aggregates=100), niter=500, tol=(1e-8 * float(y.norm())) ** 2).iterations
+
+
+@pytest.mark.parametrize(("name", "products"), [("jacobi", 0), ("block LU", 0), ("chebyshev", 3), ("two levels", 2)])
+def test_messages(comm, name, products):
+    """None for blocks; those of the products with the matrix; and one allreduce of the coarse vector."""
+    A = distributed(poisson(4), comm)
+    M, x = KINDS[name](A), collops.ones(A.rows, comm=comm)
+    with profile.count_messages() as product:
+        A @ x
+    M @ x
+    with profile.count_messages() as counts:
+        M @ x
+    assert counts["allreduce"] == (1 if name == "two levels" and comm.size > 1 else 0)
+    assert counts.total - counts["allreduce"] == products * product.total
+
+
+def test_pyamg_solves_the_blocks(comm):
+    pytest.importorskip("pyamg", reason="PyAMG is not installed")
+    A = distributed(poisson(), comm)
+    M = block_jacobi(A, "amg")
+    assert M.dottest()
+    y = A @ collops.ones(A.rows, comm=comm)
+    result = cg(A, y, M=M, niter=100, tol=1e-16)
+    exact = cg(A, y, M=block_jacobi(A), niter=100, tol=1e-16)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x.gather(), 1, atol=1e-6)
+    assert result.iterations <= exact.iterations + 15
+    again = block_jacobi(A, "amg") @ y
+    np.testing.assert_array_equal(again.local_array, (M @ y).local_array)
+
+
+def test_unusable_arguments(comm):
+    A = distributed(poisson(3), comm)
+    rows = A.rows.local_size(comm.rank)
+    with pytest.raises(InputError, match="0 or not finite"):
+        jacobi(np.array([1.0, 0.0]), comm=comm)
+    with pytest.raises(UnsupportedTypeError, match="does not know its diagonal"):
+        jacobi(collops.FirstDerivative(8, comm=comm))
+    with pytest.raises(UnsupportedTypeError, match="entries of a CSRMatrix"):
+        block_jacobi(collops.Identity(3, comm=comm))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(LayoutError, match="split alike"):
+        block_jacobi(collops.CSRMatrix.from_global(sp.csr_array(np.ones((4, 5))), comm=comm))
+    with pytest.raises(InputError, match="'lu', 'ilu' or 'amg'"):
+        block_jacobi(A, "ic")
+    singular = collops.CSRMatrix.from_global(sp.csr_array(np.ones((2 * comm.size, 2 * comm.size))), comm=comm)
+    with pytest.raises(InputError, match="no LU factors"):
+        block_jacobi(singular)
+    for bounds in ((0, 1), (2, 1), (1, float("inf"))):
+        with pytest.raises(InputError, match="bounds must be two positive numbers"):
+            chebyshev(A, 2, bounds)
+    with pytest.raises(LayoutError, match="one layout on both sides"):
+        chebyshev(collops.VStack([np.ones((2, 3))], comm))
+    with pytest.raises(InputError, match="aggregates must be"):
+        two_level(A, aggregates=np.zeros(rows + 1, int))
+    with pytest.raises(InputError, match="aggregates must be an integer"):
+        two_level(A, aggregates=0)
