@@ -128,14 +128,18 @@ class View:
     (2, True)
     """
 
-    __slots__ = ("_history", "_method", "iteration", "state", "x")
+    __slots__ = ("_history", "_method", "iteration", "state")
 
     def __init__(self, method: Method, history: History, iteration: int, state: Any) -> None:
         self._method = method
         self._history = history
         self.iteration = iteration
         self.state = state
-        self.x = state.x
+
+    @property
+    def x(self) -> Any:
+        """The solution so far, which some methods compute when it is asked for."""
+        return self.state.x
 
     @property
     def residual_norm(self) -> float:
@@ -246,11 +250,12 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         if checkpoints is not None:
             checkpoints.write(iterations, state)
         rows = history.rows()
+        x = state.x
         end = time.perf_counter()
-    status = _last_status(method, rows, state.x, history.lag, status)
+    status = _last_status(method, rows, x, history.lag, status)
     numbers = method.numbers(*rows.T)
     return SolverResult(
-        x=state.x,
+        x=x,
         status=status,
         iterations=iterations,
         residual_norms=method.residual_norm(numbers),

@@ -36,6 +36,10 @@ class Status(Enum):
     COMPATIBLE_TO_ROUNDING = "The equations are satisfied to rounding; a looser tolerance stops earlier."
     LEAST_SQUARES_TO_ROUNDING = "The solution is accurate to rounding; a looser tolerance stops earlier."
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
+    BREAKDOWN = (
+        "The recurrence cannot be continued, because it divides by a number that is zero to rounding; begin again from "
+        "the solution so far (x0), or use gmres."
+    )
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
     INDEFINITE = "The preconditioner is not Hermitian positive definite, as this method needs; take another one."
 
