@@ -175,4 +175,4 @@ def bicgstab(
     array([1.  , 0.5 , 0.25])
     """
     method = BiCGStab(**checked_system("bicgstab", A, y, x0, niter, M, rtol, atol))
-    return solve(method, A, y, x0, niter=niter, parts=[M] if M is not None else [], **run)
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)

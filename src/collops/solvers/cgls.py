@@ -306,8 +306,8 @@ def cgls(
     Notes
     -----
     Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The
-    class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank then
-    has the whole gradient.
+    class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank
+    then has the whole gradient.
 
     With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989]. They derive the curvature of the next
     direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error

@@ -2,7 +2,7 @@
 
 The program is traced from the method as it is: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
 the method's tests on the device. The loop carries the arrays that the state hands from one iteration to the next, as a
-pytree. A program is kept with its operator, whose arrays are arguments of it, or with the preconditioner if there is one.
+pytree. A program is kept with its operator, or with a preconditioner if there is one; their arrays are arguments of it.
 """
 
 from __future__ import annotations

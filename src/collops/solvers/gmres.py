@@ -1,14 +1,14 @@
 """GMRES and flexible GMRES: the smallest residual in a Krylov space, with one reduction in an iteration.
 
-The basis is orthonormal by Gram and Schmidt's classical method done twice, whose second pass is delayed by one
-iteration: it then shares the message of the first pass over the next vector [Bielich et al. 2022]. Until then the newest
-basis vector is known as ``u``, of about norm 1, and its norm follows from the theorem of Pythagoras.
+Two passes of Gram and Schmidt's classical method make the basis orthonormal. The second pass is delayed by one
+iteration, and then shares the message of the first pass over the next vector [Bielich et al. 2022]. Until then the
+newest basis vector, called ``u``, has a norm of about 1, which comes from the theorem of Pythagoras.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +53,11 @@ class GMRESState:
         k, xp = self.k, self.start.engine.xp
         if k == 0:
             return self.start.copy()
-        _, _, Q, R = _second_pass(self, *_products(self, self.basis.arrays[k]))
+        final = replace(self, H=self.H.copy(), Q=self.Q.copy(), R=self.R.copy())
+        _second_pass(final, *_products(self, self.basis.arrays[k]))
         # A column that adds nothing to the space has a zero on the diagonal, and no part in the solution.
-        R, unused = R[:k, :k], xp.diagonal(R)[:k] == 0
-        goal = xp.where(unused, 0, self.gamma * Q[:k, 0])
+        R, unused = final.R[:k, :k], xp.diagonal(final.R)[:k] == 0
+        goal = xp.where(unused, 0, self.gamma * final.Q[:k, 0])
         weights = xp.linalg.solve(R + xp.diag(unused).astype(R.dtype), goal)
         if self.directions is not None:
             return _add(self.start.copy(), 1.0, weights, self.directions.arrays[:k])
@@ -127,14 +128,11 @@ class GMRES(SquareSystem):
         w = state.w = A._forward(z, state.w)
         state.z = state.z if self.flexible else z
         c, uu, s, uw, ww = _products(state, u, w)
-        beta, state.H, state.Q, state.R = _second_pass(state, c, uu)
-        per_beta = divide(1.0, beta)
+        per_beta = divide(1.0, _second_pass(state, c, uu))
         if self.flexible:
             direction = state.directions.arrays[k]
             axpby(per_beta, z, 0.0, direction, out=direction)
         _add(u, per_beta, -c * per_beta, V[:k])
-        if k == 0:
-            state.gamma = state.gamma * beta
 
         # The first pass over the next vector, w / beta, and its norm by the theorem of Pythagoras.
         h = xp.append(s, (uw - xp.vdot(c, s)) * per_beta) * per_beta
@@ -188,26 +186,28 @@ def _products(state: GMRESState, u: Any, w: Any = None) -> tuple[Any, ...]:
     return both if w is None else (*both, numbers[k + 1 : 2 * k + 1], numbers[2 * k + 1], numbers[-1].real)
 
 
-def _second_pass(state: GMRESState, c: Any, uu: Any) -> tuple[Any, ...]:
-    """Return the norm of u outside of the basis, which is 0 if that is the smaller part of u, and H, Q and R with it.
+def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
+    """Return the norm of u outside of the basis, or 0 if most of u is inside, and make the last columns final.
 
     `c` and `uu` are the inner products of the basis with u, and of u.
     """
-    engine, k, H = state.basis.engine, state.k, state.H
+    engine, k = state.basis.engine, state.k
     xp = engine.xp
     outside = uu - xp.vdot(c, c).real
     beta = xp.sqrt(xp.where(outside > 0.5 * uu, outside, 0))
     if k == 0:
-        return beta, H, state.Q, state.R
-    norm = H[k, k - 1]
-    inner = H[:k, k - 1] + xp.where(norm == 0, 0, norm * c)
-    last = engine.put(engine.put(H[:, k - 1].copy(), slice(k), inner), k, norm * beta)
+        state.gamma = state.gamma * beta
+        return beta
+    norm = state.H[k, k - 1]
+    last = engine.put(state.H[:, k - 1].copy(), slice(k), state.H[:k, k - 1] + xp.where(norm == 0, 0, norm * c))
+    last = engine.put(last, k, norm * beta)
+    state.H = engine.put(state.H, (slice(None), k - 1), last)
     column, cosine, sine = _rotation(state.Q, last, k - 1)
+    state.R = engine.put(state.R, (slice(k), k - 1), column[:k])
     upper, lower = state.Q[k - 1], state.Q[k]
-    Q = engine.put(state.Q.copy(), k - 1, xp.conj(cosine) * upper + sine * lower)
-    Q = engine.put(Q, k, cosine * lower - sine * upper)
-    R = engine.put(state.R.copy(), (slice(k), k - 1), column[:k])
-    return beta, engine.put(H.copy(), (slice(None), k - 1), last), Q, R
+    rotated = xp.stack([xp.conj(cosine) * upper + sine * lower, cosine * lower - sine * upper])
+    state.Q = engine.put(state.Q, slice(k - 1, k + 1), rotated)
+    return beta
 
 
 def _rotation(Q: Any, column: Any, k: int) -> tuple[Any, Any, Any]:
@@ -274,8 +274,8 @@ def gmres(
 
     Notes
     -----
-    Besides the messages of `A` and `M`, iteration k of a cycle sends one allreduce of 2 k + 1 numbers. A restart applies
-    both once more.
+    Besides the messages of `A` and `M`, iteration k of a cycle sends one allreduce of 2 k + 1 numbers. A restart, the
+    end, and a callback that reads `x` need one more, and apply `M` once more; a restart also applies `A`.
 
     The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. On JAX the
     iterations are not compiled, and have no derivatives.
@@ -291,4 +291,4 @@ def gmres(
     options = checked_system("gmres", A, y, x0, niter, M, rtol, atol)
     restart = min(check_count("restart", restart, smallest=1), max(1, A.domain.size))
     method = GMRES(**options, restart=restart, flexible=bool(flexible))
-    return solve(method, A, y, x0, niter=niter, parts=[M] if M is not None else [], **run)
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)

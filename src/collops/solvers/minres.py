@@ -86,7 +86,7 @@ class MINRES(SquareSystem):
     numbers = MINRESNumbers
     stops = (
         *SquareSystem.stops,
-        (lambda self, now, first: now.square < 0, Status.BREAKDOWN),
+        (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
         # The residual lies in the null space of a singular operator.
         (lambda self, now, first: now.gradient < 10 * self.precision * now.anorm, Status.LEAST_SQUARES_TO_ROUNDING),
     )
@@ -150,7 +150,7 @@ class MINRES(SquareSystem):
 
 
 def _measured(consistent: Callable[[Any], Any], r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
-    """Return the elements of the tridiagonal matrix that belong to a vector r: alfa and beta, and the square of beta."""
+    """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
     double = r.engine.dtype(np.float64)
     of_r, of_z = consistent(r), consistent(z)
     square, product = (value.real.astype(double) for value in dots((of_r, of_z), (of_z, consistent(image))))
@@ -191,7 +191,7 @@ def minres(
     -------
     SolverResult
         Its status is ``LEAST_SQUARES_TO_ROUNDING`` where `A` is singular and the system has no solution, and
-        ``BREAKDOWN`` where `M` is not positive definite.
+        ``INDEFINITE`` where `M` is not positive definite.
 
     Raises
     ------
@@ -213,4 +213,4 @@ def minres(
     """
     options = checked_system("minres", A, y, x0, niter, M, rtol, atol)
     method = MINRES(**options, shift=check_number("shift", shift, smallest=-float("inf")))
-    return solve(method, A, y, x0, niter=niter, parts=[M] if M is not None else [], **run)
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)

@@ -32,7 +32,7 @@ class SquareSystem(Method):
     rtol: float = 1e-5
     atol: float = 0.0
     precision: float = DOUBLE_PRECISION
-    M: Any = None
+    M: LinearOperator | None = None
     tolerances = frozenset({"rtol", "atol", "precision"})
     stops = (
         (lambda self, now, first: not_finite(now.residual), Status.NOT_FINITE),
@@ -56,9 +56,7 @@ class SquareSystem(Method):
         return r if self.M is None else self.M._forward(r, out)
 
 
-def checked_system(
-    name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol: Any, atol: Any
-) -> dict[str, Any]:
+def checked_system(name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> dict[str, Any]:
     """Return the options of a :class:`SquareSystem` after a check of all arguments. No messages.
 
     Raises LayoutError, with the `name` of the function, if the operator has two layouts.
