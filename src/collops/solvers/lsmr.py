@@ -47,7 +47,7 @@ _SCALARS = (
 
 @dataclass(slots=True)
 class LSMRState:
-    """Vectors and scalars of LSMR between two iterations. As in LSQR, u and v are not normalised: see beta and alpha."""
+    """Vectors and scalars of LSMR between two iterations. As in LSQR, u and v are not normalised."""
 
     x: Any
     u: Any

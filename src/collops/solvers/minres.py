@@ -23,6 +23,9 @@ from collops.solvers.systems import SquareSystem, checked_system
 
 __all__ = ["MINRES"]
 
+_LARGEST_ROUNDING = 10.0
+"""What rounding makes of zeros of the tridiagonal matrix, in units of its norm and of the precision."""
+
 
 @dataclass(slots=True)
 class MINRESState:
@@ -88,7 +91,10 @@ class MINRES(SquareSystem):
         *SquareSystem.stops,
         (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
         # The residual lies in the null space of a singular operator.
-        (lambda self, now, first: now.gradient < 10 * self.precision * now.anorm, Status.LEAST_SQUARES_TO_ROUNDING),
+        (
+            lambda self, now, first: now.gradient < _LARGEST_ROUNDING * self.precision * now.anorm,
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        ),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
@@ -125,7 +131,7 @@ class MINRES(SquareSystem):
         state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta
         state.root = xp.hypot(gbar, state.dbar)
         gamma = xp.hypot(gbar, state.beta)
-        there = gamma > np.finfo(gamma.dtype).eps * xp.sqrt(state.tnorm2)
+        there = gamma > _LARGEST_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
         gamma = xp.where(there, gamma, 0)
         state.cs, state.sn = divide(gbar, gamma), xp.where(there, divide(state.beta, gamma), 1)
         phi, state.phibar = state.cs * state.phibar, state.sn * state.phibar + (state.alfa - state.alfa)
