@@ -6,6 +6,7 @@ are normalised only after the operator has been applied to them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -218,5 +219,5 @@ def minres(
     array([ 1.  , -0.5 ,  0.25])
     """
     options = checked_system("minres", A, y, x0, niter, M, rtol, atol)
-    method = MINRES(**options, shift=check_number("shift", shift, smallest=-float("inf")))
+    method = MINRES(**options, shift=check_number("shift", shift, smallest=-sys.float_info.max))
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)
