@@ -135,6 +135,16 @@ def test_singular_systems(comm):
     assert_close(values * result.x.gather(), np.sign(values))
 
 
+@pytest.mark.parametrize("name", ["restart", "flexible", "M"])
+def test_ranks_that_disagree(comm, name):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    op, _, data, distributed = system("split", comm, "f8")
+    value = {"restart": 3, "flexible": True, "M": op}[name]
+    with pytest.raises(InputError, match="a solver's start differs between ranks"):
+        gmres(op, distributed(data), **({name: value} if comm.rank else {}))
+
+
 def test_what_it_cannot_solve(comm):
     op, _, _, y = problem("vstack", comm, "f8")
     with pytest.raises(LayoutError, match="gmres needs an operator with one layout on both sides"):

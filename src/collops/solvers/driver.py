@@ -109,7 +109,8 @@ class View:
     Attributes
     ----------
     x : DistributedArray or StackedArray
-        The solution so far. The next iteration overwrites it: copy it to keep it.
+        The solution so far. The next iteration overwrites it: copy it to keep it. In GMRES it is computed when it is
+        read, which is collective.
     iteration : int
         Iterations done.
     state : dataclass
@@ -215,7 +216,9 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     same_on_all_ranks = {  # since they determine the solver's messages
         "method": method.name,
         "niter": run.niter,
+        **{name: value for name, value in vars(method).items() if isinstance(value, int)},
         **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        "M": getattr(method, "M", None) is not None,
         "shape": None if A is None else A.shape,
         "dtype": str(y.dtype),
         "x0": x0 is not None,
