@@ -12,7 +12,7 @@ from collops.errors import InputError, LayoutError
 from collops.operators import BlockDiag, CSRMatrix, Diagonal, LinearOperator
 from collops.solvers import GMRES, Status, gmres
 
-from .problems import assert_close, problem
+from .problems import assert_close, problem, random_matrix
 from .systems import KINDS, convection_diffusion, masked, system, whole
 
 
@@ -122,6 +122,16 @@ def test_the_space_ends_with_the_solution(comm):
         assert result.status is Status.COMPATIBLE_TO_ROUNDING and 3 <= result.iterations <= 4
 
 
+def test_a_space_that_is_nearly_invariant(comm):
+    """The norm of a new vector, 1e-9 of its image, is below the rounding of the theorem of Pythagoras."""
+    matrix = 2 * np.eye(5) + 1e-9 * random_matrix(5, 5, "f8", 3)
+    op = BlockDiag([matrix], comm)
+    y = from_global(np.tile(np.arange(1.0, 6), comm.size), op.range, comm=comm)
+    result = gmres(op, y, rtol=1e-13)
+    assert result.status is Status.CONVERGED and result.iterations <= 4
+    assert float((y - op @ result.x).norm()) <= 2e-13 * float(y.norm())
+
+
 def test_singular_systems(comm):
     """A solution where there is one, and otherwise what is left of the data, for ever."""
     values = np.resize([1.0, 0.0, 3.0], 4 + 3 * comm.size)
@@ -133,6 +143,19 @@ def test_singular_systems(comm):
     assert result.status is Status.ITERATION_LIMIT and not result.status.successful
     assert_close(result.residual_norms[-1], np.sqrt(np.sum(values == 0)))
     assert_close(values * result.x.gather(), np.sign(values))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_singular_matrix_without_zeros(comm, seed, flexible):
+    """Rounding makes vectors beyond the end of the space, which must not become part of the solution."""
+    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((9, 9)))[0]
+    matrix, data = turn @ np.diag(np.resize([1.0, 0.0, 3.0], 9)) @ turn.T, turn @ np.ones(9)
+    op = BlockDiag([matrix], comm)
+    result = gmres(op, from_global(data, op.range, comm=comm), niter=9, rtol=0, flexible=flexible)
+    assert_close(result.residual_norms[-1], np.sqrt(3))
+    assert_close(np.linalg.norm(data - matrix @ result.x.gather()), np.sqrt(3))
 
 
 @pytest.mark.parametrize("name", ["restart", "flexible", "M"])

@@ -145,7 +145,7 @@ class GMRES(SquareSystem):
         column = engine.put(xp.zeros(self.restart + 1, state.H.dtype), slice(k + 1), h)
         column = xp.where(xp.isfinite(ww), engine.put(column, k + 1, norm), 0)
         state.H = engine.put(state.H, (slice(None), k), column)
-        *_, sine = _rotation(state.Q, column, k)
+        *_, sine = _rotation(state.Q, column, k, _rounding(state.H[:, : k + 1]))
         state.residual = xp.abs(sine * state.Q[k, 0]) * state.gamma + (ww - ww)
         state.k = k + 1
         return state
@@ -187,30 +187,30 @@ def _products(state: GMRESState, u: Any, w: Any = None) -> tuple[Any, ...]:
 
 
 def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
-    """Return the norm of u outside of the basis, or 0 if most of u is inside, and make the last columns final.
+    """Return the norm of u outside of the basis, 0 if that is a rounding error, and make the last columns final.
 
-    `c` and `uu` are the inner products of the basis with u, and of u.
+    `c` and `uu` are the inner products of the basis with u, and of u. From a norm of 0 on, all vectors are zero.
     """
     engine, k = state.basis.engine, state.k
     xp = engine.xp
-    outside = uu - xp.vdot(c, c).real
-    beta = xp.sqrt(xp.where(outside > 0.5 * uu, outside, 0))
     if k == 0:
+        beta = xp.sqrt(uu)
         state.gamma = state.gamma * beta
         return beta
-    norm = state.H[k, k - 1]
-    last = engine.put(state.H[:, k - 1].copy(), slice(k), state.H[:k, k - 1] + xp.where(norm == 0, 0, norm * c))
-    last = engine.put(last, k, norm * beta)
+    beta, norm = xp.sqrt(xp.maximum(uu - xp.vdot(c, c).real, 0)), state.H[k, k - 1]
+    rounding = _rounding(state.H[:, :k])
+    both = xp.where(norm == 0, 0, norm * xp.append(c, beta))  # w may be NaN then
+    last = engine.put(state.H[:, k - 1].copy(), slice(k + 1), xp.append(state.H[:k, k - 1], 0) + both)
     state.H = engine.put(state.H, (slice(None), k - 1), last)
-    column, cosine, sine = _rotation(state.Q, last, k - 1)
+    column, cosine, sine = _rotation(state.Q, last, k - 1, rounding)
     state.R = engine.put(state.R, (slice(k), k - 1), column[:k])
     upper, lower = state.Q[k - 1], state.Q[k]
     rotated = xp.stack([xp.conj(cosine) * upper + sine * lower, cosine * lower - sine * upper])
     state.Q = engine.put(state.Q, slice(k - 1, k + 1), rotated)
-    return beta
+    return xp.where(last[k].real > rounding, beta, 0)
 
 
-def _rotation(Q: Any, column: Any, k: int) -> tuple[Any, Any, Any]:
+def _rotation(Q: Any, column: Any, k: int, rounding: Any) -> tuple[Any, Any, Any]:
     """Return column `k` of R, and the cosine and sine of the rotation that eliminates its element in row k + 1.
 
     A column that depends on those before it, but for rounding, leaves a zero on the diagonal.
@@ -220,9 +220,15 @@ def _rotation(Q: Any, column: Any, k: int) -> tuple[Any, Any, Any]:
     turned = (Q * column).sum(axis=1)
     rho, sigma = turned[k], turned[k + 1].real
     length = xp.hypot(xp.abs(rho), sigma)
-    there = length > 10 * np.finfo(length.dtype).eps * xp.sqrt(xp.vdot(column, column).real)
+    there = length > rounding
     cosine, sine = (xp.where(there, divide(part, length), other) for part, other in ((rho, 0), (sigma, 1)))
     return engine.put(turned, k, xp.where(there, length, 0)), cosine, sine
+
+
+def _rounding(H: Any) -> Any:
+    """Return the size of rounding errors of the images of basis vectors."""
+    xp = engine_of(H).xp
+    return 10 * np.finfo(H.dtype).eps * xp.sqrt((xp.abs(H) ** 2).sum())
 
 
 @solver
