@@ -66,7 +66,20 @@ if TYPE_CHECKING:
         dottest,
     )
     from collops.operators.kirchhoff import Kirchhoff
-    from collops.solvers import SolverResult, Status, cg, cgls, fista, ista, lsqr, power_iteration
+    from collops.solvers import (
+        SolverResult,
+        Status,
+        bicgstab,
+        cg,
+        cgls,
+        fista,
+        gmres,
+        ista,
+        lsmr,
+        lsqr,
+        minres,
+        power_iteration,
+    )
     from collops.solvers.proximal import (
         L0,
         L1,
@@ -102,7 +115,10 @@ _ROOMS = {
         *("CSRMatrix", "dottest"),
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
-    "collops.solvers": ("SolverResult", "Status", "cg", "cgls", "fista", "ista", "lsqr", "power_iteration"),
+    "collops.solvers": (
+        *("SolverResult", "Status", "bicgstab", "cg", "cgls", "fista", "gmres", "ista", "lsmr", "lsqr", "minres"),
+        "power_iteration",
+    ),
     "collops.solvers.proximal": (
         *("L0", "L1", "L2", "L21", "Box", "Euclidean", "Nuclear", "ProxOperator", "admm", "admm_l2", "lift_proximal"),
         *("linearized_admm", "primal_dual", "proximal_gradient"),

@@ -20,7 +20,19 @@ from collops import profile
 from collops.array import from_global
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import Diagonal, VStack
-from collops.solvers import Status, cg, cgls, fista, ista, lsqr, power_iteration
+from collops.solvers import (
+    Status,
+    bicgstab,
+    cg,
+    cgls,
+    fista,
+    gmres,
+    ista,
+    lsmr,
+    lsqr,
+    minres,
+    power_iteration,
+)
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.nonlinear import gauss_newton, lbfgs
@@ -39,6 +51,12 @@ METHODS = {
         op, y, damp=0.1, tol=0, reductions=1, M=_ascending(op), **run
     ),
     "lsqr with M": lambda op, y, **run: lsqr(op, y, calc_var=True, M=_ascending(op), **run),
+    "lsmr": lambda op, y, **run: lsmr(op, y, damp=0.1, **run),
+    "minres": lambda op, y, **run: minres(op.H @ op, op.H @ y, shift=0.3, rtol=0, **run),
+    "bicgstab": lambda op, y, **run: bicgstab(op.H @ op, op.H @ y, rtol=0, **run),
+    # Resumed in the middle of the second cycle.
+    "gmres": lambda op, y, **run: gmres(op.H @ op, op.H @ y, restart=2, rtol=0, **run),
+    "flexible gmres": lambda op, y, **run: gmres(op.H @ op, op.H @ y, restart=4, flexible=True, rtol=0, **run),
     "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
     "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
@@ -103,7 +121,17 @@ def assert_same(actual, expected) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
-    split = name in ("cg", "cgls, one reduction", "lsqr", "lsqr with M", "fista", "ADMM", "primal-dual")
+    split = name in (
+        "cg",
+        "cgls, one reduction",
+        "lsqr",
+        "lsqr with M",
+        "gmres",
+        "minres",
+        "fista",
+        "ADMM",
+        "primal-dual",
+    )
     op, _, _, y = problem("block_diag" if split else "vstack", comm, "c8" if split else "f8")
     run = METHODS[name]
     expected = run(op, y, niter=5)

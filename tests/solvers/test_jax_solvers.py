@@ -12,7 +12,7 @@ import collops
 from collops.errors import CollopsError
 from collops.operators import Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
 from collops.preconditioners import chebyshev, jacobi, two_level
-from collops.solvers import Method, Status, cg, cgls, fista, ista, lsqr, solve
+from collops.solvers import Method, Status, bicgstab, cg, cgls, fista, gmres, ista, lsmr, lsqr, minres, solve
 from collops.solvers.state import CONSTANT, SCRATCH
 from tests.preconditioners.matrices import distributed, poisson
 
@@ -46,6 +46,9 @@ SOLVERS = {
     "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
     "cgls, one reduction, with M": lambda A, y: cgls(A, y, niter=4, damp=0.3, tol=0, reductions=1, M=ascending(A)),
     "lsqr with M": lambda A, y: lsqr(A, y, niter=4, calc_var=True, M=ascending(A)),
+    "lsmr": lambda A, y: lsmr(A, y, niter=20, damp=0.3, atol=1e-9, btol=1e-9),
+    "minres": lambda A, y: minres(A.H @ A, A.H @ y, shift=0.7, niter=4, rtol=1e-9),
+    "bicgstab": lambda A, y: bicgstab(A.H @ A, A.H @ y, niter=4, rtol=1e-9),
     "ista": lambda A, y: sparse(ista, A, y, "soft"),
     "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),
     "ista, half": lambda A, y: sparse(ista, A, y, "half"),
@@ -136,6 +139,37 @@ def test_derivatives_through_a_solution(comm, matrices, how):
     adjoint = np.linalg.solve(normal, 2 * solution)
     np.testing.assert_allclose(by_data.gather(), whole @ adjoint, atol=1e-9)
     np.testing.assert_allclose(by_damp, -2 * damp * adjoint @ solution, rtol=1e-8)
+
+
+@pytest.mark.parametrize("solver", [bicgstab, minres])
+def test_derivatives_through_other_solutions(comm, matrices, solver):
+    """Also of an unsymmetric operator, whose derivative needs the adjoint of operator and preconditioner."""
+    whole, _, _, compiled = matrices
+    square = compiled.H @ compiled
+    weight = np.diag(np.linspace(1, 2, 5))
+    A = Diagonal(collops.from_global(jnp.linspace(1, 2, 5), square.domain, comm=comm)) @ square
+    matrix = weight @ whole.T @ whole
+    M = Identity(square.domain, comm=comm)
+    if solver is minres:
+        A, matrix = square, whole.T @ whole
+    y = collops.random(A.range, seed=1, comm=comm, engine="jax")
+
+    def objective(y):
+        x = solver(A, y, niter=30, rtol=1e-13, M=M).x
+        return x.vdot(x)
+
+    solution = np.linalg.solve(matrix, np.asarray(y.gather()))
+    np.testing.assert_allclose(jax.grad(objective)(y).gather(), np.linalg.solve(matrix.T, 2 * solution), atol=1e-9)
+
+
+def test_gmres_runs_step_by_step(comm, matrices):
+    _, _, A, compiled = matrices
+    y, traced = (collops.random(A.range, seed=1, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    expected, result = (gmres(op.H @ op, op.H @ data, niter=2) for op, data in ((A, y), (compiled, traced)))
+    assert result.execution == "eager" and result.iterations == expected.iterations
+    np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-11)
+    with pytest.raises(collops.errors.UnsupportedTypeError, match="GMRES cannot be traced by JAX"):
+        jax.jit(lambda y: gmres(compiled.H @ compiled, compiled.H @ y).x)(traced)
 
 
 def test_derivatives_by_what_an_operator_is_made_of(comm, matrices):

@@ -26,6 +26,7 @@ MISSPELT = {"n_iter": "niter", "call_back": "callback", "checkpoints": "checkpoi
 
 def test_the_solvers_are_found():
     assert set(SOLVERS) >= {"cg", "cgls", "lsqr", "ista", "fista", "power_iteration", "solve"}
+    assert set(SOLVERS) >= {"bicgstab", "gmres", "lsmr", "minres"}
     assert set(SOLVERS) >= {"admm", "admm_l2", "linearized_admm", "primal_dual", "proximal_gradient"}
 
 

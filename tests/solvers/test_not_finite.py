@@ -8,7 +8,7 @@ import pytest
 from collops.array import from_global, zeros
 from collops.errors import NotFiniteError
 from collops.operators import BlockDiag, LinearOperator
-from collops.solvers import cg, cgls, fista, ista, lsqr, power_iteration
+from collops.solvers import bicgstab, cg, cgls, fista, gmres, ista, lsmr, lsqr, minres, power_iteration
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import assert_close, problem, start
@@ -52,6 +52,21 @@ METHODS = {
         ("image", "gradient"),
     ),
     "lsqr": (lsqr, (0, 1), (1, 1), ("image", "back")),
+    "lsmr": (lsmr, (0, 1), (1, 1), ("image", "back")),
+    "gmres": (
+        lambda op, y, **run: gmres(op.H @ op, op.H @ y, rtol=0, **run),
+        (0, 1),
+        (1, 1),
+        ("image", "image"),
+    ),
+    "flexible gmres": (
+        lambda op, y, **run: gmres(op.H @ op, op.H @ y, restart=3, flexible=True, rtol=0, **run),
+        (1, 2),  # at the restart
+        (1, 1),
+        ("image", "image"),
+    ),
+    "bicgstab": (lambda op, y, **run: bicgstab(op.H @ op, op.H @ y, rtol=0, **run), (0, 1), (2, 2), ("image", "image")),
+    "minres": (lambda op, y, **run: minres(op.H @ op, op.H @ y, rtol=0, **run), (1, 2), (1, 1), ("image", "image")),
     "ista": (lambda op, y, **run: ista(op, y, alpha=0.003, **run), (0, 0), (1, 1), ("image", "gradient")),
     "fista": (lambda op, y, **run: fista(op, y, alpha=0.003, **run), (0, 0), (1, 1), ("image", "gradient")),
     "proximal gradient": (

@@ -4,45 +4,69 @@ References
 ----------
 - Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM Journal
   on Imaging Sciences 2, 183-202, 2009.
+- Bielich, D., Langou, J., Thomas, S., Świrydowicz, K., Yamazaki, I., Boman, E. G., "Low-synch Gram-Schmidt with delayed
+  reorthogonalization for Krylov solvers", Parallel Computing 112, 102940, 2022.
 - Björck, Å., "Numerical methods for least squares problems", SIAM, 1996.
 - Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of Computational
   and Applied Mathematics 25, 153-168, 1989.
 - Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems with a
   sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
+- Fong, D. C.-L., Saunders, M., "LSMR: an iterative algorithm for sparse least-squares problems", SIAM Journal on
+  Scientific Computing 33, 2950-2971, 2011.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
+- Paige, C. C., Saunders, M. A., "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical
+  Analysis 12, 617-629, 1975.
 - Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
   Transactions on Mathematical Software 8, 43-71, 1982.
+- Saad, Y., "A flexible inner-outer preconditioned GMRES algorithm", SIAM Journal on Scientific Computing 14, 461-469,
+  1993.
+- Saad, Y., Schultz, M. H., "GMRES: a generalized minimal residual algorithm for solving nonsymmetric linear systems",
+  SIAM Journal on Scientific and Statistical Computing 7, 856-869, 1986.
 - Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
+- Van der Vorst, H. A., "Bi-CGSTAB: a fast and smoothly converging variant of Bi-CG for the solution of nonsymmetric
+  linear systems", SIAM Journal on Scientific and Statistical Computing 13, 631-644, 1992.
 """
 
 from __future__ import annotations
 
+from collops.solvers.bicgstab import BiCGStab, bicgstab
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
 from collops.solvers.driver import Run, View, solve
+from collops.solvers.gmres import GMRES, gmres
 from collops.solvers.iterative_thresholding import fista, ista
+from collops.solvers.lsmr import LSMR, lsmr
 from collops.solvers.lsqr import LSQR, lsqr
 from collops.solvers.method import Method
+from collops.solvers.minres import MINRES, minres
 from collops.solvers.power import power_iteration
 from collops.solvers.result import SolverResult, Status
 
 __all__ = [
     "CG",
     "CGLS",
+    "GMRES",
+    "LSMR",
     "LSQR",
+    "MINRES",
+    "BiCGStab",
     "Method",
     "Run",
     "SolverResult",
     "Status",
     "View",
+    "bicgstab",
     "cg",
     "cgls",
     "fista",
+    "gmres",
     "ista",
+    "lsmr",
     "lsqr",
+    "minres",
     "power_iteration",
     "solve",
 ]

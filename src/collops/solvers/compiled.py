@@ -61,8 +61,8 @@ def can_be_compiled(method: Method, data: Any) -> bool:
         return True
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(data)):
         raise UnsupportedTypeError(
-            f"{method.name} cannot be traced by JAX: call it outside of jit and grad, or use one of cg, cgls, lsqr, "
-            "ista and fista"
+            f"{method.name} cannot be traced by JAX: call it outside of jit and grad, or use one of cg, minres, "
+            "bicgstab, cgls, lsqr, ista and fista"
         )
     return False
 
@@ -234,14 +234,14 @@ def _code(method: Any, row: Any, first: Any) -> Any:
 def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
     """Return a function that solves the equations of a method for another right-hand side, in either direction."""
 
-    def solved(_: Any, right: Any) -> Any:
+    def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:
         # The derivative of the optimality is the negative of the operator that `tangent` returns.
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
-        solver, normal = method.tangent(operator, tiny * right.vdot(right).real)
+        solver, normal = equations(operator, tiny * right.vdot(right).real)
         return -_loop(solver, normal, right, None, 2 * niter, unroll=False)[0]
 
     def transposed(matvec: Any, right: Any) -> Any:
-        return solved(matvec, right.conj()).conj()
+        return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()
 
     def tangent(linear: Any, right: Any) -> Any:
         return lax.custom_linear_solve(linear, right, solved, transposed)

@@ -109,7 +109,8 @@ class View:
     Attributes
     ----------
     x : DistributedArray or StackedArray
-        The solution so far. The next iteration overwrites it: copy it to keep it.
+        The solution so far. The next iteration overwrites it: copy it to keep it. In GMRES it is computed when it is
+        read, which is collective.
     iteration : int
         Iterations done.
     state : dataclass
@@ -128,14 +129,18 @@ class View:
     (2, True)
     """
 
-    __slots__ = ("_history", "_method", "iteration", "state", "x")
+    __slots__ = ("_history", "_method", "iteration", "state")
 
     def __init__(self, method: Method, history: History, iteration: int, state: Any) -> None:
         self._method = method
         self._history = history
         self.iteration = iteration
         self.state = state
-        self.x = state.x
+
+    @property
+    def x(self) -> Any:
+        """The solution so far, which some methods compute when it is asked for."""
+        return self.state.x
 
     @property
     def residual_norm(self) -> float:
@@ -211,7 +216,9 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     same_on_all_ranks = {  # since they determine the solver's messages
         "method": method.name,
         "niter": run.niter,
+        **{name: value for name, value in vars(method).items() if isinstance(value, int)},
         **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        "M": getattr(method, "M", None) is not None,
         "shape": None if A is None else A.shape,
         "dtype": str(y.dtype),
         "x0": x0 is not None,
@@ -246,11 +253,12 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         if checkpoints is not None:
             checkpoints.write(iterations, state)
         rows = history.rows()
+        x = state.x
         end = time.perf_counter()
-    status = _last_status(method, rows, state.x, history.lag, status)
+    status = _last_status(method, rows, x, history.lag, status)
     numbers = method.numbers(*rows.T)
     return SolverResult(
-        x=state.x,
+        x=x,
         status=status,
         iterations=iterations,
         residual_norms=method.residual_norm(numbers),

@@ -62,8 +62,8 @@ _OF_ALFA, _OF_BETA, _STEPS = slice(0, 2), slice(2, 4), slice(4, 7)
 _Pair = tuple[Any, Any]
 
 
-class _Arithmetic(NamedTuple):
-    """How to compute with the scalars: as numbers of Python, or as 0-d arrays that may be traced."""
+class Arithmetic(NamedTuple):
+    """How to compute with the scalars: as numbers of Python, or as 0-d arrays that may be traced or on a device."""
 
     sqrt: Callable[[Any], Any]
     hypot: Callable[..., Any]
@@ -133,14 +133,14 @@ class LSQR(Method):
         (lambda self, now, first: not_finite(now.r1norm, now.arnorm), Status.NOT_FINITE),
         (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
         (
-            lambda self, now, first: _begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * _image(now)),
+            lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
             Status.COMPATIBLE,
         ),
-        (lambda self, now, first: _begun(now) & (now.arnorm <= self.atol * first.arnorm), Status.LEAST_SQUARES),
-        (lambda self, now, first: _begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
-        (lambda self, now, first: _lost(now.rnorm, first.rnorm + _image(now)), Status.COMPATIBLE_TO_ROUNDING),
-        (lambda self, now, first: _lost(now.arnorm, first.arnorm), Status.LEAST_SQUARES_TO_ROUNDING),
-        (lambda self, now, first: _lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
+        (lambda self, now, first: begun(now) & (now.arnorm <= self.atol * first.arnorm), Status.LEAST_SQUARES),
+        (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+        (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: lost(now.arnorm, first.arnorm), Status.LEAST_SQUARES_TO_ROUNDING),
+        (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
     )
 
     def __post_init__(self) -> None:
@@ -175,10 +175,8 @@ class LSQR(Method):
     def step(self, A: LinearOperator, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
         engine = state.x.engine
-        state.image = A._forward(state.v if self.M is None else state.t, state.image)
-        state.u = axpby(state.factor["per_alfa"], state.image, state.factor["u_carry"], state.u, out=state.u)
-        u = state.u_consistently(state.u)
-        (u_square,) = dots((u, u))
+        model = state.v if self.M is None else state.t
+        u_square = next_u(A, model, state, state.factor["per_alfa"], state.factor["u_carry"])
         state.put(*_after_u(engine, state.scalars, state.factors, u_square))
         state.gradient, state.back = self._adjoint(A, state.u, state.gradient, state.back)
         state.v = axpby(state.factor["per_beta"], state.back, state.factor["v_carry"], state.v, out=state.v)
@@ -220,6 +218,14 @@ class LSQR(Method):
     def details(self, state: LSQRState, history: LSQRNumbers) -> dict[str, Any]:
         last = {name: float(values[-1]) for name, values in history._asdict().items()}
         return {"r2norm": last.pop("rnorm"), **last, "var": state.variance}
+
+
+def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) -> Any:
+    """Extend the basis of the data by the image of the last vector of the other; return the square of its norm."""
+    state.image = A._forward(model, state.image)
+    state.u = axpby(scale, state.image, carry, state.u, out=state.u)
+    u = state.u_consistently(state.u)
+    return dots((u, u))[0]
 
 
 @solver
@@ -289,16 +295,17 @@ def lsqr(
     return solve(LSQR(**numbers, calc_var=bool(calc_var), M=M), A, y, x0, niter=niter, parts=[M], **run)
 
 
-def _begun(now: LSQRNumbers) -> Any:
+def begun(now: Any) -> Any:
+    """Return whether an iteration has been done."""
     return now.acond != 0
 
 
-def _image(now: LSQRNumbers) -> Any:
+def image_norm(now: Any) -> Any:
     """Return a bound on the norm of the image of x."""
     return now.anorm * now.xnorm
 
 
-def _lost(number: Any, scale: Any) -> Any:
+def lost(number: Any, scale: Any) -> Any:
     """Return whether a number does not change a sum with `scale`."""
     return scale + number <= scale
 
@@ -307,29 +314,29 @@ def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: 
     """Return both arrays at the start, from ``|U|**2`` and ``|A^H U|**2`` of U = y - A x0, which are 0-d arrays."""
     if engine.name == "cupy":
         return _launched("begin", scalars, factors, u_square, v_square)
-    sqrt, _, over, number, _ = _arithmetic(engine, scalars)
+    sqrt, _, over, number, _ = arithmetic(engine, scalars)
     beta = sqrt(number(u_square))
     alfa = over(sqrt(number(v_square)), beta)
     numbers = [beta, beta, alfa * beta, 0, 0, 0, alfa, beta, alfa, beta, 0, 0, 0, 0, -1, 0]
     steps = [over(1, alfa), -over(alfa, beta), over(1, beta), 0, 0, 0, 0]
-    return _put(engine, scalars, _ALL, numbers), _put(engine, factors, _ALL, steps)
+    return put_numbers(engine, scalars, _ALL, numbers), put_numbers(engine, factors, _ALL, steps)
 
 
 def _after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
     """Return both arrays with the numbers that the next V needs, from ``|U|**2``."""
     if engine.name == "cupy":
         return _launched("after_u", scalars, factors, u_square)
-    sqrt, _, over, number, items = _arithmetic(engine, scalars)
+    sqrt, _, over, number, items = arithmetic(engine, scalars)
     beta, alfa = sqrt(number(u_square)), items(scalars)[6]
-    factors = _put(engine, factors, _OF_BETA, [over(1, beta), -over(beta, alfa)])
-    return _put(engine, scalars, _BETA, [beta]), factors
+    factors = put_numbers(engine, factors, _OF_BETA, [over(1, beta), -over(beta, alfa)])
+    return put_numbers(engine, scalars, _BETA, [beta]), factors
 
 
 def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square: Any, damp: Any) -> _Pair:
     """Return both arrays with the numbers that x, w and the next U need, from ``|V|**2`` and ``|w|**2``."""
     if engine.name == "cupy":
         return _launched("after_v", scalars, factors, v_square, w_square, np.float64(damp))
-    sqrt, hypot, over, number, items = _arithmetic(engine, scalars)
+    sqrt, hypot, over, number, items = arithmetic(engine, scalars)
     *_, anorm, _, _, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2 = items(scalars)
     anorm = hypot(anorm, alfa, beta, damp)
     alfa = sqrt(number(v_square))
@@ -357,9 +364,9 @@ def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square
     r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xxnorm))
     reported = [r1norm, rnorm, alfa * abs(sn * phi), anorm, anorm * sqrt(ddnorm), xnorm]
     numbers = [*reported, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2]
-    factors = _put(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])
-    factors = _put(engine, factors, _STEPS, [over(phi, rho), -over(theta, rho), per_rho_square])
-    return _put(engine, scalars, _ALL, numbers), factors
+    factors = put_numbers(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])
+    factors = put_numbers(engine, factors, _STEPS, [over(phi, rho), -over(theta, rho), per_rho_square])
+    return put_numbers(engine, scalars, _ALL, numbers), factors
 
 
 def _elements(factors: Any) -> dict[str, Any]:
@@ -367,14 +374,15 @@ def _elements(factors: Any) -> dict[str, Any]:
     return {name: factors[place : place + 1].reshape(()) for place, name in enumerate(_FACTORS)}
 
 
-_OF_PYTHON = _Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else 0.0, float, np.ndarray.tolist)
+_OF_PYTHON = Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else 0.0, float, np.ndarray.tolist)
 
 
-def _arithmetic(engine: Engine, scalars: Any) -> _Arithmetic:
-    if engine.mutable:
+def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
+    """Return how to compute with `scalars`, an array of float64."""
+    if engine.mutable and engine.memory == "host":
         return _OF_PYTHON
     xp = engine.xp
-    return _Arithmetic(
+    return Arithmetic(
         xp.sqrt,
         lambda *numbers: xp.sqrt(sum(number * number for number in numbers)),
         divide,
@@ -383,9 +391,9 @@ def _arithmetic(engine: Engine, scalars: Any) -> _Arithmetic:
     )
 
 
-def _put(engine: Engine, array: Any, place: slice, numbers: list[Any]) -> Any:
+def put_numbers(engine: Engine, array: Any, place: slice, numbers: list[Any]) -> Any:
     """Return `array` with other numbers in `place`."""
-    if engine.mutable:
+    if engine.mutable and engine.memory == "host":
         array[place] = numbers
         return array
     return engine.put(array, place, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))

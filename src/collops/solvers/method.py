@@ -45,14 +45,15 @@ class Method:
     ``init(A, y, x0)`` returns the state before the first iteration, ``step(A, state)`` the state after one more, and
     ``report(state)`` the numbers of the iteration that led to a state.
 
-    A state is a dataclass with a field ``x``. Its fields say whether they are carried from step to step, scratch memory
-    or constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is given, always
-    uses the results that operations return, and assigns them to the fields. It reads no device value on the host and
-    keeps nothing outside the state, so that it can be recorded as a CUDA graph, or compiled.
+    A state is a dataclass with a field or property ``x``. Its fields say whether they are carried from step to step,
+    scratch memory or constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is
+    given, always uses the results that operations return, and assigns them to the fields. It reads no device value on
+    the host and keeps nothing outside the state, so that it can be recorded as a CUDA graph, or compiled.
 
     Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
     ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the
-    operator which solve the linear equations of the derivative; `tol` bounds the squared norm of the residual.
+    operator which solve the linear equations of the derivative; `tol` bounds the squared norm of the residual. If that
+    operator is not Hermitian, ``cotangent(A, tol)`` does the same for its adjoint.
 
     Attributes
     ----------

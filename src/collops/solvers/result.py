@@ -40,6 +40,10 @@ class Status(Enum):
         "of the residual."
     )
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
+    BREAKDOWN = (
+        "The recurrence cannot be continued, because it divides by a number that is zero to rounding; begin again from "
+        "the solution so far (x0), or use gmres."
+    )
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
     INDEFINITE = "The preconditioner is not Hermitian positive definite, as this method needs; take another one."
 

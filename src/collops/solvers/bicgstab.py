@@ -1,0 +1,178 @@
+"""BiCGStab: the stabilised method of biconjugate gradients, for square systems that need not be symmetric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.array import Finite, axpby, divide, dots
+from collops.operators import LinearOperator
+from collops.solvers.driver import solve, solver
+from collops.solvers.problem import rank_consistently, starting_point, working_dtype
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.systems import SquareSystem, checked_system
+
+__all__ = ["BiCGStab"]
+
+
+@dataclass(slots=True)
+class BiCGStabState:
+    """Vectors and scalars of BiCGStab between two iterations, with the letters of the book."""
+
+    x: Any
+    r: Any  # residual, y - A x
+    p: Any  # direction
+    v: Any = field(metadata=SCRATCH)  # A M p
+    t: Any = field(metadata=SCRATCH)  # A M s
+    Mp: Any = field(metadata=SCRATCH)
+    Ms: Any = field(metadata=SCRATCH)
+    rho: Any  # (shadow, r)
+    numbers: Any = field(metadata=SCRATCH)
+    shadow: Any = field(metadata=CONSTANT)  # the first residual
+    shadow_norm: Any = field(metadata=CONSTANT)
+    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+
+
+class BiCGStabNumbers(NamedTuple):
+    """The numbers of an iteration of BiCGStab."""
+
+    residual: Any  # its norm
+    pivot: Any  # smallest cosine between vectors whose inner products divide; before the first iteration the norm
+
+
+@dataclass(frozen=True)
+class BiCGStab(SquareSystem):
+    """BiCGStab [Van der Vorst 1992], preconditioned from the right.
+
+    Attributes
+    ----------
+    rtol, atol : float
+        Bounds on the norm of the residual, relative to the first and absolute.
+    precision : float
+        Relative size of rounding errors, below which a residual or a pivot cannot be distinguished from 0.
+    M : LinearOperator or None
+        The preconditioner, which approximates the inverse of the operator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import BiCGStab, solve
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> solve(BiCGStab(rtol=1e-12), A, collops.ones(3), niter=10).x.gather().round(6)
+    array([1.  , 0.5 , 0.25])
+    """
+
+    name = "BiCGStab"
+    numbers = BiCGStabNumbers
+    stops = (*SquareSystem.stops, (lambda self, now, first: now.pivot <= self.precision, Status.BREAKDOWN))
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> BiCGStabState:
+        dtype = working_dtype(A, y, x0)
+        x, r, v = starting_point(A, y, x0, dtype, A._forward)
+        t, *preconditioned = (scratch_array(r.layout, y, dtype) for _ in range(1 if self.M is None else 3))
+        Mp, Ms = preconditioned or (None, None)
+        consistent = rank_consistently(r)
+        together = consistent(r)
+        (rho,) = dots((together, together))
+        norm = y.engine.xp.sqrt(rho)
+        rho = rho.astype(np.result_type(dtype, rho.dtype))
+        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm), r.copy(), norm, consistent)
+
+    def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
+        """Go along the direction of biconjugate gradients, then along the residual, which that makes smallest."""
+        xp, consistent = state.x.engine.xp, state.consistent
+        shadow, p = consistent(state.shadow), state.p
+        Mp = state.Mp = self.preconditioned(p, state.Mp)
+        v = state.v = A._forward(Mp, state.v)
+        of_v = consistent(v)
+        shadow_v, vv = dots((shadow, of_v), (of_v, of_v))
+        alpha = divide(state.rho, shadow_v)
+        s = axpby(-alpha, v, 1.0, state.r, out=state.r)
+        Ms = state.Ms = self.preconditioned(s, state.Ms)
+        t = state.t = A._forward(Ms, state.t)
+        of_s, of_t = consistent(s), consistent(t)
+        ss, ts, tt, shadow_s, shadow_t = dots((of_s, of_s), (of_t, of_s), (of_t, of_t), (shadow, of_s), (shadow, of_t))
+        omega = divide(ts, tt)
+        alpha = alpha + (omega - omega)  # where one of them is not finite, both leave x as it is
+        x = axpby(Finite((1.0, alpha)), Mp, 1.0, state.x, out=state.x)
+        state.x = axpby(Finite((1.0, omega)), Ms, 1.0, x, out=x)
+        r = state.r = axpby(-omega, t, 1.0, s, out=s)
+        rho = shadow_s - omega * shadow_t
+        beta = divide(rho, state.rho) * divide(alpha, omega)
+        p = axpby(-omega, v, 1.0, p, out=p)
+        state.p = axpby(1.0, r, beta, p, out=p)
+
+        # The square of s - omega t by the theorem of Pythagoras, whose rounding is relative to that of s.
+        rr = xp.maximum(ss - xp.abs(ts * xp.conj(omega)), np.finfo(ss.dtype).eps * ss)
+        residual, norm = xp.sqrt(rr), state.shadow_norm
+        angles = (rho, norm * residual), (shadow_v, norm * xp.sqrt(vv)), (ts, xp.sqrt(ss) * xp.sqrt(tt))
+        first, second, third = (divide(xp.abs(product), size) for product, size in angles)
+        state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third))
+        return state
+
+    def report(self, state: BiCGStabState) -> tuple[Any, ...]:
+        return state.numbers
+
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
+        return BiCGStab(rtol=0.0, atol=tol**0.5, M=self.M), A
+
+    def cotangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
+        return BiCGStab(rtol=0.0, atol=tol**0.5, M=None if self.M is None else self.M.H), A.H
+
+
+@solver
+def bicgstab(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 100,
+    M: LinearOperator | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    **run: Any,
+) -> SolverResult:
+    r"""Solve :math:`A x = y` by BiCGStab [Van der Vorst 1992]. Collective.
+
+    Parameters
+    ----------
+    A, y, x0, rtol, atol
+        As for :func:`gmres`.
+    niter : int
+        Largest number of iterations, each with two applications of `A`.
+    M : LinearOperator, optional
+        The preconditioner, which approximates the inverse of `A`, applied from the right: the residual is that of
+        :math:`A x = y`.
+    **run
+        Other options of :class:`Run`.
+
+    Returns
+    -------
+    SolverResult
+        Its status is ``BREAKDOWN`` where the recurrence cannot be continued: two vectors whose inner product divides
+        are orthogonal to rounding.
+
+    Raises
+    ------
+    LayoutError, InputError
+        As for :func:`gmres`.
+
+    Notes
+    -----
+    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> collops.bicgstab(A, collops.ones(3), rtol=1e-12).x.gather().round(6)
+    array([1.  , 0.5 , 0.25])
+    """
+    method = BiCGStab(**checked_system("bicgstab", A, y, x0, niter, M, rtol, atol))
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)

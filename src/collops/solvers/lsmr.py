@@ -1,0 +1,256 @@
+"""LSMR: least squares by Golub and Kahan's bidiagonalisation, in which the norm of the gradient falls monotonically.
+
+Scalars are kept in double precision whatever the vectors are, as in LSQR (:mod:`collops.solvers.lsqr`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.array import Finite, axpby, dots, zeros
+from collops.operators import LinearOperator
+from collops.operators.base import new_array
+from collops.solvers.cg import CG
+from collops.solvers.cgls import CGLS
+from collops.solvers.driver import solve, solver
+from collops.solvers.lsqr import arithmetic, begun, image_norm, lost, next_u, put_numbers
+from collops.solvers.method import Method, not_finite
+from collops.solvers.problem import check_number, check_problem, rank_consistently, starting_point, working_dtype
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+
+__all__ = ["LSMR"]
+
+
+class LSMRNumbers(NamedTuple):
+    """The numbers of an iteration of LSMR."""
+
+    rnorm: Any  # |[y - A x; -damp (x - x0)]|
+    arnorm: Any  # norm of the gradient
+    anorm: Any  # Frobenius norm of [A; damp], an estimate
+    acond: Any  # its condition number, an estimate; 0 before the first iteration
+    xnorm: Any  # |x|
+
+
+_SCALARS = (
+    *LSMRNumbers._fields,
+    *("alpha", "beta", "alphabar", "rho", "rhobar", "cbar", "sbar", "zeta", "zetabar", "betadd", "betad", "rhodold"),
+    *("tautilde", "thetatilde", "d", "anorm2", "maxrbar", "minrbar"),
+)
+"""Names of the elements of the array of scalars, named as by Fong and Saunders. The host reads the first five."""
+
+
+@dataclass(slots=True)
+class LSMRState:
+    """Vectors and scalars of LSMR between two iterations. As in LSQR, u and v are not normalised."""
+
+    x: Any
+    u: Any
+    v: Any
+    h: Any
+    hbar: Any
+    image: Any = field(metadata=SCRATCH)  # A v
+    back: Any = field(metadata=SCRATCH)  # A^H u
+    scalars: Any
+    u_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+    v_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
+
+
+@dataclass(frozen=True)
+class LSMR(Method):
+    """LSMR [Fong and Saunders 2011] as a method of the driver, with the options of :func:`lsmr`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import LSMR, solve
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> solve(LSMR(), A, collops.ones(3), niter=10).x.gather().round(6)
+    array([1.  , 0.5 , 0.25])
+    """
+
+    damp: float = 0.0
+    atol: float = 1e-6
+    btol: float = 1e-6
+    conlim: float = 1e8
+    tolerances = frozenset({"atol", "btol", "conlim"})
+    name = "LSMR"
+    numbers = LSMRNumbers
+    # The strongest statement first. What does not change a sum is rounding error.
+    stops = (
+        (lambda self, now, first: not_finite(now.rnorm, now.arnorm), Status.NOT_FINITE),
+        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
+        (
+            lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
+            Status.COMPATIBLE,
+        ),
+        (
+            lambda self, now, first: begun(now) & (now.arnorm <= self.atol * now.anorm * now.rnorm),
+            Status.LEAST_SQUARES,
+        ),
+        (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+        (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: lost(now.arnorm, now.anorm * now.rnorm), Status.LEAST_SQUARES_TO_ROUNDING),
+        (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
+    )
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> LSMRState:
+        dtype, engine = working_dtype(A, y, x0), y.engine
+        x, u, image = starting_point(A, y, x0, dtype, A._forward)
+        v = A._adjoint(u, new_array(A.domain, y, dtype))
+        u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
+        of_u, of_v, of_x = u_consistently(u), v_consistently(v), v_consistently(x)
+        squares = dots((of_u, of_u), (of_v, of_v), (of_x, of_x))
+        scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
+        sqrt, _, over, number, _ = arithmetic(engine, scalars)
+        beta, v_norm, xnorm = (sqrt(number(square)) for square in squares)
+        alpha = over(v_norm, beta)
+        reported = [beta, v_norm, alpha, 0.0, xnorm]
+        others = [alpha, beta, alpha, 1.0, 1.0, 1.0, 0.0, 0.0, v_norm, beta, 0.0, 1.0, 0.0, 0.0, 0.0, alpha * alpha]
+        scalars = put_numbers(engine, scalars, slice(None), [*reported, *others, 0.0, math.inf])
+        v = axpby(over(1.0, beta), v, 0.0, v, out=v)
+        h = axpby(over(1.0, alpha), v, 0.0, v, out=new_array(A.domain, y, dtype))
+        hbar = zeros(A.domain, comm=y.comm, dtype=dtype, engine=engine)
+        back = scratch_array(A.domain, y, dtype)
+        return LSMRState(x, u, v, h, hbar, image, back, scalars, u_consistently, v_consistently)
+
+    def step(self, A: LinearOperator, state: LSMRState) -> LSMRState:
+        """Extend both bases by one vector each, and update the solution."""
+        engine, xp, damp = state.x.engine, state.x.engine.xp, self.damp
+        sqrt, hypot, over, number, items = arithmetic(engine, state.scalars)
+        *_, acond, _, alpha, beta, alphabar, rhoold, rhobarold, cbar, sbar, zetaold, zetabar, betadd, betad = (
+            before := items(state.scalars)
+        )[:-7]
+        rhodold, tautildeold, thetatildeold, d, anorm2, maxrbar, minrbar = before[-7:]
+
+        beta = sqrt(number(next_u(A, state.v, state, over(1.0, alpha), -over(alpha, beta))))
+        alphahat = hypot(alphabar, damp)
+        chat, shat = over(alphabar, alphahat), over(damp, alphahat)
+        rho = hypot(alphahat, beta)
+        c, s = over(alphahat, rho), over(beta, rho)
+        thetabar, rhotemp = sbar * rho, cbar * rho
+        state.hbar = axpby(1.0, state.h, -over(thetabar * rho, rhoold * rhobarold), state.hbar, out=state.hbar)
+
+        state.back = A._adjoint(state.u, state.back)
+        state.v = axpby(over(1.0, beta), state.back, -over(beta, alpha), state.v, out=state.v)
+        v, x, hbar = map(state.v_consistently, (state.v, state.x, state.hbar))
+        v_square, xx, xh, hh = (number(value.real) for value in dots((v, v), (x, x), (x, hbar), (hbar, hbar)))
+        alpha = sqrt(v_square)
+        thetanew, alphabar = s * alpha, c * alpha
+        rhobar = hypot(rhotemp, thetanew)
+        cbar, sbar = over(rhotemp, rhobar), over(thetanew, rhobar)
+        zeta, zetabar = cbar * zetabar, -sbar * zetabar
+        length = over(zeta, rho * rhobar)
+        state.x = axpby(Finite((1.0, length)), state.hbar, 1.0, state.x, out=state.x)
+        state.h = axpby(over(1.0, alpha), state.v, -over(thetanew, rho), state.h, out=state.h)
+        xnorm = sqrt(abs(xx + length * (2 * xh + length * hh)))
+
+        # The norm of the residual, by two more rotations.
+        betaacute, betacheck = chat * betadd, -shat * betadd
+        betahat, betadd = c * betaacute, -s * betaacute
+        rhotilde = hypot(rhodold, thetabar)
+        ctilde, stilde = over(rhodold, rhotilde), over(thetabar, rhotilde)
+        thetatilde, rhodold = stilde * rhobar, ctilde * rhobar
+        betad = ctilde * betahat - stilde * betad
+        tautilde = over(zetaold - thetatildeold * tautildeold, rhotilde)
+        taud = over(zeta - thetatilde * tautilde, rhodold)
+        d = d + betacheck * betacheck
+        rnorm = sqrt(d + (betad - taud) * (betad - taud) + betadd * betadd)
+
+        # The norm and the condition number of the operator; rhobar is not an element of a matrix before the first step.
+        anorm = sqrt(anorm2 + beta * beta)
+        anorm2 = anorm2 + beta * beta + alpha * alpha
+        maxrbar = xp.maximum(maxrbar, rhobarold)
+        minrbar = xp.where(acond == 0, minrbar, xp.minimum(minrbar, rhobarold))
+        acond = over(xp.maximum(maxrbar, rhotemp), xp.minimum(minrbar, rhotemp))
+        reported = [rnorm, abs(zetabar), anorm, acond, xnorm]
+        others = [alpha, beta, alphabar, rho, rhobar, cbar, sbar, zeta, zetabar, betadd, betad, rhodold, tautilde]
+        numbers = [*reported, *others, thetatilde, d, anorm2, maxrbar, minrbar]
+        state.scalars = put_numbers(engine, state.scalars, slice(None), numbers)
+        return state
+
+    def report(self, state: LSMRState) -> Any:
+        return state.scalars[: len(LSMRNumbers._fields)]
+
+    def suspect(self, now: LSMRNumbers, iteration: int) -> str:
+        if iteration:
+            return "image" if now.anorm - now.anorm != 0 else "back"  # anorm does not depend on the last v yet
+        return "u" if now.rnorm - now.rnorm != 0 else "v"
+
+    optimality = CGLS.optimality
+
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+        return CG(self.damp * self.damp, tol), A.H @ A
+
+    def residual_norm(self, now: LSMRNumbers) -> Any:
+        return now.rnorm
+
+    def details(self, state: LSMRState, history: LSMRNumbers) -> dict[str, Any]:
+        return {name: float(values[-1]) for name, values in history._asdict().items()}
+
+
+@solver
+def lsmr(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 10,
+    damp: float = 0.0,
+    atol: float = 1e-6,
+    btol: float = 1e-6,
+    conlim: float = 1e8,
+    **run: Any,
+) -> SolverResult:
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSMR [Fong and Saunders 2011]. Collective.
+
+    In exact arithmetic the iterates are those of MINRES for the normal equations: the norm of the gradient falls in
+    every iteration, so that an early stop is safer than with :func:`lsqr`.
+
+    Parameters
+    ----------
+    A, y, x0, niter, damp
+        As for :func:`cgls`; the scalars are in double precision whatever the vectors are.
+    atol, btol : float
+        Stop when relative errors of this size in `A` and `y` explain the residual, or when the norm of the gradient is
+        at most `atol` times the product of the norms of operator and residual.
+    conlim : float
+        Stop when the estimated condition number exceeds this; 0 for never.
+    **run
+        Other options of :class:`Run`.
+
+    Returns
+    -------
+    SolverResult
+        In its details: ``rnorm`` (norm of the residual with damping), ``arnorm`` (of the gradient), ``anorm`` and
+        ``acond`` (estimates of the Frobenius norm of [A; damp] and of its condition number), and ``xnorm``.
+
+    Raises
+    ------
+    LayoutError, InputError
+        As for :func:`cgls`.
+
+    Notes
+    -----
+    Besides the messages of `A`, an iteration sends two scalar allreduces. To use a preconditioner M, solve with
+    ``A @ M`` and apply M to the solution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.VStack([np.vander([1.0, 2.0, 3.0, 4.0], 2)])
+    >>> data = collops.from_local(np.array([3.0, 5.0, 7.0, 9.0]), A.range)
+    >>> collops.lsmr(A, data, niter=10).x.gather().round(6)
+    array([2., 1.])
+    """
+    check_problem(A, y, x0, niter)
+    options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
+    method = LSMR(**{name: check_number(name, value) for name, value in options.items()})
+    return solve(method, A, y, x0, niter=niter, **run)

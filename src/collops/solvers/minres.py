@@ -1,0 +1,223 @@
+"""MINRES: the smallest residual of a symmetric system, which may be indefinite or singular.
+
+Scalars are kept in double precision whatever the vectors are. An iteration sends one message, because Lanczos vectors
+are normalised only after the operator has been applied to them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.array import Finite, axpby, divide, dots, zeros
+from collops.operators import LinearOperator
+from collops.solvers.driver import solve, solver
+from collops.solvers.problem import check_number, rank_consistently, starting_point, takes_part, working_dtype
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import CONSTANT, scratch_array
+from collops.solvers.systems import SquareSystem, checked_system
+
+__all__ = ["MINRES"]
+
+_LARGEST_ROUNDING = 10.0
+"""What rounding makes of zeros of the tridiagonal matrix, in units of its norm and of the precision."""
+
+
+@dataclass(slots=True)
+class MINRESState:
+    """Vectors and scalars of MINRES between two iterations, with the letters of Paige and Saunders."""
+
+    x: Any
+    r1: Any  # the last Lanczos vector is M r1 / oldb
+    r2: Any  # the next one M r2 / beta
+    z: Any  # M r2
+    image: Any  # (A - shift) z
+    w1: Any  # the directions before, each times its gamma
+    w2: Any
+    alfa: Any  # diagonal element of the tridiagonal matrix that belongs to r2
+    beta: Any
+    oldb: Any
+    cs: Any  # the last rotation
+    sn: Any
+    dbar: Any  # what the rotations made of the next column
+    epsln: Any
+    gamma1: Any  # diagonal elements of the triangular factor, for w1 and w2
+    gamma2: Any
+    phibar: Any  # norm of the residual
+    tnorm2: Any  # square of the Frobenius norm of the tridiagonal matrix
+    root: Any
+    square: Any
+    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+
+
+class MINRESNumbers(NamedTuple):
+    """The numbers of an iteration of MINRES; of the preconditioned system, if there is a preconditioner."""
+
+    residual: Any  # its norm
+    gradient: Any  # norm of A r, relative to that of r; of the residual before
+    anorm: Any  # norm of A, an estimate
+    square: Any  # (r2, M r2), negative only if M is not positive definite
+
+
+@dataclass(frozen=True)
+class MINRES(SquareSystem):
+    """MINRES [Paige and Saunders 1975].
+
+    Attributes
+    ----------
+    shift : float
+        Multiple of the identity that is subtracted from the operator.
+    rtol, atol, precision, M
+        As for :class:`collops.solvers.BiCGStab`. The norm of a residual r is the root of ``(r, M r)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import MINRES, solve
+    >>> A = collops.Diagonal(np.array([1.0, -2.0, 4.0]))
+    >>> solve(MINRES(rtol=1e-12), A, collops.ones(3), niter=10).x.gather().round(6)
+    array([ 1.  , -0.5 ,  0.25])
+    """
+
+    shift: float = 0.0
+    name = "MINRES"
+    numbers = MINRESNumbers
+    stops = (
+        *SquareSystem.stops,
+        (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
+        # The residual lies in the null space of a singular operator.
+        (
+            lambda self, now, first: now.gradient < _LARGEST_ROUNDING * self.precision * now.anorm,
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        ),
+    )
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
+        dtype = working_dtype(A, y, x0)
+        x, r, image = starting_point(A, y, x0, dtype, partial(self._image, A))
+        z = self.preconditioned(r, scratch_array(r.layout, y, dtype))
+        image = self._image(A, z, image)
+        consistent = rank_consistently(r)
+        alfa, beta, square = _measured(consistent, r, z, image)
+        r1, w1, w2 = (zeros(r.layout, comm=y.comm, dtype=dtype, engine=y.engine) for _ in range(3))
+        zero, root = beta * 0, abs(alfa)
+        rotations = zero - 1, zero, zero, zero, zero, zero
+        return MINRESState(
+            x, r1, r, z, image, w1, w2, alfa, beta, zero, *rotations, beta, alfa * alfa, root, square, consistent
+        )
+
+    def step(self, A: LinearOperator, state: MINRESState) -> MINRESState:
+        """Find one more Lanczos vector, and go along one more direction."""
+        xp, alfa, beta = state.x.engine.xp, state.alfa, state.beta
+        delta = state.cs * state.dbar + state.sn * alfa
+        gbar = state.sn * state.dbar - state.cs * alfa
+        w = axpby(-divide(delta, state.gamma2), state.w2, -divide(state.epsln, state.gamma1), state.w1, out=state.w1)
+        w = axpby(divide(1.0, beta), state.z, 1.0, w, out=w)
+
+        r = axpby(-divide(alfa, beta), state.r2, -divide(beta, state.oldb), state.r1, out=state.r1)
+        r = axpby(divide(1.0, beta), state.image, 1.0, r, out=r)
+        z = state.z = self.preconditioned(r, state.z)
+        state.image = self._image(A, z, state.image)
+        state.alfa, state.beta, state.square = _measured(state.consistent, r, z, state.image)
+        state.r1, state.r2, state.oldb = state.r2, r, beta
+        state.tnorm2 = state.tnorm2 + beta * beta + state.beta * state.beta
+
+        # A rotation eliminates beta. Where it and the diagonal vanish, there is no direction, and the residual stays.
+        state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta
+        state.root = xp.hypot(gbar, state.dbar)
+        gamma = xp.hypot(gbar, state.beta)
+        there = gamma > _LARGEST_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
+        gamma = xp.where(there, gamma, 0)
+        state.cs, state.sn = divide(gbar, gamma), xp.where(there, divide(state.beta, gamma), 1)
+        phi, state.phibar = state.cs * state.phibar, state.sn * state.phibar + (state.alfa - state.alfa)
+        state.tnorm2 = state.tnorm2 + state.alfa * state.alfa
+        state.x = axpby(Finite((1.0, divide(phi + (state.phibar - state.phibar), gamma))), w, 1.0, state.x, out=state.x)
+        state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
+        return state
+
+    def report(self, state: MINRESState) -> tuple[Any, ...]:
+        return state.phibar, state.root, state.tnorm2**0.5, state.square
+
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+        """Return the residual, which is zero at the solution."""
+        return axpby(1.0, y, -1.0, self._image(A, x, None))
+
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[MINRES, LinearOperator]:
+        return MINRES(rtol=0.0, atol=tol**0.5, M=self.M, shift=self.shift), A
+
+    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
+        image = A._forward(x, out)
+        return axpby(-self.shift, x, 1.0, image, out=image) if takes_part(self.shift) else image
+
+
+def _measured(consistent: Callable[[Any], Any], r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
+    """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
+    double = r.engine.dtype(np.float64)
+    of_r, of_z = consistent(r), consistent(z)
+    square, product = (value.real.astype(double) for value in dots((of_r, of_z), (of_z, consistent(image))))
+    return divide(product, square), abs(square) ** 0.5, square
+
+
+@solver
+def minres(
+    A: LinearOperator,
+    y: Any,
+    x0: Any = None,
+    *,
+    niter: int = 100,
+    shift: float = 0.0,
+    M: LinearOperator | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    **run: Any,
+) -> SolverResult:
+    r"""Solve :math:`(A - \sigma I) x = y` by MINRES [Paige and Saunders 1975]. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Symmetric (Hermitian), definite or not, with one layout on both sides.
+    y, x0, rtol, atol
+        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`.
+    niter : int
+        Largest number of iterations, each with one application of `A`.
+    shift : float
+        The multiple :math:`\sigma` of the identity that is subtracted from `A`.
+    M : LinearOperator, optional
+        The preconditioner, which approximates the inverse of `A`: symmetric and positive definite.
+    **run
+        Other options of :class:`Run`.
+
+    Returns
+    -------
+    SolverResult
+        Its status is ``LEAST_SQUARES_TO_ROUNDING`` where `A` is singular and the system has no solution, and
+        ``INDEFINITE`` where `M` is not positive definite.
+
+    Raises
+    ------
+    LayoutError, InputError
+        As for :func:`gmres`.
+
+    Notes
+    -----
+    Besides the messages of `A` and `M`, an iteration sends one scalar allreduce. Both are applied once more at the
+    start.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> A = collops.Diagonal(np.array([1.0, -2.0, 4.0]))
+    >>> collops.minres(A, collops.ones(3), rtol=1e-12).x.gather().round(6)
+    array([ 1.  , -0.5 ,  0.25])
+    """
+    options = checked_system("minres", A, y, x0, niter, M, rtol, atol)
+    method = MINRES(**options, shift=check_number("shift", shift, smallest=-sys.float_info.max))
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)
