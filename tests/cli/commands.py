@@ -21,7 +21,7 @@ SMALL = shlex.split("--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --ite
 SEVERAL = """
 import json, os, sys
 from collops.cli import main
-from collops.cli.launch import started
+from collops.comm.launcher import started
 
 rank = started().rank
 for number, arguments in enumerate(json.loads(sys.argv[1])):

@@ -5,34 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from collops.cli.launch import Started, command_for, environment_for, started
+from collops.cli.launch import command_for, environment_for
 from collops.comm.cores import available_cores
 from collops.errors import InputError
 
 pytestmark = pytest.mark.serial
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, Started(1, 3)),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, Started(0, 2)),
-        ({"PMIX_RANK": "4"}, Started(4, None)),
-        ({"SLURM_JOB_ID": "7"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
-        # A batch script and an interactive shell are steps with special numbers.
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"}, None),
-        (
-            {"SLURM_JOB_ID": "7", "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
-            Started(2, 4),
-        ),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "8", "PMIX_RANK": "1"}, Started(1, 8)),
-    ],
-)
-def test_the_environment_tells_the_launcher(environment, expected):
-    assert started(environment) == expected
 
 
 def _program(folder: Path, name: str, answer: str = "") -> Path:

@@ -22,9 +22,10 @@ from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
 from collops.apps.stages import raised_together
 from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
-from collops.cli.launch import launch, started
+from collops.cli.launch import launch
 from collops.comm import Communicator
 from collops.comm.ending import abort
+from collops.comm.launcher import started
 from collops.comm.own_device import show_own_device
 from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
@@ -147,8 +148,7 @@ def with_world(
                 raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
             check_environment()
             check()
-            launcher = started()
-            if launcher is None and ranks is not None and ranks > 1:
+            if started() is None and ranks is not None and ranks > 1:
                 code = launch(ranks, sys.argv[1:])
                 if (name := _DEATHS.get(code % 128)) is not None:
                     report(command, f"a rank died of {name}, which ended the others")
@@ -157,11 +157,6 @@ def with_world(
                 show_own_device()
             comm = world(transport)
             interruption.begin()
-            if launcher is not None and launcher.ranks not in (None, comm.size):
-                raise InputError(
-                    f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
-                    "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
-                )
             if ranks is not None and ranks != comm.size:
                 raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
         return body(comm) or 0

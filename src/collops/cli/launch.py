@@ -11,40 +11,20 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from collops.apps.interruption import INTERRUPTED, TO_BE_RESUMED, Stopped
 from collops.comm.cores import available_cores
+from collops.comm.launcher import alone_by_request
 from collops.errors import InputError
 
-__all__ = ["Started", "command_for", "environment_for", "started"]
+__all__ = ["command_for", "environment_for"]
 
-_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
-_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-# In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not launch again
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
 _BY_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-class Started(NamedTuple):
-    """The rank of this process and the number of processes, if the launcher sets it."""
-
-    rank: int
-    ranks: int | None
-
-
-def started(environment: Mapping[str, str] = os.environ) -> Started | None:
-    """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    names = _RANK_NAMES, _SIZE_NAMES
-    if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
-        names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    rank, ranks = (_first(environment, *each) for each in names)
-    return None if rank is None else Started(rank, ranks)
 
 
 def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -116,6 +96,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             "the launcher started this process without a rank in its environment: "
             "check COLLOPS_MPIEXEC, or start the ranks yourself and leave --ranks out"
         )
+    if alone_by_request():
+        raise InputError(f"--ranks {ranks} contradicts COLLOPS_BOOTSTRAP=alone: leave one of them out")
     command = command_for(ranks, arguments)
     received: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -181,9 +163,3 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
     # Open MPI counts cores, which may be half of the processors. --quiet suppresses paragraphs after an exit code other
     # than 0, which would hide the line with the error.
     return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
-
-
-def _first(environment: Mapping[str, str], *names: str) -> int | None:
-    """Return the number in the first of these variables that is set."""
-    text = next((environment[name] for name in names if name in environment), "")
-    return int(text) if text.isdecimal() else None
