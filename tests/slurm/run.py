@@ -226,11 +226,18 @@ def without_pmi(cluster: Cluster) -> str:
 
 
 def salloc(cluster: Cluster) -> str:
-    """`--ranks 2` in an allocation, with either launcher, gives the image that `mpiexec` gives without Slurm."""
+    """`--ranks 2` in an allocation, with either launcher or none named, gives the image of `mpiexec` without Slurm."""
     options = ["--ranks", "2", "--iterations", "5"]
     code, said = cluster.run(*COLLOPS, *PROBLEM, *options, "--out", "plain", COLLOPS_MPIEXEC=cluster.mpiexec)
     check(code == 0, said)
-    launchers = {"srun": {"SLURM_MPI_TYPE": cluster.mpi}, "mpiexec": {"COLLOPS_MPIEXEC": cluster.mpiexec}}
+    launchers: dict[str, dict[str, str]] = {
+        "srun": {"SLURM_MPI_TYPE": cluster.mpi},
+        "mpiexec": {"COLLOPS_MPIEXEC": cluster.mpiexec},
+    }
+    if "MPI4PY_LIBMPI" not in os.environ:  # the MPI is that of the wheel, and its mpiexec beside the interpreter
+        launchers["default"] = {}
+    name_it = cluster.run("salloc", "-n", "2", *COLLOPS, *PROBLEM, *options, "--out", "none", SLURM_MPI_TYPE="none")
+    check(name_it[0] != 0 and ("SLURM_MPI_TYPE=" in name_it[1] or "PMI support" in name_it[1]), f"{name_it}")
     for name, variables in launchers.items():
         code, said = cluster.run("salloc", "-n", "2", *COLLOPS, *PROBLEM, *options, "--out", name, **variables)
         check(code == 0, said)

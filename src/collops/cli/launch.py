@@ -30,9 +30,10 @@ _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL
 def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command that runs this program with `arguments` on `ranks` processes.
 
-    The launcher is the command in COLLOPS_MPIEXEC, with its options; else ``srun`` inside a Slurm allocation; else the
-    ``mpiexec`` next to this Python interpreter, where the wheel of an MPI library installs it; else that on PATH.
-    Raises `InputError` if there is no launcher, or the ranks are too many for this machine.
+    The launcher is the command in COLLOPS_MPIEXEC, with its options; else the ``mpiexec`` next to this Python
+    interpreter, where the wheel of an MPI library installs it; else ``srun`` inside a Slurm allocation; else the
+    ``mpiexec`` on PATH. In an allocation SLURM_MPI_TYPE chooses ``srun``, and so does MPI4PY_LIBMPI, which names
+    another MPI than that of the wheel. Raises `InputError` if there is no launcher, or the ranks are too many for this machine.
     """
     program = [sys.executable, "-m", "collops", *arguments]
     named = environment.get("COLLOPS_MPIEXEC", "")
@@ -44,11 +45,16 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         if shutil.which(chosen[0]) is None:
             raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which does not exist: correct it or unset it")
         return [*chosen, "-n", str(ranks), *program]
-    if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
-        return [srun, f"--ntasks={ranks}", *program]
     # Do not follow links: in a virtual environment the interpreter is one.
     beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec", path=environment.get("PATH"))
+    mpiexec = str(beside) if os.access(beside, os.X_OK) else None
+    if "SLURM_JOB_ID" in environment:
+        # srun needs a PMI in common with the MPI library, and the default of a centre often is none.
+        if mpiexec and not {"SLURM_MPI_TYPE", "MPI4PY_LIBMPI"} & environment.keys():
+            return [mpiexec, "-n", str(ranks), *program]
+        if srun := shutil.which("srun", path=environment.get("PATH")):
+            return [srun, f"--ntasks={ranks}", *program]
+    mpiexec = mpiexec or shutil.which("mpiexec", path=environment.get("PATH"))
     if mpiexec is None:
         raise InputError(
             f"--ranks {ranks} needs a launcher, but there is no mpiexec: install collops[mpi], or load your MPI module"
@@ -70,6 +76,9 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
     `collops.cli.console` say whether the output ends in a terminal, since the launcher's pipes hide it.
     """
     result = {**environment, _LAUNCHED: "1"}
+    # After an exit code other than 0, Open MPI 4 would hide the line with the error below paragraphs of its own. Its
+    # option --quiet sets this variable; Open MPI 5 has neither.
+    result.setdefault("OMPI_MCA_orte_execute_quiet", "1")
     if "SLURM_JOB_ID" not in environment:
         share = str(max(1, len(available_cores()) // ranks))
         for name in _THREADS:
@@ -160,6 +169,5 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
         raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None
     if not any(name in answer for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
         return []
-    # Open MPI counts cores, which may be half of the processors. --quiet suppresses paragraphs after an exit code other
-    # than 0, which would hide the line with the error.
-    return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
+    # Open MPI counts cores, which may be half of the processors.
+    return ["--oversubscribe"] if ranks > len(available_cores()) // 2 else []

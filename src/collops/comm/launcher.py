@@ -103,8 +103,8 @@ def check_world_of_one(library: str | None, reason: str) -> None:
         kind = "pmix" if "Open MPI" in library else "pmi2"
         found = f"MPI sees a world of 1: mpi4py has loaded {library}"
         remedy = (
-            f"use srun --mpi={kind} (srun --mpi=list shows the choices) or the mpiexec that belongs to this MPI, or "
-            "load the module of the launcher's MPI"
+            f"use the mpiexec that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} "
+            "(srun --mpi=list shows the choices), or load the module of the launcher's MPI"
         )
     alone = "with COLLOPS_BOOTSTRAP=alone each process works alone"
     raise TransportError(f"the launcher started {count} processes, but {found}; {remedy}; {alone}")
