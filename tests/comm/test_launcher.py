@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from collops.comm.launcher import Started, check_world_of_one, started, why_without_mpi
+from collops.comm.launcher import Started, check_world_of_one, mark_rank, started, why_without_mpi
 from collops.errors import TransportError
 from tests.launch import mpiexec
 
 pytestmark = pytest.mark.serial
 
-LAUNCHERS = ("PMI", "OMPI", "MPI_", "MV2", "HYDI", "SLURM", "FLUX", "COLLOPS_")
+LAUNCHERS = ("PMI", "OMPI", "MPI_", "MV2", "HYDI", "SLURM", "FLUX", "PALS", "COLLOPS_")
 ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 STEP = {**ALLOCATION, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 BATCH, INTERACTIVE = ({**ALLOCATION, "SLURM_STEP_ID": number} for number in ("4294967291", "4294967290"))
@@ -134,8 +134,22 @@ def test_alone_by_request_does_not_start_mpi():
 
 def test_a_new_launcher_gives_new_numbers():
     job = {"PMIX_NAMESPACE": "job-1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    ours, another = f"{os.getpid()}//job-1///", f"{os.getppid()}//job-1///"
+    ours, another = f"{os.getpid()}//job-1/////", f"{os.getppid()}//job-1/////"
     assert started({**job, "COLLOPS_RANK_PROCESS": ours}) == Started(1, 2)
     assert started({**job, "COLLOPS_RANK_PROCESS": another}) is None
     assert why_without_mpi({**job, "COLLOPS_RANK_PROCESS": another}) == "a rank started this process"
     assert started({**job, "COLLOPS_RANK_PROCESS": another, "PMIX_NAMESPACE": "job-2"}) == Started(1, 2)
+
+
+def test_a_launcher_without_numbers_of_jobs_marks_nothing(monkeypatch):
+    """A rank that it starts could not be told from a process that a rank starts."""
+    for name in os.environ:
+        if name.startswith(LAUNCHERS):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("MV2_COMM_WORLD_RANK", "1")
+    mark_rank()
+    assert "COLLOPS_RANK_PROCESS" not in os.environ
+    monkeypatch.setenv("PALS_APID", "7")
+    mark_rank()
+    assert os.environ["COLLOPS_RANK_PROCESS"] == f"{os.getpid()}//////7/"
+    del os.environ["COLLOPS_RANK_PROCESS"]

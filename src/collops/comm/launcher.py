@@ -27,7 +27,7 @@ _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
 # In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
-_JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID")
+_JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PALS_APID", "PMI_PORT")
 _MARK = "COLLOPS_RANK_PROCESS"  # set by a rank for the processes that it starts: its number, connection and job
 
 
@@ -66,7 +66,7 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
         return "COLLOPS_BOOTSTRAP=alone"
     process, _, rest = environment.get(_MARK, "").partition("/")
     connection, _, job = rest.partition("/")
-    if not process or int(process) == os.getpid() or job != _job(environment):
+    if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
         return ""
     # A launcher that the rank has started gives its processes new connections. Python closes that of the rank in
     # processes that it starts.
@@ -74,9 +74,10 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def mark_rank() -> None:
-    """Let processes that this rank starts know that they are no ranks; do nothing without a launcher."""
-    if started() is not None:
-        os.environ[_MARK] = f"{os.getpid()}/{_connection(os.environ)}/{_job(os.environ)}"
+    """Let processes that this rank starts know that they are no ranks, where its launcher distinguishes jobs."""
+    place = f"{_connection(os.environ)}/{_job(os.environ)}"
+    if started() is not None and place.strip("/"):
+        os.environ[_MARK] = f"{os.getpid()}/{place}"
 
 
 def check_world_of_one(library: str | None, reason: str) -> None:
