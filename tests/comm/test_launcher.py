@@ -52,25 +52,25 @@ def test_the_environment_tells_the_launcher(environment, expected):
 
 
 @pytest.mark.parametrize(
-    ("library", "reason", "text"),
+    ("has_mpi", "reason", "text"),
     [
-        ("Open MPI v5.0.8", "", r"mpi4py has loaded Open MPI v5.0.8; .* srun --mpi=pmix or SLURM_MPI_TYPE=pmix"),
-        (ONE, "", r"mpi4py has loaded MPICH Version: 5.0.2; .* srun --mpi=pmi2 or SLURM_MPI_TYPE=pmi2"),
-        (None, "mpi4py is not installed", r"mpi4py is not installed; install collops\[mpi\]"),
+        (True, "Open MPI v5.0.8", r"mpi4py has loaded Open MPI v5.0.8; .* srun --mpi=pmix or SLURM_MPI_TYPE=pmix"),
+        (True, ONE, r"mpi4py has loaded MPICH Version: 5.0.2; .* srun --mpi=pmi2 or SLURM_MPI_TYPE=pmi2"),
+        (False, "mpi4py is not installed", r"mpi4py is not installed; install collops\[mpi\]"),
     ],
 )
-def test_the_remedy_fits_the_mpi(monkeypatch, library, reason, text):
+def test_the_remedy_fits_the_mpi(monkeypatch, has_mpi, reason, text):
     for name, value in STEP.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(TransportError, match=f"the launcher started 4 processes, .*{text}"):
-        check_world_of_one(library, reason)
+        check_world_of_one(has_mpi, reason)
 
 
 def test_a_launcher_that_gives_no_number_needs_an_mpi(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "2")
-    check_world_of_one("Open MPI v5.0.8", "")
+    check_world_of_one(True, "Open MPI v5.0.8")
     with pytest.raises(TransportError, match="started several processes, but there is none; install"):
-        check_world_of_one(None, "there is none")
+        check_world_of_one(False, "there is none")
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_a_launcher_that_gives_no_number_needs_an_mpi(monkeypatch):
 def test_one_process_on_purpose(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    check_world_of_one(ONE, "")
-    check_world_of_one(None, "mpi4py is not installed")
+    check_world_of_one(True, ONE)
+    check_world_of_one(False, "mpi4py is not installed")
 
 
 def test_a_program_is_refused_where_mpi_sees_one_process():
@@ -128,6 +128,10 @@ def test_alone_by_request_does_not_start_mpi():
     done = ended([sys.executable, "-c", show], **STEP, COLLOPS_BOOTSTRAP="alone")
     assert done.returncode == 0, done.stderr
     assert "rank 0 of 1" in done.stdout and done.stdout.endswith(" False\n")
+    given = "import os, collops; from mpi4py import MPI; comm = collops.from_mpi4py(MPI.COMM_WORLD)"
+    said = "os.write(1, f'{collops.world().size} {comm.allreduce(1.0)};'.encode())"
+    both = ended([mpiexec(), "-n", "2", sys.executable, "-c", f"{given}; {said}"], COLLOPS_BOOTSTRAP="alone")
+    assert both.stdout == "1 2.0;1 2.0;", both.stderr
     wrong = ended([sys.executable, "-c", show], COLLOPS_BOOTSTRAP="tcp")
     assert "InputError: COLLOPS_BOOTSTRAP='tcp': give 'alone', or unset it" in wrong.stderr
 

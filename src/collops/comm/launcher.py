@@ -80,29 +80,19 @@ def mark_rank() -> None:
         os.environ[_MARK] = f"{os.getpid()}/{place}"
 
 
-def check_world_of_one(library: str | None, reason: str) -> None:
-    """Raise an error if a launcher started several processes, of which this one sees itself only.
+def check_world_of_one(has_mpi: bool, text: str) -> None:
+    """Raise `TransportError` if a launcher started several processes, of which this one sees itself only.
 
-    Parameters
-    ----------
-    library : str or None
-        The version of the MPI that mpi4py has loaded, if any.
-    reason : str
-        Why there is none.
-
-    Raises
-    ------
-    TransportError
-        If MPI and the launcher disagree.
+    `text` is the version of the MPI that mpi4py has loaded, or why there is none.
     """
     launcher = started()
-    if launcher is None or launcher.ranks == 1 or (launcher.ranks is None and library is not None):
+    if launcher is None or launcher.ranks == 1 or (launcher.ranks is None and has_mpi):
         return
     count = "several" if launcher.ranks is None else launcher.ranks
-    found, remedy = reason, "install collops[mpi], or load the module of the cluster's MPI and install mpi4py"
-    if library is not None:
-        kind = "pmix" if "Open MPI" in library else "pmi2"
-        found = f"MPI sees a world of 1: mpi4py has loaded {library}"
+    found, remedy = text, "install collops[mpi], or load the module of the cluster's MPI and install mpi4py"
+    if has_mpi:
+        kind = "pmix" if "Open MPI" in text else "pmi2"
+        found = f"MPI sees a world of 1: mpi4py has loaded {text}"
         remedy = (
             f"use the mpiexec that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} "
             "(srun --mpi=list shows the choices), or load the module of the launcher's MPI"

@@ -28,6 +28,7 @@ from collops.comm.mpi import (
     duplicate,
     gpu_awareness,
     load_mpi,
+    mpi4py_module,
     on_node,
     values_kept_with,
 )
@@ -87,8 +88,7 @@ def world(transport: str = "auto") -> Communicator:
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
         if control is None or control.size == 1:
-            check_world_of_one(None if mpi is None else reason, reason)
-        mark_rank()
+            check_world_of_one(mpi is not None, reason)
         known = _worlds[transport] = _build(mpi, control, transport, reason)
         profile.report_on(known)
     return known
@@ -139,7 +139,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     made = values_kept_with(comm)
     if transport not in made:
-        made[transport] = _build(load_mpi()[0], comm, transport, "mpi4py's communicator was given")
+        made[transport] = _build(mpi4py_module(), comm, transport, "mpi4py's communicator was given")
     return made[transport]
 
 
@@ -156,6 +156,7 @@ def device_count() -> int:
 
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
+    mark_rank()
     devices = device_count()
     default_timeout()  # a mistake in the environment raises with a single rank, too
     if comm is None or comm.size == 1:
