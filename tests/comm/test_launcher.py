@@ -56,7 +56,7 @@ def test_the_environment_tells_the_launcher(environment, expected):
     [
         (True, "Open MPI v5.0.8", r"mpi4py has loaded Open MPI v5.0.8; .* srun --mpi=pmix or SLURM_MPI_TYPE=pmix"),
         (True, ONE, r"mpi4py has loaded MPICH Version: 5.0.2; .* srun --mpi=pmi2 or SLURM_MPI_TYPE=pmi2"),
-        (False, "mpi4py is not installed", r"mpi4py is not installed; install collops\[mpi\]"),
+        (False, "mpi4py is not installed", r"mpi4py is not installed: install collops\[mpi\]"),
     ],
 )
 def test_the_remedy_fits_the_mpi(monkeypatch, has_mpi, reason, text):
@@ -69,7 +69,7 @@ def test_the_remedy_fits_the_mpi(monkeypatch, has_mpi, reason, text):
 def test_a_launcher_that_gives_no_number_needs_an_mpi(monkeypatch):
     monkeypatch.setenv("PMIX_RANK", "2")
     check_world_of_one(True, "Open MPI v5.0.8")
-    with pytest.raises(TransportError, match="started several processes, but there is none; install"):
+    with pytest.raises(TransportError, match="started several processes, but there is none: install"):
         check_world_of_one(False, "there is none")
 
 

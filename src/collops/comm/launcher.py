@@ -89,16 +89,18 @@ def check_world_of_one(has_mpi: bool, text: str) -> None:
     if launcher is None or launcher.ranks == 1 or (launcher.ranks is None and has_mpi):
         return
     count = "several" if launcher.ranks is None else launcher.ranks
-    found, remedy = text, "install collops[mpi], or load the module of the cluster's MPI and install mpi4py"
-    if has_mpi:
-        kind = "pmix" if "Open MPI" in text else "pmi2"
-        found = f"MPI sees a world of 1: mpi4py has loaded {text}"
-        remedy = (
-            f"use the mpiexec that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} "
-            "(srun --mpi=list shows the choices), or load the module of the launcher's MPI"
-        )
     alone = "with COLLOPS_BOOTSTRAP=alone each process works alone"
-    raise TransportError(f"the launcher started {count} processes, but {found}; {remedy}; {alone}")
+    if not has_mpi:
+        raise TransportError(
+            f"the launcher started {count} processes, but {text}: install collops[mpi], or load the module of the "
+            f"cluster's MPI and install mpi4py; {alone}"
+        )
+    kind = "pmix" if "Open MPI" in text else "pmi2"
+    raise TransportError(
+        f"the launcher started {count} processes, but MPI sees a world of 1: mpi4py has loaded {text}; use the mpiexec "
+        f"that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} (srun --mpi=list shows "
+        f"the choices), or load the module of the launcher's MPI; {alone}"
+    )
 
 
 def _job(environment: Mapping[str, str]) -> str:
