@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from collops.backend import engine
 from collops.errors import CollopsError
@@ -14,6 +15,7 @@ from collops_bench.arrays import dot_of_integers
 from collops_bench.peers import PEER, load_peer
 from collops_bench.record import Measurement
 from collops_bench.registry import BENCHMARKS, Context, Options
+from collops_bench.robustness import OURS, PLAIN, median_and_doubt
 from collops_bench.shared import agreement, fill, largest_error
 from collops_bench.starforest import stencil_rows
 
@@ -58,6 +60,26 @@ def test_cgls(comm) -> None:
         assert allreduces <= (3 if one.case.startswith("VStack") else 2)
         assert sum(one.messages.values()) == allreduces
         assert ("PyLops, serial" in one.timings) is (comm.size == 1)
+
+
+def test_robustness(comm) -> None:
+    found = measured("robustness", comm)
+    assert [one.case for one in found] == [
+        f"CGLS iteration, VStack of {each}" for each in ("diagonals", "first derivatives", "matrices")
+    ]
+    for one in found:
+        assert set(one.timings) == {OURS, PLAIN} and len(one.checks) == 2
+        assert one.timings[PLAIN].wall.rounds >= 2
+        assert np.isfinite([*one.figures[OURS].values()]).all()
+
+
+@pytest.mark.serial
+def test_a_median_lies_in_its_interval():
+    """With 95 % probability it does, and in no narrower one, by the binomial distribution."""
+    median, doubt = median_and_doubt(np.random.default_rng(0).permutation(100.0 * np.arange(100)))
+    assert (median, doubt) == (4950.0, 1000.0)  # from number 40 to number 60
+    below = scipy.stats.binom(100, 0.5).cdf
+    assert below(59) - below(39) > 0.95 > below(58) - below(40)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="PyLops' fast engine needs Numba")

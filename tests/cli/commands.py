@@ -21,7 +21,7 @@ SMALL = shlex.split("--nx 31 --nz 21 --shots 5 --receivers 9 --samples 101 --ite
 SEVERAL = """
 import json, os, sys
 from collops.cli import main
-from collops.cli.launch import started
+from collops.comm.launcher import started
 
 rank = started().rank
 for number, arguments in enumerate(json.loads(sys.argv[1])):
@@ -55,12 +55,12 @@ def environment() -> dict[str, str]:
 
 def collops(*arguments: object, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """Run ``collops`` with `arguments`."""
-    return _run([sys.executable, "-m", "collops", *map(str, arguments)], cwd, timeout)
+    return run([sys.executable, "-m", "collops", *map(str, arguments)], cwd, timeout)
 
 
 def under_mpiexec(ranks: int, *arguments: object, cwd: Path, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     """Run ``collops`` with `arguments` as a user does who starts the ranks."""
-    return _run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
+    return run(command_for(ranks, [str(a) for a in arguments], environment()), cwd, timeout)
 
 
 def several_under_mpiexec(
@@ -72,7 +72,7 @@ def several_under_mpiexec(
     """
     program = [sys.executable, "-c", SEVERAL, json.dumps([[str(each) for each in command] for command in commands])]
     start = [*launcher, "-n", str(ranks)] if launcher else command_for(ranks, [], environment())[:-3]
-    done = _run([*start, *program], cwd, timeout=200)
+    done = run([*start, *program], cwd, timeout=200)
     assert done.returncode == 0, done
 
     def of_all(number: int, kind: str) -> list[str]:
@@ -86,7 +86,7 @@ def several_under_mpiexec(
     return results
 
 
-def _run(command: list[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=cwd,

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collops.cli.launch import command_for
 from tests.apps.files import set_header, set_samples, small_survey
-from tests.cli.commands import SMALL, assert_one_line, collops
+from tests.cli.commands import SMALL, assert_one_line, collops, environment, run
 
 pytestmark = pytest.mark.serial
 
@@ -85,6 +86,18 @@ def test_a_bad_survey_on_three_ranks(tmp_path):
     make, parts = FILES["nan"]
     make(small_survey(tmp_path / "a.sgy"))  # only the last rank reads the trace that is not a number
     assert_one_line(collops("lsm", "--survey", "a.sgy", *VELOCITY, "--ranks", 3, cwd=tmp_path), *parts)
+
+
+@pytest.mark.skipif(not MPI, reason="mpi4py is not installed")
+def test_a_file_that_one_host_lacks(tmp_path):
+    """Each rank in a folder of its own stands for hosts that do not share one."""
+    for rank in range(2):
+        (tmp_path / f"{rank}").mkdir()
+    np.save(tmp_path / "0" / "v.npy", np.full((31, 21), 1500.0))
+    command = command_for(2, ["lsm", *SMALL, "--velocity", "v.npy"], environment())
+    there = ["sh", "-c", 'cd ${PMI_RANK:-$OMPI_COMM_WORLD_RANK} && exec "$@"', "sh"]
+    done = run([*command[: -len(SMALL) - 6], *there, *command[-len(SMALL) - 6 :]], tmp_path, 60)
+    assert_one_line(done, "rank 1: v.npy does not exist")
 
 
 @pytest.mark.parametrize(

@@ -5,34 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from collops.cli.launch import Started, command_for, environment_for, started
+from collops.cli.launch import command_for, environment_for
 from collops.comm.cores import available_cores
 from collops.errors import InputError
 
 pytestmark = pytest.mark.serial
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, Started(1, 3)),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, Started(0, 2)),
-        ({"PMIX_RANK": "4"}, Started(4, None)),
-        ({"SLURM_JOB_ID": "7"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
-        # A batch script and an interactive shell are steps with special numbers.
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967291"}, None),
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290"}, None),
-        (
-            {"SLURM_JOB_ID": "7", "SLURM_PROCID": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"},
-            Started(2, 4),
-        ),
-        ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "8", "PMIX_RANK": "1"}, Started(1, 8)),
-    ],
-)
-def test_the_environment_tells_the_launcher(environment, expected):
-    assert started(environment) == expected
 
 
 def _program(folder: Path, name: str, answer: str = "") -> Path:
@@ -42,10 +19,19 @@ def _program(folder: Path, name: str, answer: str = "") -> Path:
     return path
 
 
-def test_inside_a_slurm_allocation_srun_starts_the_ranks(tmp_path):
+def test_the_launcher_inside_a_slurm_allocation(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     srun = _program(tmp_path, "srun")
-    command = command_for(3, ["lsm"], {"SLURM_JOB_ID": "1", "PATH": str(tmp_path)})
-    assert command == [str(srun), "--ntasks=3", sys.executable, "-m", "collops", "lsm"]
+    program = [sys.executable, "-m", "collops", "lsm"]
+    allocation = {"SLURM_JOB_ID": "1", "PATH": str(tmp_path)}
+    by_srun = [str(srun), "--ntasks=3000", *program]
+    assert command_for(3000, ["lsm"], allocation) == by_srun
+    (tmp_path / "bin").mkdir()
+    beside = _program(tmp_path / "bin", "mpiexec")
+    # More than one machine can bear, but an allocation has several.
+    assert command_for(3000, ["lsm"], allocation) == [str(beside), "-n", "3000", *program]
+    for name, value in (("SLURM_MPI_TYPE", "pmix"), ("MPI4PY_LIBMPI", "/opt/libmpi.so")):
+        assert command_for(3000, ["lsm"], {**allocation, name: value}) == by_srun
 
 
 def test_the_mpiexec_beside_the_interpreter_comes_before_that_on_the_path(tmp_path, monkeypatch):
@@ -64,8 +50,10 @@ def test_the_mpiexec_beside_the_interpreter_comes_before_that_on_the_path(tmp_pa
 
 def test_open_mpi_is_asked_for_more_ranks_than_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    _program(tmp_path, "mpiexec", "mpiexec (Open MPI) 5.0.11")
-    assert "--oversubscribe" in command_for(64, [], {"PATH": "/usr/bin:/bin"}) or len(available_cores()) > 128
+    mpiexec = _program(tmp_path, "mpiexec", "mpiexec (Open MPI) 5.0.11")
+    options = ["--oversubscribe"] if len(available_cores()) < 128 else []  # 5.0.11 has no --quiet
+    assert command_for(64, [], {"PATH": "/usr/bin:/bin"})[:-3] == [str(mpiexec), *options, "-n", "64"]
+    assert environment_for(64, {})["OMPI_MCA_orte_execute_quiet"] == "1"
 
 
 def test_more_ranks_than_a_machine_can_bear_are_refused(tmp_path, monkeypatch):

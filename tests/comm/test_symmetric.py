@@ -65,8 +65,13 @@ def test_what_is_rejected(comm):
         assert not memory.local.any()
         with pytest.raises(CommunicationError, match="no other rank") if comm.size == 1 else pytest.raises(InputError):
             memory.wait_signal(0 if comm.size == 1 else 7, 1)
-    with pytest.raises(InputError):
-        comm.symmetric((-1,), engine="numpy")
+    for shape in ((-1,), {}, {2, 3}, ""):
+        with pytest.raises(InputError, match="shape"):
+            comm.symmetric(shape, engine="numpy")
+    with comm.symmetric((), engine="numpy") as scalar:  # as NumPy has it
+        scalar.put(np.array(1.0 + comm.rank), (comm.rank + 1) % comm.size)
+        scalar.barrier()
+        assert scalar.local == 1.0 + (comm.rank - 1) % comm.size
     with pytest.raises(UnsupportedTypeError):
         comm.symmetric(3, object, engine="numpy")
 

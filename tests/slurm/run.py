@@ -212,18 +212,32 @@ def srun(cluster: Cluster) -> str:
 
 
 def without_pmi(cluster: Cluster) -> str:
-    """Without a PMI a command ends with the remedy, by MPI or by collops, and does not run twice as one rank."""
+    """Without a PMI each task is refused with the remedy, by MPI or collops; by request or in a shell it is alone."""
     code, said = cluster.run("srun", "--mpi=none", "-n", "2", *COLLOPS, *PROBLEM, "--iterations", "2")
     check(code != 0 and ("--mpi=" in said or "PMI support" in said), said)
-    return f"srun --mpi=none -n 2 collops lsm: exit code {code}, and the message says what is missing"
+    world = [sys.executable, "-c", "import collops; comm = collops.world(); print(comm.rank, comm.size)"]
+    refused, said = cluster.run("srun", "--mpi=none", "-n", "2", *world)
+    check(refused != 0 and ("the launcher started 2 processes" in said or "PMI support" in said), said)
+    alone = cluster.run("srun", "--mpi=none", "-n", "2", *world, COLLOPS_BOOTSTRAP="alone")
+    check(alone[0] == 0 and alone[1].endswith("0 1\n" * 2), f"{alone}")
+    shell = cluster.run("salloc", "--quiet", "-n", "2", *world)
+    check(shell[0] == 0 and shell[1].endswith("0 1\n"), f"{shell}")
+    return f"srun --mpi=none -n 2: exit code {code} of collops, {refused} of a program; alone by request and in salloc"
 
 
 def salloc(cluster: Cluster) -> str:
-    """`--ranks 2` in an allocation, with either launcher, gives the image that `mpiexec` gives without Slurm."""
+    """`--ranks 2` in an allocation, with either launcher or none named, gives the image of `mpiexec` without Slurm."""
     options = ["--ranks", "2", "--iterations", "5"]
     code, said = cluster.run(*COLLOPS, *PROBLEM, *options, "--out", "plain", COLLOPS_MPIEXEC=cluster.mpiexec)
     check(code == 0, said)
-    launchers = {"srun": {"SLURM_MPI_TYPE": cluster.mpi}, "mpiexec": {"COLLOPS_MPIEXEC": cluster.mpiexec}}
+    launchers: dict[str, dict[str, str]] = {
+        "srun": {"SLURM_MPI_TYPE": cluster.mpi},
+        "mpiexec": {"COLLOPS_MPIEXEC": cluster.mpiexec},
+    }
+    if "MPI4PY_LIBMPI" not in os.environ:  # the MPI is that of the wheel, and its mpiexec beside the interpreter
+        launchers["default"] = {}
+    name_it = cluster.run("salloc", "-n", "2", *COLLOPS, *PROBLEM, *options, "--out", "none", SLURM_MPI_TYPE="none")
+    check(name_it[0] != 0 and ("SLURM_MPI_TYPE=" in name_it[1] or "PMI support" in name_it[1]), f"{name_it}")
     for name, variables in launchers.items():
         code, said = cluster.run("salloc", "-n", "2", *COLLOPS, *PROBLEM, *options, "--out", name, **variables)
         check(code == 0, said)

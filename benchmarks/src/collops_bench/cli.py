@@ -97,6 +97,10 @@ def _lines(measurement: Measurement) -> str:
         clocks = ", ".join(f"{name} {shown(clock)}" for name, clock in timing.clocks.items() if name != "wall")
         bounds = f"{seconds_in_words(spread.minimum)} to {seconds_in_words(spread.maximum)}"
         lines.append(f"  {program:26s} {shown(spread):>9s}  ({bounds}; {clocks})")
+    lines += [
+        f"  {program:26s} {', '.join(f'{name} {value:.3g}' for name, value in figures.items())}"
+        for program, figures in measurement.figures.items()
+    ]
     lines += [f"  {program:26s} not measured: {reason}" for program, reason in measurement.missing.items()]
     if measurement.speedup is not None:
         lines.append(f"  {measurement.ours} is {measurement.speedup:.3g} times as fast as {measurement.peer}")

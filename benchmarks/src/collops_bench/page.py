@@ -35,6 +35,7 @@ _SUBJECTS = {
     "jacobi": "Jacobi's method",
     "starforest": "Star forests",
     "scaling": "Scaling",
+    "robustness": "The cost of deadlines and agreements",
     "kill-runs": "Ranks that were killed",
 }
 _COLUMNS = ("program", "median", "range", "device", "ratio to peer", "figures")

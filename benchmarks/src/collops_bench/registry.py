@@ -62,6 +62,7 @@ BENCHMARKS = {
         Benchmark("limits", "Copies, a matrix product and messages: the limits of this machine."),
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays."),
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
+        Benchmark("robustness", "What deadlines and agreements add to a CGLS iteration."),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", 2 * _GIB, _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
         Benchmark("collectives", "Messages of all sizes against the raw library."),

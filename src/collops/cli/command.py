@@ -20,11 +20,12 @@ import typer
 from collops.apps import interruption
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
-from collops.apps.stages import raised_together
+from collops.apps.stages import local_stage, raised_together
 from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
-from collops.cli.launch import launch, started
+from collops.cli.launch import launch
 from collops.comm import Communicator
 from collops.comm.ending import abort
+from collops.comm.launcher import started
 from collops.comm.own_device import show_own_device
 from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
@@ -136,7 +137,8 @@ def with_world(
     """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
 
     The exit code is the result of `body`, by default 0. `check` checks the options of the command, before any rank is
-    started and again on every rank. With `own_device` each rank sees only its own GPU, as JAX requires.
+    started and again on every rank, whose host may lack a file. With `own_device` each rank sees only its own GPU, as
+    JAX requires.
     """
 
     def here() -> int:
@@ -146,24 +148,22 @@ def with_world(
             if transport not in TRANSPORTS:
                 raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
             check_environment()
-            check()
-            launcher = started()
-            if launcher is None and ranks is not None and ranks > 1:
-                code = launch(ranks, sys.argv[1:])
-                if (name := _DEATHS.get(code % 128)) is not None:
-                    report(command, f"a rank died of {name}, which ended the others")
-                return code
+            if (launcher := started()) is None:
+                check()
+                if ranks is not None and ranks > 1:
+                    code = launch(ranks, sys.argv[1:])
+                    if (name := _DEATHS.get(code % 128)) is not None:
+                        report(command, f"a rank died of {name}, which ended the others")
+                    return code
             if own_device:
                 show_own_device()
             comm = world(transport)
             interruption.begin()
-            if launcher is not None and launcher.ranks not in (None, comm.size):
-                raise InputError(
-                    f"the launcher started {launcher.ranks} processes but MPI sees a world of {comm.size}: "
-                    "use the mpiexec that belongs to the MPI of mpi4py (or srun --mpi=pmix or pmi2)"
-                )
             if ranks is not None and ranks != comm.size:
                 raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
+        if launcher is not None:
+            with local_stage(comm):  # some hosts may lack a file
+                check()
         return body(comm) or 0
 
     raise typer.Exit(guarded(command, here, debug=debug))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from collops.cli.launch import started
+from collops.comm.launcher import started
 
 if TYPE_CHECKING:
     from rich.console import Console

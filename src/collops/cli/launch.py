@@ -11,18 +11,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from collops.apps.interruption import INTERRUPTED, TO_BE_RESUMED, Stopped
 from collops.comm.cores import available_cores
+from collops.comm.launcher import alone_by_request
 from collops.errors import InputError
 
-__all__ = ["Started", "command_for", "environment_for", "started"]
+__all__ = ["command_for", "environment_for"]
 
-_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK")
-_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-# In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not launch again
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -31,28 +27,14 @@ _BY_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
 _THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Started(NamedTuple):
-    """The rank of this process and the number of processes, if the launcher sets it."""
-
-    rank: int
-    ranks: int | None
-
-
-def started(environment: Mapping[str, str] = os.environ) -> Started | None:
-    """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    names = _RANK_NAMES, _SIZE_NAMES
-    if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
-        names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-    rank, ranks = (_first(environment, *each) for each in names)
-    return None if rank is None else Started(rank, ranks)
-
-
 def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the command that runs this program with `arguments` on `ranks` processes.
 
-    The launcher is the command in COLLOPS_MPIEXEC, with its options; else ``srun`` inside a Slurm allocation; else the
-    ``mpiexec`` next to this Python interpreter, where the wheel of an MPI library installs it; else that on PATH.
-    Raises `InputError` if there is no launcher, or the ranks are too many for this machine.
+    The launcher is the command in COLLOPS_MPIEXEC, with its options; else the ``mpiexec`` next to this Python
+    interpreter, where the wheel of an MPI library installs it; else ``srun`` inside a Slurm allocation; else the
+    ``mpiexec`` on PATH. In an allocation SLURM_MPI_TYPE chooses ``srun``, and so does MPI4PY_LIBMPI, which names
+    another MPI than that of the wheel. Raises `InputError` if there is no launcher, or the ranks are too many for this
+    machine.
     """
     program = [sys.executable, "-m", "collops", *arguments]
     named = environment.get("COLLOPS_MPIEXEC", "")
@@ -64,11 +46,16 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         if shutil.which(chosen[0]) is None:
             raise InputError(f"COLLOPS_MPIEXEC names {chosen[0]!r}, which does not exist: correct it or unset it")
         return [*chosen, "-n", str(ranks), *program]
-    if "SLURM_JOB_ID" in environment and (srun := shutil.which("srun", path=environment.get("PATH"))):
-        return [srun, f"--ntasks={ranks}", *program]
     # Do not follow links: in a virtual environment the interpreter is one.
     beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec", path=environment.get("PATH"))
+    mpiexec = str(beside) if os.access(beside, os.X_OK) else None
+    if "SLURM_JOB_ID" in environment:
+        # srun needs a PMI in common with the MPI library, and the default of a centre often is none.
+        if mpiexec and not {"SLURM_MPI_TYPE", "MPI4PY_LIBMPI"} & environment.keys():
+            return [mpiexec, "-n", str(ranks), *program]
+        if srun := shutil.which("srun", path=environment.get("PATH")):
+            return [srun, f"--ntasks={ranks}", *program]
+    mpiexec = mpiexec or shutil.which("mpiexec", path=environment.get("PATH"))
     if mpiexec is None:
         raise InputError(
             f"--ranks {ranks} needs a launcher, but there is no mpiexec: install collops[mpi], or load your MPI module"
@@ -90,6 +77,9 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
     `collops.cli.console` say whether the output ends in a terminal, since the launcher's pipes hide it.
     """
     result = {**environment, _LAUNCHED: "1"}
+    # After an exit code other than 0, Open MPI 4 would hide the line with the error below paragraphs of its own. Its
+    # option --quiet sets this variable; Open MPI 5 has neither.
+    result.setdefault("OMPI_MCA_orte_execute_quiet", "1")
     if "SLURM_JOB_ID" not in environment:
         share = str(max(1, len(available_cores()) // ranks))
         for name in _THREADS:
@@ -116,6 +106,8 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
             "the launcher started this process without a rank in its environment: "
             "check COLLOPS_MPIEXEC, or start the ranks yourself and leave --ranks out"
         )
+    if alone_by_request():
+        raise InputError(f"--ranks {ranks} contradicts COLLOPS_BOOTSTRAP=alone: leave one of them out")
     command = command_for(ranks, arguments)
     received: list[int] = []
     process: subprocess.Popen[bytes] | None = None
@@ -178,12 +170,5 @@ def _launcher_options(mpiexec: str, ranks: int) -> list[str]:
         raise InputError(f"{mpiexec} does not answer ({problem}): check the MPI installation") from None
     if not any(name in answer for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
         return []
-    # Open MPI counts cores, which may be half of the processors. --quiet suppresses paragraphs after an exit code other
-    # than 0, which would hide the line with the error.
-    return ["--quiet", *(["--oversubscribe"] if ranks > len(available_cores()) // 2 else [])]
-
-
-def _first(environment: Mapping[str, str], *names: str) -> int | None:
-    """Return the number in the first of these variables that is set."""
-    text = next((environment[name] for name in names if name in environment), "")
-    return int(text) if text.isdecimal() else None
+    # Open MPI counts cores, which may be half of the processors.
+    return ["--oversubscribe"] if ranks > len(available_cores()) // 2 else []

@@ -22,10 +22,11 @@ import numpy as np
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
+from collops.comm.launcher import why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import InputError, TransportError, UnsupportedTypeError
+from collops.errors import InputError, UnsupportedTypeError
 
 __all__ = [
     "ControlChannel",
@@ -40,7 +41,6 @@ __all__ = [
     "name_of_operation",
 ]
 
-_LAUNCHERS = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 _TESTS = range(10)
 _GPU_LEVELS = ("none", "p2p", "all")
 # Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
@@ -48,15 +48,10 @@ FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason.
-
-    Raises `TransportError` if an MPI launcher started this process but no MPI can be loaded: the ranks could not find
-    each other.
-    """
-    launched = [name for name in _LAUNCHERS if name in os.environ]
+    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason."""
+    if reason := why_without_mpi():
+        return None, reason
     if importlib.util.find_spec("mpi4py") is None:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process ({launched[0]} is set): install collops[mpi]")
         return None, "mpi4py is not installed"
     if "UCX_TLS" not in os.environ:  # UCX warns of settings of transports that it may not use
         # Waits have a deadline here. UCX would close the connection to a silent host sooner, and MPICH then crashes
@@ -65,8 +60,6 @@ def load_mpi() -> tuple[Any, str]:
     try:
         mpi = mpi4py_module()
     except (ImportError, RuntimeError) as error:
-        if launched:
-            raise TransportError(f"an MPI launcher started this process, but MPI does not load: {error}") from error
         return None, f"mpi4py finds no MPI library ({error})"
     return mpi, mpi.Get_library_version().splitlines()[0].strip(" \0")
 

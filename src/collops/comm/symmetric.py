@@ -11,6 +11,7 @@ import math
 import operator
 import os
 import shutil
+from collections.abc import Mapping, Set
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -321,6 +322,8 @@ def validated(
 ) -> tuple[tuple[int, ...], np.dtype, Engine]:
     """Return shape, dtype and engine of symmetric memory, for which all ranks ask alike. Collective."""
     with collective_errors(comm):
+        if isinstance(shape, Mapping | Set | str | bytes):  # which may be empty, and then look like a scalar's shape
+            raise InputError(f"the shape of symmetric memory is an integer or a sequence of them, not {shape!r}")
         shape = (shape,) if isinstance(shape, int | np.integer) else shape
         shape = tuple(operator.index(extent) for extent in shape)
         dtype = np.dtype(dtype)

@@ -19,6 +19,7 @@ from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
 from collops.comm.failure import Failures, default_timeout
+from collops.comm.launcher import check_bootstrap, check_world_of_one, mark_rank
 from collops.comm.mpi import (
     CALL_TAG,
     ControlChannel,
@@ -27,6 +28,7 @@ from collops.comm.mpi import (
     duplicate,
     gpu_awareness,
     load_mpi,
+    mpi4py_module,
     on_node,
     values_kept_with,
 )
@@ -54,7 +56,8 @@ def world(transport: str = "auto") -> Communicator:
     transport : str
         The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
         or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
-        arrays always go by MPI. One process without MPI is a world of one.
+        arrays always go by MPI. One process without MPI is a world of one, and so is each with
+        ``COLLOPS_BOOTSTRAP=alone`` in its environment, and each that a rank has started.
 
     Notes
     -----
@@ -64,9 +67,9 @@ def world(transport: str = "auto") -> Communicator:
     Raises
     ------
     InputError
-        If there is no such transport.
+        If there is no such transport, or ``COLLOPS_BOOTSTRAP`` has another value.
     TransportError
-        If the ranks cannot use it, or were started by an MPI launcher whose MPI does not load.
+        If the ranks cannot use it, or if a launcher started several processes and MPI does not load or sees only one.
 
     Examples
     --------
@@ -81,8 +84,11 @@ def world(transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     known = _worlds.get(transport)
     if known is None:
+        check_bootstrap()
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
+        if control is None or control.size == 1:
+            check_world_of_one(mpi is not None, reason)
         known = _worlds[transport] = _build(mpi, control, transport, reason)
         profile.report_on(known)
     return known
@@ -133,7 +139,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     made = values_kept_with(comm)
     if transport not in made:
-        made[transport] = _build(load_mpi()[0], comm, transport, "mpi4py's communicator was given")
+        made[transport] = _build(mpi4py_module(), comm, transport, "mpi4py's communicator was given")
     return made[transport]
 
 
@@ -150,6 +156,7 @@ def device_count() -> int:
 
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
+    mark_rank()
     devices = device_count()
     default_timeout()  # a mistake in the environment raises with a single rank, too
     if comm is None or comm.size == 1:

@@ -1,0 +1,201 @@
+"""What deadlines, rejections and agreements cost when nothing goes wrong: a CGLS iteration with and without them.
+
+"Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
+Both kinds take turns in short blocks, and the times of one turn are compared: what slows the machine for longer than a
+turn slows both. The figure ``added, percent`` is the median of the differences over the median without; ``doubt,
+percent`` is half the width of the interval in which that median lies with 95 % probability.
+
+On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a call without the time
+that ranks wait for each other, which differs from block to block. Problems are those of the benchmark ``cgls`` on
+hosts; there is nothing to measure on devices, or without MPI.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.array import DistributedArray, Layout
+from collops.comm import Communicator
+from collops.comm.cores import available_cores
+from collops.comm.failure import Failures, default_timeout
+from collops.comm.mpi import ControlChannel, MpiTransport
+from collops.errors import CollopsError
+from collops.operators import VStack
+from collops.solvers import CGLS, solve
+from collops_bench.record import Measurement, check
+from collops_bench.shared import CHECKED_ITERATIONS
+from collops_bench.timing import Spread, Timing
+
+if TYPE_CHECKING:
+    from collops_bench.registry import Context
+
+__all__ = ["OURS", "PLAIN", "measure", "median_and_doubt"]
+
+OURS, PLAIN = "collops", "without deadlines"
+_ROWS, _COLUMNS = 2000, 100  # of each rank
+
+
+class _PlainTransport(MpiTransport):
+    """Blocking calls."""
+
+    def run(self, call: Any) -> None:
+        if call.kind != "allreduce":
+            super().run(call)
+            return
+        datatype, operation, _ = self.reduction(call.source.dtype, call.op)
+        given = self._mpi.IN_PLACE if call.source is call.target else [call.source, datatype]
+        self._comm.Allreduce(given, [call.target, datatype], operation)
+
+
+class _Plain(Communicator):
+    """No agreement."""
+
+    def agree(self, what: str, value: Any) -> None:
+        pass
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each problem; none on devices, and none without MPI."""
+    if context.engine.memory == "device" or context.comm.control is None:
+        return
+    comms = _communicators(context.comm.control)
+    for name, local in _PROBLEMS.items():
+        yield _measure(context, comms, name, local)
+
+
+def _communicators(control: Any) -> dict[str, Communicator]:
+    """Return the two kinds of communicator, of all ranks."""
+    crowded = len(available_cores()) < control.size  # as in a world of these ranks
+    made: dict[str, Communicator] = {}
+    for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, _Plain, _PlainTransport)):
+        own = control.Dup()
+        failures = Failures(ControlChannel(own), default_timeout(), crowded)
+        counts = failures if kind is Communicator else None  # without it, calls are not counted
+        made[name] = kind(transport(own, failures), None, control=own, failures=counts)
+    return made
+
+
+# This rank's operator from a random generator, so badly scaled that no solver ends early.
+
+
+def _diagonal(random: np.random.Generator) -> Any:
+    from pylops import Diagonal
+
+    return Diagonal(random.permutation(np.logspace(0, -3, _ROWS)))
+
+
+def _derivative(random: np.random.Generator) -> Any:
+    from pylops import FirstDerivative
+
+    return FirstDerivative(_ROWS)
+
+
+def _matrix(random: np.random.Generator) -> Any:
+    from pylops import MatrixMult
+
+    return MatrixMult(random.normal(size=(_ROWS, _COLUMNS)) * np.logspace(0, -3, _COLUMNS))
+
+
+_PROBLEMS: Mapping[str, Callable[[np.random.Generator], Any]] = {
+    "VStack of diagonals": _diagonal,
+    "VStack of first derivatives": _derivative,
+    "VStack of matrices": _matrix,
+}
+
+
+def _measure(
+    context: Context, comms: Mapping[str, Communicator], name: str, local: Callable[[np.random.Generator], Any]
+) -> Measurement:
+    def part(rank: int) -> tuple[Any, np.ndarray]:
+        random = np.random.default_rng([2026, rank])
+        return local(random), random.normal(size=_ROWS)
+
+    comm = context.comm
+    solvers = {kind: _solver(each, *part(comm.rank)) for kind, each in comms.items()}
+    parts = [part(rank) for rank in range(comm.size)]
+    expected = _serial_solution([operator for operator, _ in parts], np.concatenate([data for _, data in parts]))
+    checks = [
+        check(
+            comm,
+            f"solution of {name} after {CHECKED_ITERATIONS} iterations, {kind} against serial PyLops",
+            float(np.linalg.norm(solver(CHECKED_ITERATIONS) - expected) / np.linalg.norm(expected)),
+            1e-9,
+        )
+        for kind, solver in solvers.items()
+    ]
+    quick = context.options.quick
+    short, long = (2, 7) if quick else (10, 60)
+    times = _times(solvers, comms[PLAIN], (short, long), seconds=0.05 if quick else 25.0)
+    # Without the start of the solver, which both lengths have.
+    iterations = {kind: (own[long] - own[short]) / (long - short) for kind, own in times.items()}
+    plain = statistics.median(iterations[PLAIN])
+    added, doubt = (100 * each / plain for each in median_and_doubt(iterations[OURS] - iterations[PLAIN]))
+
+    def timing(kind: str) -> Timing:
+        whole = Spread.of((times[kind][long] / long).tolist())
+        return Timing(long, {"wall": Spread.of(iterations[kind].tolist()), "whole": whole})
+
+    return Measurement(
+        f"CGLS iteration, {name}",
+        {"rows_per_rank": _ROWS, "iterations": [short, long]},
+        {kind: timing(kind) for kind in times},
+        checks=checks,
+        figures={OURS: {"added, percent": added, "doubt, percent": doubt}},
+    )
+
+
+def _solver(comm: Communicator, local: Any, data: np.ndarray) -> Callable[[int], np.ndarray]:
+    """Return a function that solves in so many iterations, and returns the solution."""
+    operator = VStack([local], comm=comm)
+    y = DistributedArray(Layout.split((_ROWS * comm.size,), comm.size), comm, data)
+    run = partial(solve, CGLS(tol=0.0, precision=0.0), operator, y)
+
+    def solution(iterations: int) -> np.ndarray:
+        result = run(niter=iterations)
+        if result.iterations != iterations:
+            raise CollopsError(f"CGLS stopped after {result.iterations} of {iterations} iterations: {result.status}")
+        return result.x.local_array
+
+    return solution
+
+
+def _serial_solution(operators: list[Any], data: np.ndarray) -> np.ndarray:
+    from pylops import VStack as SerialVStack
+    from pylops.optimization.basic import cgls
+
+    stack = SerialVStack(operators)
+    return cgls(stack, data, np.zeros(stack.shape[1]), niter=CHECKED_ITERATIONS, tol=0.0)[0]
+
+
+def _times(
+    solvers: Mapping[str, Callable[[int], object]], world: Communicator, lengths: tuple[int, int], seconds: float
+) -> dict[str, dict[int, np.ndarray]]:
+    """Return the times of solves of both lengths and kinds, in turns, of the slowest rank in each turn. Collective."""
+    samples: dict[str, dict[int, list[float]]] = {kind: {length: [] for length in lengths} for kind in solvers}
+    begin, turn = time.perf_counter(), 0
+    while turn < 2 or float(world.allreduce(time.perf_counter() - begin, "max")) < seconds:
+        for kind in (OURS, PLAIN) if turn % 2 else (PLAIN, OURS):
+            for iterations in lengths:
+                world.barrier()
+                start = time.perf_counter()
+                solvers[kind](iterations)
+                samples[kind][iterations].append(time.perf_counter() - start)
+        turn += 1
+    return {
+        kind: {length: np.asarray(world.allreduce(np.array(each), "max")) for length, each in own.items()}
+        for kind, own in samples.items()
+    }
+
+
+def median_and_doubt(values: np.ndarray) -> tuple[float, float]:
+    """Return the median, and half the width of its interval of 95 %, from the order of the values (binomial)."""
+    ordered, count = np.sort(values), len(values)
+    reach = 0.98 * np.sqrt(count)
+    low, high = max(0, int(count / 2 - reach)), min(count - 1, int(np.ceil(count / 2 + reach)))
+    return float(np.median(ordered)), float(ordered[high] - ordered[low]) / 2

@@ -1,0 +1,125 @@
+"""Finds out from the environment what started this process, and whether MPI agrees with it.
+
+A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
+it: it has inherited the place of that rank, with which MPI cannot start a second time.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from collops.errors import InputError, TransportError
+
+__all__ = [
+    "Started",
+    "alone_by_request",
+    "check_bootstrap",
+    "check_world_of_one",
+    "mark_rank",
+    "started",
+    "why_without_mpi",
+]
+
+_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
+_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
+# In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PALS_APID", "PMI_PORT")
+_MARK = "COLLOPS_RANK_PROCESS"  # set by a rank for the processes that it starts: its number, connection and job
+
+
+class Started(NamedTuple):
+    """The rank of this process and the number of processes, if the launcher sets it."""
+
+    rank: int
+    ranks: int | None
+
+
+def started(environment: Mapping[str, str] = os.environ) -> Started | None:
+    """Return the position among the processes of a launcher, or None without one; do not import MPI."""
+    if why_without_mpi(environment):
+        return None
+    names = _RANK_NAMES, _SIZE_NAMES
+    if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
+        names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    rank, ranks = (_first(environment, *each) for each in names)
+    return None if rank is None else Started(rank, ranks)
+
+
+def check_bootstrap() -> None:
+    """Raise `InputError` if ``COLLOPS_BOOTSTRAP`` has a value without a meaning."""
+    if (text := os.environ.get("COLLOPS_BOOTSTRAP", "")) not in ("", "alone"):
+        raise InputError(f"COLLOPS_BOOTSTRAP={text!r}: give 'alone', or unset it")
+
+
+def alone_by_request(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether ``COLLOPS_BOOTSTRAP`` is ``alone``."""
+    return environment.get("COLLOPS_BOOTSTRAP") == "alone"
+
+
+def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
+    """Return why this process must not start MPI; empty if it may."""
+    if alone_by_request(environment):
+        return "COLLOPS_BOOTSTRAP=alone"
+    process, _, rest = environment.get(_MARK, "").partition("/")
+    connection, _, job = rest.partition("/")
+    if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
+        return ""
+    # A launcher that the rank has started gives its processes new connections. Python closes that of the rank in
+    # processes that it starts.
+    return "a rank started this process" if _connection(environment) in ("", connection) else ""
+
+
+def mark_rank() -> None:
+    """Let processes that this rank starts know that they are no ranks, where its launcher distinguishes jobs."""
+    place = f"{_connection(os.environ)}/{_job(os.environ)}"
+    if started() is not None and place.strip("/"):
+        os.environ[_MARK] = f"{os.getpid()}/{place}"
+
+
+def check_world_of_one(has_mpi: bool, text: str) -> None:
+    """Raise `TransportError` if a launcher started several processes, of which this one sees itself only.
+
+    `text` is the version of the MPI that mpi4py has loaded, or why there is none.
+    """
+    launcher = started()
+    if launcher is None or launcher.ranks == 1 or (launcher.ranks is None and has_mpi):
+        return
+    count = "several" if launcher.ranks is None else launcher.ranks
+    alone = "with COLLOPS_BOOTSTRAP=alone each process works alone"
+    if not has_mpi:
+        raise TransportError(
+            f"the launcher started {count} processes, but {text}: install collops[mpi], or load the module of the "
+            f"cluster's MPI and install mpi4py; {alone}"
+        )
+    kind = "pmix" if "Open MPI" in text else "pmi2"
+    raise TransportError(
+        f"the launcher started {count} processes, but MPI sees a world of 1: mpi4py has loaded {text}; use the mpiexec "
+        f"that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} (srun --mpi=list shows "
+        f"the choices), or load the module of the launcher's MPI; {alone}"
+    )
+
+
+def _job(environment: Mapping[str, str]) -> str:
+    return "/".join(environment.get(name, "") for name in _JOB_NAMES)
+
+
+def _connection(environment: Mapping[str, str]) -> str:
+    """Return the number of the socket between MPICH and its launcher; empty where there is none."""
+    descriptor = environment.get("PMI_FD", "")
+    if not descriptor.isdecimal():
+        return ""
+    try:
+        status = os.fstat(int(descriptor))
+    except OSError:  # closed
+        return ""
+    return str(status.st_ino) if stat.S_ISSOCK(status.st_mode) else ""
+
+
+def _first(environment: Mapping[str, str], *names: str) -> int | None:
+    """Return the number in the first of these variables that is set."""
+    text = next((environment[name] for name in names if name in environment), "")
+    return int(text) if text.isdecimal() else None
