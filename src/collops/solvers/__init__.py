@@ -11,16 +11,21 @@ References
   sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
+- Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady
+  7, 414-417, 1966.
 - Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
   Transactions on Mathematical Software 8, 43-71, 1982.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
+- Stone, M., "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical
+  Society B 36, 111-147, 1974.
 """
 
 from __future__ import annotations
 
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
+from collops.solvers.choice import CrossValidation, Discrepancy, cross_validate, discrepancy
 from collops.solvers.driver import Run, View, solve
 from collops.solvers.iterative_thresholding import fista, ista
 from collops.solvers.lsqr import LSQR, lsqr
@@ -32,6 +37,8 @@ __all__ = [
     "CG",
     "CGLS",
     "LSQR",
+    "CrossValidation",
+    "Discrepancy",
     "Method",
     "Run",
     "SolverResult",
@@ -39,6 +46,8 @@ __all__ = [
     "View",
     "cg",
     "cgls",
+    "cross_validate",
+    "discrepancy",
     "fista",
     "ista",
     "lsqr",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from collops.apps.files import Field, atomic, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import write_survey
+from collops.apps.lsm.selection import held_out, sound_traces
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.signals import ricker, with_noise
+from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -23,12 +24,15 @@ __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
+_ITERATIONS = 30  # with --damp, and at most where the data determine them
 
 
 def run(job: Job[Options]) -> Findings:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
-    By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
+    Without --iterations and --damp, it chooses the number of iterations by which the image of some shots predicts the
+    others best. By default it synthesises a survey over faulted, dipping layers and compares the image with the true
+    reflectivity.
     With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
     result.html, an interactive page.
     """
@@ -56,13 +60,20 @@ def run(job: Job[Options]) -> Findings:
             if written is not None:
                 _write_survey(written, job, problem, traces)
 
-    found = invert(job, operator, traces)
+    kept, believed, left_out = _leave_out(job, problem, operator, traces)
+    choice = choose_iterations(job, problem, kept, believed)
+    found = invert(job, kept, believed, choice.iterations)
 
     gathers = some_gathers(job, problem, operator, traces, found.image)
     error = relative_error(found.image, problem.truth)
+    noise_estimate = _estimate_noise(job, problem, believed)
     geometry, grid = problem.geometry, problem.grid
     numbers = {
-        "damp": options.damp,
+        "damp": options.damp or 0.0,
+        "iterations_from": choice.source,
+        "held_out_residual": choice.held_out_residual,
+        "noise_estimate": noise_estimate,
+        "traces_left_out": left_out,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -86,7 +97,11 @@ def run(job: Job[Options]) -> Findings:
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
             ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
         ],
-        fields=_fields(problem, found) | gathers,
+        more_rows=[
+            ("iterations", choice.words()),
+            ("noise", f"{noise_estimate:.4g}, estimated from the quietest frequencies"),
+        ],
+        fields=_fields(problem, found) | gathers | choice.fields(),
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
@@ -153,20 +168,110 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
     return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
-def invert(job: Job[Options], operator: Any, traces: list[np.ndarray]) -> Migration:
+@dataclass(frozen=True)
+class Choice:
+    """The number of iterations, and why."""
+
+    iterations: int
+    source: str  # "option", "held-out traces", or "nothing" where the survey is too small for a choice
+    # norm of the residual of the held-out traces over their own, before the first iteration and after each
+    shares: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    @property
+    def held_out_residual(self) -> float | None:
+        """The element of `shares` at the choice, if there was one."""
+        return float(self.shares[self.iterations]) if len(self.shares) else None
+
+    def words(self) -> str:
+        """Say what was chosen, and why."""
+        if self.source == "option":
+            return f"{self.iterations}, as --iterations or --damp asks for"
+        if not len(self.shares):
+            return f"{self.iterations}: the survey is too small to hold out traces (--iterations)"
+        residual = f"{100 * self.shares[self.iterations]:.3g} % of the traces that were held out"
+        if self.iterations == len(self.shares) - 1:
+            return f"{self.iterations}, the most without --iterations; the image leaves {residual} unexplained"
+        return f"{self.iterations}: more would fit noise, since an image of the other traces then leaves {residual}"
+
+    def fields(self) -> dict[str, Field]:
+        """Return the curve for ``result.zarr``."""
+        return {"held_out_residual": Field(self.shares, ("tried",), "1")} if len(self.shares) else {}
+
+
+def choose_iterations(job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]) -> Choice:
+    """Return the number of iterations: the option, or where the residual of traces that are held out is smallest.
+
+    Collective. The amplitudes of a Kirchhoff operator are not those of recorded data, so that its residual never falls
+    to the noise; and that residual is coherent, as are ground roll and multiples. Both rule out the discrepancy
+    principle, and the criteria that assume white noise. Whole shots that the image has not seen are a test for either.
+    """
+    from collops.solvers import cross_validate
+
+    options = job.options
+    if options.iterations is not None or options.damp is not None:
+        return Choice(options.iterations or _ITERATIONS, "option")
+    held = held_out(problem.geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
+    if held is None:
+        return Choice(1, "nothing")
+    own = [np.repeat(held[shot], problem.geometry.samples) for shot in problem.shots]
+    data = _vector(job, operator, traces)
+    with job.stage("choosing the number of iterations"):
+        found = cross_validate(
+            operator, data, _vector(job, operator, own), niter=_ITERATIONS, tol=0.0, progress=job.listener.live
+        )
+    if not found.iterations:
+        job.listener.warn(
+            "an image of some of the traces explains nothing of the others: the result is the adjoint image; "
+            "check the velocity, the wavelet, and the mute"
+        )
+    return Choice(max(1, found.iterations), "held-out traces", found.shares)
+
+
+def _leave_out(
+    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]
+) -> tuple[Any, list[np.ndarray], int]:
+    """Remove the dead and the much too strong traces from operator and data; return them with their number."""
+    from collops.operators import Diagonal
+
+    sound = [sound_traces(shot, job.options.outliers) for shot in traces]
+    left_out = int(job.comm.allreduce(np.array(float(sum(np.count_nonzero(~each) for each in sound))))[()])
+    if not left_out:
+        return operator, traces, 0
+    job.listener.note(
+        f"{left_out} of {problem.geometry.traces} traces are left out: they are dead, or more than "
+        f"{job.options.outliers:g} times as strong as their neighbours (--outliers)"
+    )
+    believed = [np.where(each[:, None], shot, 0) for shot, each in zip(traces, sound, strict=True)]
+    weights = [np.repeat(each, problem.geometry.samples) for each in sound]
+    return Diagonal(_vector(job, operator, weights)) @ operator, believed, left_out
+
+
+def _estimate_noise(job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> float:
+    """Return the norm of the noise, estimated from the spectrum of the traces. Collective."""
+    samples = problem.geometry.samples
+    return noise_from_power(job.comm.allreduce(power_spectrum(traces, samples)), samples)
+
+
+def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
+    """Return a vector in the range of the operator from one array per shot of this rank."""
+    return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))
+
+
+def invert(job: Job[Options], operator: Any, traces: list[np.ndarray], iterations: int | None = None) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
     :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
-    operator :math:`A` is estimated from below (`Gradient`).
+    operator :math:`A` is estimated from below (`Gradient`). `iterations` defaults to the option.
     """
     from collops.solvers import cgls
 
-    data = job.array(operator.range, np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)]))
+    data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
     # Of `_fields` four images of at most float64, and the gathers and their residual.
     writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES
-    damp = job.options.damp * gradient.norm
-    solution = job.solve(cgls, operator, data, writes=writes, damp=damp, tol=0.0)
+    damp = (job.options.damp or 0.0) * gradient.norm
+    niter = iterations or job.options.iterations or _ITERATIONS
+    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
     adjoint = job.on_host(gradient.x)
     return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
 

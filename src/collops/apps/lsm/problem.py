@@ -18,8 +18,8 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
-    Damp,
     Finite,
+    NotNegative,
     OneOf,
     Out,
     Positive,
@@ -97,7 +97,24 @@ class Options(CommonOptions):
         ),
         OneOf("eikonal", "analytic"),
     ] = None
-    damp: Damp = 0.0
+    iterations: Annotated[
+        int | None,
+        option("Iterations of the solver.", show_default="chosen from the data, or 30 with --damp"),
+        AtLeast(1),
+    ] = None
+    damp: Annotated[
+        float | None,
+        option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
+        NotNegative,
+    ] = None
+    outliers: Annotated[
+        float,
+        option(
+            "Leave out dead traces, and those more than this many times as strong as their neighbours; 0 keeps all.",
+            METHOD,
+        ),
+        NotNegative,
+    ] = 10.0
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
