@@ -16,6 +16,7 @@ from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
+    Choice,
     Image,
     Inversion,
     Kind,
@@ -43,6 +44,9 @@ _KIND = Kind(
 _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
 # The smooth background has frequencies below about 5 Hz, which the data lack.
 _SMOOTH_SECONDS = 0.06
+_WEIGHT, _DAMP = 0.05, 0.01
+# Where the data determine both: multiples of the two, and the iterations for each that is tried.
+_MOST, _LEAST, _TRIAL_ITERATIONS = 16.0, 0.25, 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,23 @@ class Options(VolumeOptions):
         ),
     ] = None
     weight: Annotated[
-        float, option("Weight of the lateral Laplacian, relative to the operator's norm.", METHOD), NotNegative
-    ] = 0.05
+        float | None,
+        option(
+            "Weight of the lateral Laplacian, relative to the operator's norm.",
+            METHOD,
+            show_default="from the noise in the data, or 0.05 with --damp",
+        ),
+        NotNegative,
+    ] = None
     damp: Annotated[
-        float, option("Damping towards the background, relative to the operator's norm.", METHOD), NotNegative
-    ] = 0.01
+        float | None,
+        option(
+            "Damping towards the background, relative to the operator's norm.",
+            METHOD,
+            show_default="a fifth of --weight, or 0.01 with --weight",
+        ),
+        NotNegative,
+    ] = None
     iterations: Iterations = 60
     out: Out = "collops-poststack"
 
@@ -96,7 +112,12 @@ def run(job: Job[Options]) -> Findings:
         job.listener.note("no background: impedances are relative to it (--background)")
     explained = problem.values(problem.operator.forward(problem.vector(background)))
 
-    found = invert(job, problem, volume.traces - explained)
+    traces = volume.traces - explained
+    weight, damp, choice = _regularisation(job, problem, traces)
+    found = invert(job, problem, traces, weight, damp)
+    coefficients = found.model @ reflection(cube.samples).T.toarray()
+    constant = not isinstance(_parse_background(options.background or "1"), Path)
+    problem, found = problem.plausible(found, coefficients, assumed=constant)
 
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.model)
@@ -135,27 +156,54 @@ def run(job: Job[Options]) -> Findings:
         error_of=" of what the background lacks",
         numbers={
             "misfit": found.misfit,
-            "weight": options.weight,
-            "damp": options.damp,
+            "weight": weight,
+            "damp": damp,
+            "noise_estimate": None if choice is None else choice.noise,
             **problem.numbers(),
             "background": options.background,
         },
         rows=[("volume", cube.describe())],
-        more_rows=[("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained")],
+        more_rows=[
+            ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
+            *([] if choice is None else [("weight", choice.words())]),
+        ],
         fields=problem.fields(arrays),
         draw=draw,
         noise_norm=volume.noise_norm,
     )
 
 
-def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
+def _regularisation(job: Job[Options], problem: Problem, traces: np.ndarray) -> tuple[float, float, Choice | None]:
+    """Return the weight of the Laplacian and the damping: the options, or both from the noise in the data. Collective.
+
+    One factor scales both, so that the choice serves a single trace as well.
+    """
+    from collops.solvers import cgls
+
+    options = job.options
+    if options.weight is not None or options.damp is not None:
+        weight = _WEIGHT if options.weight is None else options.weight
+        damp = _DAMP if options.damp is None else options.damp
+        return weight, damp, None
+    data = problem.vector(traces)
+    norm = Gradient.of(problem.operator, data).norm
+
+    def solve(factor: float, x0: Any) -> Any:
+        stacked = regularised(problem, problem.operator, data, factor * _WEIGHT * norm)
+        return cgls(*stacked, x0, niter=_TRIAL_ITERATIONS, damp=factor * _DAMP * norm, tol=0.0, progress=False).x
+
+    choice = problem.choose(data, solve, _MOST, _LEAST)
+    return choice.weight * _WEIGHT, choice.weight * _DAMP, choice._replace(weight=choice.weight * _WEIGHT)
+
+
+def invert(job: Job[Options], problem: Problem, traces: np.ndarray, weight: float, damp: float) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
     `traces` are this rank's part of the data, less the part that the background explains.
 
     Notes
     -----
-    With the options weight, :math:`w`, and damp, :math:`\epsilon`:
+    With `weight` :math:`w` and `damp` :math:`\epsilon`:
 
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
@@ -165,9 +213,8 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
     operator, data = problem.operator, problem.vector(traces)
     gradient = Gradient.of(operator, data)
-    stacked = regularised(problem, operator, data, job.options.weight * gradient.norm)
-    damp = job.options.damp * gradient.norm
-    solution = job.solve(cgls, *stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
+    stacked = regularised(problem, operator, data, weight * gradient.norm)
+    solution = job.solve(cgls, *stacked, writes=problem.result_bytes, damp=damp * gradient.norm, tol=0.0)
     return problem.inversion(data, gradient, solution)
 
 

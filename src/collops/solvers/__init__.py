@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
-from collops.solvers.choice import CrossValidation, Discrepancy, cross_validate, discrepancy
+from collops.solvers.choice import cross_validate, discrepancy
 from collops.solvers.driver import Run, View, solve
 from collops.solvers.iterative_thresholding import fista, ista
 from collops.solvers.lsqr import LSQR, lsqr
@@ -37,8 +37,6 @@ __all__ = [
     "CG",
     "CGLS",
     "LSQR",
-    "CrossValidation",
-    "Discrepancy",
     "Method",
     "Run",
     "SolverResult",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,31 +15,7 @@ from collops.solvers.driver import View
 from collops.solvers.problem import check_count
 from collops.solvers.result import SolverResult
 
-__all__ = ["CrossValidation", "Discrepancy", "cross_validate", "discrepancy"]
-
-
-@dataclass(frozen=True, eq=False)
-class CrossValidation:
-    """The outcome of :func:`cross_validate`.
-
-    Attributes
-    ----------
-    iterations : int
-        The number of iterations with the smallest residual of the held-out data; 0 if no iterate predicts them better
-        than zeros do.
-    shares : ndarray
-        Norm of the residual of the held-out data over their own norm, before the first iteration and after each.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from collops.solvers import CrossValidation
-    >>> CrossValidation(1, np.array([1.0, 0.4, 0.5])).shares.min()
-    np.float64(0.4)
-    """
-
-    iterations: int
-    shares: np.ndarray
+__all__ = ["cross_validate", "discrepancy"]
 
 
 def cross_validate(
@@ -52,13 +27,12 @@ def cross_validate(
     patience: int = 5,
     method: Callable[..., SolverResult] = cgls,
     **options: Any,
-) -> CrossValidation:
-    r"""Choose a number of iterations: solve with one part of the data, and predict the other. Collective.
+) -> np.ndarray:
+    r"""Solve with one part of the data, and compare the iterates with the part that was held out. Collective.
 
-    The first iterations of Krylov methods find the part of the solution that the data determine best; later ones fit
-    noise. What they fit of it in one part of the data does not predict the other part [Stone 1974], if the noise of the
-    two is independent. Coherent noise, and data that the operator cannot model, are no exception, as they are for
-    generalised cross-validation or the discrepancy principle: hold out whole records, not single samples.
+    Early iterations of Krylov methods find what the data determine best; later ones fit noise. The noise of one part of
+    the data does not predict the other part [Stone 1974] if the two are independent. This holds for coherent noise and
+    for data that the operator cannot model, if whole records are held out rather than single samples.
 
     Parameters
     ----------
@@ -66,10 +40,8 @@ def cross_validate(
         From the model to the data.
     y, held : DistributedArray
         The data, and an array like them: 1 for data that are held out, 0 for others.
-    niter : int
-        Largest number of iterations.
-    patience : int
-        Stop after this many iterations without a smaller residual of the held-out data.
+    niter, patience : int
+        Stop after `niter` iterations, or `patience` iterations without a smaller residual of the held-out data.
     method : callable
         A solver such as :func:`cgls`.
     **options
@@ -77,32 +49,31 @@ def cross_validate(
 
     Returns
     -------
-    CrossValidation
-        The choice, the same on every rank.
+    ndarray
+        Norm of the residual of the held-out data over their own norm, before the first iteration and after each, the
+        same on every rank. The number of iterations to choose is the index of the smallest, 0 if no iterate predicts
+        the held-out data better than zeros do, or if one of the two parts is zero.
 
     Raises
     ------
     InputError
-        If the data that are held out, or the others, are all zero, or if a number is invalid.
+        If a number is invalid.
     LayoutError
         If `y` or `held` does not have the layout of the range of `A`.
 
     Notes
     -----
-    An iteration applies `A` twice and its adjoint once.
-
-    .. math:: k = \arg\min_k \|H (y - A x_k)\|, \qquad x_k \approx \arg\min_x \|(I - H) (y - A x)\|
+    An iteration applies `A` twice and its adjoint once, and sends one scalar allreduce more than the solver.
 
     Examples
     --------
     >>> import numpy as np
     >>> import collops
     >>> from collops.solvers import cross_validate
-    >>> matrix = np.random.default_rng(0).normal(size=(40, 10))
-    >>> A = collops.VStack([matrix])
-    >>> y = A @ collops.ones(A.domain)
+    >>> A = collops.VStack([np.random.default_rng(0).normal(size=(40, 10))])
     >>> held = collops.from_local((np.arange(40) % 2).astype(float), A.range)
-    >>> bool(cross_validate(A, y, held, niter=10, tol=0).shares[-1] < 1e-6)
+    >>> shares = cross_validate(A, A @ collops.ones(A.domain), held, niter=10, tol=0)
+    >>> bool(shares[-1] < 1e-6)
     True
     """
     check_count("niter", niter, smallest=1)
@@ -110,7 +81,7 @@ def cross_validate(
     used = 1.0 - held
     whole = float((held * y).norm())
     if not (whole and float((used * y).norm())):
-        raise InputError("one of the two parts of the data is zero: hold out other data")
+        return np.ones(1)
     shares = [1.0]
 
     def watch(iteration: int, view: View) -> bool:
@@ -118,36 +89,10 @@ def cross_validate(
         return iteration - int(np.argmin(shares)) >= patience
 
     method(Diagonal(used) @ A, used * y, niter=niter, callback=watch, **options)
-    return CrossValidation(int(np.argmin(shares)), np.array(shares))
+    return np.array(shares)
 
 
-@dataclass(frozen=True, eq=False)
-class Discrepancy:
-    """The outcome of :func:`discrepancy`.
-
-    Attributes
-    ----------
-    weight : float
-        The chosen weight.
-    weights, misfits : ndarray
-        The weights that were tried, from the largest, and the norms of their residuals.
-    reached : bool
-        Whether the smallest of these norms is at most that of the noise.
-
-    Examples
-    --------
-    >>> from collops.solvers import discrepancy
-    >>> discrepancy(lambda weight: weight, 0.3, 1.0, 0.01).reached
-    True
-    """
-
-    weight: float
-    weights: np.ndarray
-    misfits: np.ndarray
-    reached: bool
-
-
-def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, smallest: float) -> Discrepancy:
+def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, smallest: float) -> float:
     """Choose the weight of a regularisation so that the norm of the residual is that of the noise [Morozov 1966].
 
     Halves the weight, from the largest, until the residual is at most the noise, and interpolates logarithmically
@@ -165,8 +110,8 @@ def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, 
 
     Returns
     -------
-    Discrepancy
-        The choice. The weight is `largest` if its residual is at most the noise, `smallest` if no residual is.
+    float
+        The weight: `largest` if its residual is at most the noise, `smallest` if no residual is.
 
     Raises
     ------
@@ -176,20 +121,20 @@ def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, 
     Examples
     --------
     >>> from collops.solvers import discrepancy
-    >>> round(discrepancy(lambda weight: 2 * weight, 0.6, 1.0, 0.01).weight, 6)
+    >>> round(discrepancy(lambda weight: 2 * weight, 0.6, 1.0, 0.01), 6)
     0.3
     """
     if not 0 < smallest <= largest < np.inf or not noise >= 0:
         raise InputError(
             f"the weights must be positive and the noise not negative, not {largest}, {smallest} and {noise}"
         )
-    weights, misfits = [float(largest)], [misfit(float(largest))]
-    while misfits[-1] > noise and weights[-1] > smallest:
-        weights.append(max(weights[-1] / 2, smallest))
-        misfits.append(misfit(weights[-1]))
-    reached = misfits[-1] <= noise
-    chosen = weights[-1]
-    if reached and len(weights) > 1 and 0 < misfits[-1] < noise:
-        share = np.log(noise / misfits[-1]) / np.log(misfits[-2] / misfits[-1])
-        chosen = float(weights[-1] * (weights[-2] / weights[-1]) ** share)
-    return Discrepancy(chosen, np.array(weights), np.array(misfits), reached)
+    before, weight = None, largest
+    norm = misfit(weight)
+    while norm > noise and weight > smallest:
+        before = weight, norm
+        weight = max(weight / 2, smallest)
+        norm = misfit(weight)
+    if before is None or not 0 < norm < noise:
+        return weight
+    share = np.log(noise / norm) / np.log(before[1] / norm)
+    return float(weight * (before[0] / weight) ** share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,10 @@ _ITERATIONS = 30  # with --damp, and at most where the data determine them
 def run(job: Job[Options]) -> Findings:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
-    Without --iterations and --damp, it chooses the number of iterations by which the image of some shots predicts the
-    others best. By default it synthesises a survey over faulted, dipping layers and compares the image with the true
-    reflectivity.
-    With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
-    result.html, an interactive page.
+    By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
+    With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it chooses the
+    number of iterations after which an image of some shots predicts the others best. Writes image.png, convergence.png,
+    result.zarr, and result.html, an interactive page.
     """
     options, comm = job.options, job.comm
     written = None if options.write_survey is None else Path(options.write_survey)
@@ -48,7 +47,7 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(problem.geometry.shots, "shots")
     with job.stage("travel times"):
         operator = kirchhoff(job, problem)
-    traces, noise_norm = problem.traces, None
+    traces, noise_norm, geometry, grid = problem.traces, None, problem.geometry, problem.grid
     if traces is None:
         with job.stage("modelling the survey"):
             noise = _NOISE if options.noise is None else options.noise
@@ -60,19 +59,20 @@ def run(job: Job[Options]) -> Findings:
             if written is not None:
                 _write_survey(written, job, problem, traces)
 
-    kept, believed, left_out = _leave_out(job, problem, operator, traces)
-    choice = choose_iterations(job, problem, kept, believed)
-    found = invert(job, kept, believed, choice.iterations)
+    reduced, believed, left_out = _leave_out(job, problem, operator, traces)
+    held = None
+    if options.iterations is None and options.damp is None:
+        held = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)[problem.shots.start :]
+    found = invert(job, reduced, believed, None if held is None else held[: len(believed)])
 
     gathers = some_gathers(job, problem, operator, traces, found.image)
     error = relative_error(found.image, problem.truth)
-    noise_estimate = _estimate_noise(job, problem, believed)
-    geometry, grid = problem.geometry, problem.grid
+    noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
+    shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,
-        "iterations_from": choice.source,
-        "held_out_residual": choice.held_out_residual,
-        "noise_estimate": noise_estimate,
+        "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
+        "noise_estimate": noise,
         "traces_left_out": left_out,
         "mode": problem.mode,
         "frequency": problem.frequency,
@@ -98,10 +98,10 @@ def run(job: Job[Options]) -> Findings:
             ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
         ],
         more_rows=[
-            ("iterations", choice.words()),
-            ("noise", f"{noise_estimate:.4g}, estimated from the quietest frequencies"),
+            ("iterations", _reason(job, count, shares)),
+            ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
         ],
-        fields=_fields(problem, found) | gathers | choice.fields(),
+        fields=_fields(problem, found) | gathers,
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
@@ -122,6 +122,8 @@ class Migration:
     adjoint: np.ndarray  # the adjoint image
     scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
     solution: Solution  # of CGLS
+    # where traces were held out: norm of their residual over their own, before the first iteration and after each
+    shares: np.ndarray | None
 
 
 def kirchhoff(job: Job[Options], problem: Problem) -> Any:
@@ -168,63 +170,36 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
     return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The number of iterations, and why."""
+def invert(
+    job: Job[Options], operator: Any, traces: list[np.ndarray], held: list[np.ndarray] | None = None
+) -> Migration:
+    r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
-    iterations: int
-    source: str  # "option", "held-out traces", or "nothing" where the survey is too small for a choice
-    # norm of the residual of the held-out traces over their own, before the first iteration and after each
-    shares: np.ndarray = field(default_factory=lambda: np.empty(0))
+    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
+    operator :math:`A` is estimated from below (`Gradient`).
 
-    @property
-    def held_out_residual(self) -> float | None:
-        """The element of `shares` at the choice, if there was one."""
-        return float(self.shares[self.iterations]) if len(self.shares) else None
-
-    def words(self) -> str:
-        """Say what was chosen, and why."""
-        if self.source == "option":
-            return f"{self.iterations}, as --iterations or --damp asks for"
-        if not len(self.shares):
-            return f"{self.iterations}: the survey is too small to hold out traces (--iterations)"
-        residual = f"{100 * self.shares[self.iterations]:.3g} % of the traces that were held out"
-        if self.iterations == len(self.shares) - 1:
-            return f"{self.iterations}, the most without --iterations; the image leaves {residual} unexplained"
-        return f"{self.iterations}: more would fit noise, since an image of the other traces then leaves {residual}"
-
-    def fields(self) -> dict[str, Field]:
-        """Return the curve for ``result.zarr``."""
-        return {"held_out_residual": Field(self.shares, ("tried",), "1")} if len(self.shares) else {}
-
-
-def choose_iterations(job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]) -> Choice:
-    """Return the number of iterations: the option, or where the residual of traces that are held out is smallest.
-
-    Collective. The amplitudes of a Kirchhoff operator are not those of recorded data, so that its residual never falls
-    to the noise; and that residual is coherent, as are ground roll and multiples. Both rule out the discrepancy
-    principle, and the criteria that assume white noise. Whole shots that the image has not seen are a test for either.
+    The number of iterations is the option, or, if `held` names traces of these shots to hold out, the one after which
+    an image of the other traces predicts them best. The amplitudes of a Kirchhoff operator are not those of recorded
+    data, so that its residual does not fall to the noise, and it is as coherent as ground roll or multiples. Neither
+    the discrepancy principle nor criteria for white noise apply; shots that the image has not seen are a test.
     """
-    from collops.solvers import cross_validate
+    from collops.solvers import cgls, cross_validate
 
-    options = job.options
-    if options.iterations is not None or options.damp is not None:
-        return Choice(options.iterations or _ITERATIONS, "option")
-    held = held_out(problem.geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
-    if held is None:
-        return Choice(1, "nothing")
-    own = [np.repeat(held[shot], problem.geometry.samples) for shot in problem.shots]
     data = _vector(job, operator, traces)
-    with job.stage("choosing the number of iterations"):
-        found = cross_validate(
-            operator, data, _vector(job, operator, own), niter=_ITERATIONS, tol=0.0, progress=job.listener.live
-        )
-    if not found.iterations:
-        job.listener.warn(
-            "an image of some of the traces explains nothing of the others: the result is the adjoint image; "
-            "check the velocity, the wavelet, and the mute"
-        )
-    return Choice(max(1, found.iterations), "held-out traces", found.shares)
+    gradient = Gradient.of(operator, data)
+    # Of `_fields` four images of at most float64, and the gathers and their residual.
+    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES
+    damp = (job.options.damp or 0.0) * gradient.norm
+    niter, shares = job.options.iterations or _ITERATIONS, None
+    if held is not None:
+        with job.stage("choosing the number of iterations"):
+            parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
+            live = job.listener.live
+            shares = cross_validate(operator, data, _vector(job, operator, parts), niter=niter, tol=0.0, progress=live)
+        niter = max(1, int(shares.argmin()))
+    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
+    adjoint = job.on_host(gradient.x)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
 
 
 def _leave_out(
@@ -246,34 +221,24 @@ def _leave_out(
     return Diagonal(_vector(job, operator, weights)) @ operator, believed, left_out
 
 
-def _estimate_noise(job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> float:
-    """Return the norm of the noise, estimated from the spectrum of the traces. Collective."""
-    samples = problem.geometry.samples
-    return noise_from_power(job.comm.allreduce(power_spectrum(traces, samples)), samples)
-
-
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
     """Return a vector in the range of the operator from one array per shot of this rank."""
     return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))
 
 
-def invert(job: Job[Options], operator: Any, traces: list[np.ndarray], iterations: int | None = None) -> Migration:
-    r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
-
-    :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
-    operator :math:`A` is estimated from below (`Gradient`). `iterations` defaults to the option.
-    """
-    from collops.solvers import cgls
-
-    data = _vector(job, operator, traces)
-    gradient = Gradient.of(operator, data)
-    # Of `_fields` four images of at most float64, and the gathers and their residual.
-    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES
-    damp = (job.options.damp or 0.0) * gradient.norm
-    niter = iterations or job.options.iterations or _ITERATIONS
-    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
-    adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
+def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
+    """Say in words how many iterations there were, and why."""
+    if shares is None:
+        return f"{iterations}, from the options"
+    if not shares.argmin():
+        job.listener.warn(
+            "no image of some traces explains the others: the result is the adjoint image; "
+            "check the velocity, the wavelet and the mute"
+        )
+        return "1, the adjoint image: no image of other traces explains any of those that were held out"
+    why = "the most without --iterations" if iterations == _ITERATIONS else "more would fit noise"
+    left = f"{100 * shares[iterations]:.3g} % of the traces that were held out"
+    return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
 
 
 def some_gathers(
@@ -320,6 +285,8 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
         "velocity": Field(problem.velocity, image, "m/s"),
         "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
+    if found.shares is not None:
+        fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
     return fields
@@ -351,7 +318,8 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
     def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
         return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
 
-    title = f"least-squares image, {len(found.solution.residuals) - 1} iterations"
+    count = len(found.solution.residuals) - 1
+    title = f"least-squares image, {count} iteration{'s' * (count != 1)}"
     if truth is None:
         adjoint, image = balanced(found.scaled_adjoint), balanced(found.image)
         panels = [

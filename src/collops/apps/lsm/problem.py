@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
+from collops.apps.lsm.selection import sound_traces
 from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
@@ -217,7 +218,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(path, headers, shots)]
         check_traces(shots, traces)
-        power = power_spectrum(traces, geometry.samples)
+        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in traces], geometry.samples)
     power = comm.allreduce(power)
     with raised_together():
         if not power.any():

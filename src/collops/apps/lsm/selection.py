@@ -29,8 +29,8 @@ def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
     return sound
 
 
-def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray] | None:
-    """Choose traces by which to judge an image that was made from the others; None if the survey is too small.
+def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:
+    """Choose traces by which to judge an image that was made from the others; none if the survey is too small.
 
     Returns an array for each shot: bool, one per trace. Two shots less than a wavelength apart record nearly the same
     coherent noise, so that one predicts the noise of the other: shots are held out in groups that are a wavelength (m)
@@ -42,7 +42,7 @@ def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray] | None:
     positions = np.concatenate([receivers[0] for receivers in geometry.receivers])
     held = _every_other(positions, wavelength)
     ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
-    return np.split(held, ends) if held.any() else None
+    return np.split(held, ends)
 
 
 def _every_other(positions: np.ndarray, width: float) -> np.ndarray:

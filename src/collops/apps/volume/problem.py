@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution
-from collops.apps.signals import power_spectrum, with_noise
+from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
 from collops.apps.volume.files import DATA_NAMES, Axis, Cube, check_array_file, open_volume, read_values
@@ -48,6 +48,8 @@ __all__ = [
 ]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
+# The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.
+_STRONGEST, _IMPLAUSIBLE = 0.25, 0.5
 # Arrays of the size of the data that exist at once.
 _ARRAYS = 12
 _PANEL_SIZE = (4.6, 4.2)  # inches
@@ -111,7 +113,7 @@ class VolumeOptions(CommonOptions):
             "Assumed root mean square of the reflection coefficients of recorded data, unless the wavelet is from a "
             "file.",
             METHOD,
-            show_default="0.05",
+            show_default="0.05, or less: none exceeds 0.25",
         ),
         Positive,
         RecordedOnly(),
@@ -164,6 +166,22 @@ class Inversion(NamedTuple):
     solution: Solution
 
 
+class Choice(NamedTuple):
+    """The weight of a regularisation by the discrepancy principle."""
+
+    weight: float
+    noise: float  # estimated norm of the noise
+    share: float  # the same in per cent of the norm of the data
+    reached: bool  # whether the smallest weight that was tried explains the data to the noise
+
+    def words(self) -> str:
+        """Say what was chosen, and why."""
+        noise = f"an estimated noise of {self.share:.2g} % of the data"
+        if self.reached:
+            return f"{self.weight:.3g}: the residual is then as large as {noise}"
+        return f"{self.weight:.3g}, the smallest that is tried, which leaves more than {noise}"
+
+
 @dataclass(frozen=True)
 class Problem:
     """A volume, and the operator from the ravelled model to its ravelled data."""
@@ -193,6 +211,58 @@ class Problem:
         misfit = residual / whole if whole else 0.0
         model, adjoint = self.values(solution.x), self.values(gradient.x)
         return Inversion(model, adjoint, self.values(unexplained), misfit, solution)
+
+    def choose(self, data: Any, solve: Callable[[float, Any], Any], largest: float, smallest: float) -> Choice:
+        """Choose the weight of a regularisation so that the residual of `data` is as large as the noise. Collective.
+
+        ``solve(weight, x0)`` returns an approximate solution, from the one for the last weight. The choice takes a few
+        short runs of the solver.
+        """
+        from collops.solvers import discrepancy
+
+        volume, found, norm = self.volume, None, 0.0
+        power = power_spectrum([volume.traces[volume.live]], volume.cube.samples)
+        noise = noise_from_power(self.job.comm.allreduce(power), volume.cube.samples)
+
+        def misfit(weight: float) -> float:
+            nonlocal found, norm
+            found = solve(weight, found)
+            norm = float((data - self.operator.forward(found)).norm())
+            return norm
+
+        with self.job.stage("choosing the regularisation"):
+            weight = discrepancy(misfit, noise, largest, smallest)
+        return Choice(weight, noise, 100 * noise / (float(data.norm()) or 1.0), norm <= noise)
+
+    def plausible(
+        self, found: Inversion, coefficients: np.ndarray, *, assumed: bool = True
+    ) -> tuple[Problem, Inversion]:
+        """Return problem and result with reflection coefficients of at most 0.25, where their scale is an assumption.
+
+        Collective. Model and wavelet are scaled in opposite directions, so that the modelled data stay the same.
+        Elsewhere, or if `assumed` is false, coefficients above 0.5 give a warning.
+        """
+        options, listener = self.job.options, self.job.listener
+        own = np.array(float(np.abs(coefficients).max(initial=0.0)))
+        largest = float(self.job.comm.allreduce(own, "max")[()])
+        kind = parse_wavelet(options.wavelet or "data")
+        if options.volume is None or isinstance(kind, Path) or options.strength is not None or not assumed:
+            if largest > _IMPLAUSIBLE:
+                listener.warn(
+                    f"the strongest reflection coefficient is {largest:.3g}, and few in the earth exceed "
+                    f"{_IMPLAUSIBLE:g}: check the amplitude of the wavelet, or --strength"
+                )
+            return self, found
+        if largest <= _STRONGEST:
+            return self, found
+        scale = _STRONGEST / largest
+        listener.note(
+            f"amplitudes: {scale:.3g} times as large as assumed, so that the strongest reflection coefficient is "
+            f"{_STRONGEST:g}: they are relative without a well (--strength, or --wavelet with a file)"
+        )
+        volume = replace(self.volume, wavelet=self.volume.wavelet / scale)
+        scaled = found._replace(model=found.model * scale, adjoint=found.adjoint / scale)
+        return replace(self, volume=volume), scaled
 
     def numbers(self) -> dict[str, Any]:
         """Return the entries of JSON about the data."""
