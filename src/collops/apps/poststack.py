@@ -16,7 +16,6 @@ from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
-    Choice,
     Image,
     Inversion,
     Kind,
@@ -112,9 +111,9 @@ def run(job: Job[Options]) -> Findings:
         job.listener.note("no background: impedances are relative to it (--background)")
     explained = problem.values(problem.operator.forward(problem.vector(background)))
 
-    traces = volume.traces - explained
-    weight, damp, choice = _regularisation(job, problem, traces)
-    found = invert(job, problem, traces, weight, damp)
+    found = invert(job, problem, volume.traces - explained)
+    choice = found.choice
+    weight, damp = _weights(options, choice.weight if choice else 1.0)
     coefficients = found.model @ reflection(cube.samples).T.toarray()
     constant = not isinstance(_parse_background(options.background or "1"), Path)
     problem, found = problem.plausible(found, coefficients, assumed=constant)
@@ -165,7 +164,7 @@ def run(job: Job[Options]) -> Findings:
         rows=[("volume", cube.describe())],
         more_rows=[
             ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
-            *([] if choice is None else [("weight", choice.words())]),
+            *([] if choice is None else [("weight, damp", f"{weight:.3g}, {damp:.3g}: {choice.why}")]),
         ],
         fields=problem.fields(arrays),
         draw=draw,
@@ -173,37 +172,21 @@ def run(job: Job[Options]) -> Findings:
     )
 
 
-def _regularisation(job: Job[Options], problem: Problem, traces: np.ndarray) -> tuple[float, float, Choice | None]:
-    """Return the weight of the Laplacian and the damping: the options, or both from the noise in the data. Collective.
-
-    One factor scales both, so that the choice serves a single trace as well.
-    """
-    from collops.solvers import cgls
-
-    options = job.options
-    if options.weight is not None or options.damp is not None:
-        weight = _WEIGHT if options.weight is None else options.weight
-        damp = _DAMP if options.damp is None else options.damp
-        return weight, damp, None
-    data = problem.vector(traces)
-    norm = Gradient.of(problem.operator, data).norm
-
-    def solve(factor: float, x0: Any) -> Any:
-        stacked = regularised(problem, problem.operator, data, factor * _WEIGHT * norm)
-        return cgls(*stacked, x0, niter=_TRIAL_ITERATIONS, damp=factor * _DAMP * norm, tol=0.0, progress=False).x
-
-    choice = problem.choose(data, solve, _MOST, _LEAST)
-    return choice.weight * _WEIGHT, choice.weight * _DAMP, choice._replace(weight=choice.weight * _WEIGHT)
+def _weights(options: Options, factor: float) -> tuple[float, float]:
+    """Return the weight of the Laplacian and the damping: the options, else `factor` times the usual ones."""
+    weight = factor * _WEIGHT if options.weight is None else options.weight
+    return weight, factor * _DAMP if options.damp is None else options.damp
 
 
-def invert(job: Job[Options], problem: Problem, traces: np.ndarray, weight: float, damp: float) -> Inversion:
+def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
     `traces` are this rank's part of the data, less the part that the background explains.
 
     Notes
     -----
-    With `weight` :math:`w` and `damp` :math:`\epsilon`:
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`, or multiples of 0.05 and 0.01 that leave a residual
+    as large as the noise:
 
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
@@ -213,9 +196,21 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray, weight: floa
 
     operator, data = problem.operator, problem.vector(traces)
     gradient = Gradient.of(operator, data)
-    stacked = regularised(problem, operator, data, weight * gradient.norm)
-    solution = job.solve(cgls, *stacked, writes=problem.result_bytes, damp=damp * gradient.norm, tol=0.0)
-    return problem.inversion(data, gradient, solution)
+
+    def equations(factor: float) -> tuple[Any, Any, float]:
+        weight, damp = _weights(job.options, factor)
+        return *regularised(problem, operator, data, weight * gradient.norm), damp * gradient.norm
+
+    def solve(factor: float, x0: Any) -> Any:
+        stack, stacked, damp = equations(factor)
+        return cgls(stack, stacked, x0, niter=_TRIAL_ITERATIONS, damp=damp, tol=0.0, progress=False).x
+
+    choice = None
+    if job.options.weight is None and job.options.damp is None:
+        choice = problem.choose(data, solve, _MOST, _LEAST)
+    stack, stacked, damp = equations(choice.weight if choice else 1.0)
+    solution = job.solve(cgls, stack, stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
+    return problem.inversion(data, gradient, solution, choice)
 
 
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:

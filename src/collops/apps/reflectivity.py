@@ -13,7 +13,6 @@ from collops.apps.pictures import symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
-    Choice,
     Image,
     Inversion,
     Kind,
@@ -71,8 +70,9 @@ def run(job: Job[Options]) -> Findings:
     problem = prepare(job, _KIND)
     volume, cube, truth = problem.volume, problem.volume.cube, problem.volume.truth
 
-    found, choice = invert(job, problem)
+    found = invert(job, problem)
     problem, found = problem.plausible(found, found.model)
+    choice = found.choice
 
     with job.stage("comparing"):
         nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.model), found.model.size], np.float64))
@@ -90,7 +90,7 @@ def run(job: Job[Options]) -> Findings:
             ("misfit", f"{100 * found.misfit:.1f} % of the data"),
         ]
         if choice is not None:
-            more_rows.append(("sparsity", choice.words()))
+            more_rows.append(("sparsity", f"{choice.weight:.3g}: {choice.why}"))
         arrays = {"reflectivity": found.model, "adjoint": found.adjoint, "data": volume.traces}
         arrays["residual"] = found.unexplained
         if truth is not None:
@@ -118,10 +118,8 @@ def run(job: Job[Options]) -> Findings:
     )
 
 
-def invert(job: Job[Options], problem: Problem) -> tuple[Inversion, Choice | None]:
-    r"""Find few reflection coefficients that explain the data; return them, and the sparsity if it was chosen here.
-
-    Collective.
+def invert(job: Job[Options], problem: Problem) -> Inversion:
+    r"""Find few reflection coefficients that explain the data. Collective.
 
     Notes
     -----
@@ -158,7 +156,7 @@ def invert(job: Job[Options], problem: Problem) -> tuple[Inversion, Choice | Non
         choice = problem.choose(data, solve, _MOST, _LEAST)
         sparsity = choice.weight
     solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method(sparsity))
-    return problem.inversion(data, gradient, solution), choice
+    return problem.inversion(data, gradient, solution, choice)
 
 
 class _Matches(NamedTuple):

@@ -156,16 +156,6 @@ class Volume:
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
 
 
-class Inversion(NamedTuple):
-    """The result of an inversion: arrays are this rank's parts, shaped as its part of the cube."""
-
-    model: np.ndarray
-    adjoint: np.ndarray  # the adjoint of the data
-    unexplained: np.ndarray  # the residual of the data
-    misfit: float  # its norm over that of the data
-    solution: Solution
-
-
 class Choice(NamedTuple):
     """The weight of a regularisation by the discrepancy principle."""
 
@@ -174,12 +164,23 @@ class Choice(NamedTuple):
     share: float  # the same in per cent of the norm of the data
     reached: bool  # whether the smallest weight that was tried explains the data to the noise
 
-    def words(self) -> str:
-        """Say what was chosen, and why."""
+    @property
+    def why(self) -> str:
+        """The reason for the choice in words."""
         noise = f"an estimated noise of {self.share:.2g} % of the data"
-        if self.reached:
-            return f"{self.weight:.3g}: the residual is then as large as {noise}"
-        return f"{self.weight:.3g}, the smallest that is tried, which leaves more than {noise}"
+        most = f"the smallest that is tried, which leaves more than {noise}"
+        return f"the residual is then as large as {noise}" if self.reached else most
+
+
+class Inversion(NamedTuple):
+    """The result of an inversion: arrays are this rank's parts, shaped as its part of the cube."""
+
+    model: np.ndarray
+    adjoint: np.ndarray  # the adjoint of the data
+    unexplained: np.ndarray  # the residual of the data
+    misfit: float  # its norm over that of the data
+    solution: Solution
+    choice: Choice | None  # of the regularisation, if it was not an option
 
 
 @dataclass(frozen=True)
@@ -204,13 +205,13 @@ class Problem:
         arrays = 4 if self.volume.truth is None else 5
         return arrays * int(np.prod(self.volume.cube.shape)) * np.dtype(self.job.options.dtype).itemsize
 
-    def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
+    def inversion(self, data: Any, gradient: Gradient, solution: Solution, choice: Choice | None) -> Inversion:
         """Compare the solution with the data. Collective."""
         unexplained = data - self.operator.forward(solution.x)
         residual, whole = float(unexplained.norm()), float(data.norm())
         misfit = residual / whole if whole else 0.0
         model, adjoint = self.values(solution.x), self.values(gradient.x)
-        return Inversion(model, adjoint, self.values(unexplained), misfit, solution)
+        return Inversion(model, adjoint, self.values(unexplained), misfit, solution, choice)
 
     def choose(self, data: Any, solve: Callable[[float, Any], Any], largest: float, smallest: float) -> Choice:
         """Choose the weight of a regularisation so that the residual of `data` is as large as the noise. Collective.
