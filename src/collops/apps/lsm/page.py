@@ -110,7 +110,7 @@ def _round(values: np.ndarray) -> list[float]:
 
 
 def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
-    """Plot norms against iterations; `chosen` marks the smallest one, of the norms after an iteration."""
+    """Plot norms against iterations; `chosen` marks the smallest, at least iteration 1."""
     from matplotlib.ticker import MaxNLocator
 
     shares = norms / norms[0] if norms[0] else norms
@@ -122,7 +122,7 @@ def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
         marks = "." if len(shown) > _MOST_MARKS else "o"
         axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
         if chosen and last:
-            best = 1 + int(shares[1:].argmin())
+            best = max(1, int(shares.argmin()))
             axes.plot(best, shares[best], color=COLORS[1], marker="o", markersize=9, fillstyle="none")
         axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
         axes.set_xlim(left=0.0)
