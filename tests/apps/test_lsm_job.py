@@ -138,6 +138,19 @@ def test_damping_makes_the_image_smaller(comm, folder):
     assert np.linalg.norm(image_of(folder, "damped")) < 0.9 * np.linalg.norm(image_of(folder, "free"))
 
 
+def test_the_choice_is_reported_and_drawn(comm, folder):
+    numbers = migrate(comm, folder, "chosen", iterations=None, noise=1.0)
+    curve = group_of(folder, "chosen")["held_out_residuals"][...]
+    assert numbers["iterations"] == max(1, int(curve.argmin())) < 30
+    assert numbers["held_out_residual"] == pytest.approx(curve[numbers["iterations"]])
+    assert "held-out traces" in (folder / "chosen" / "result.html").read_text()
+    told = migrate(comm, folder, "told", iterations=numbers["iterations"], noise=1.0)
+    assert told["held_out_residual"] is None
+    assert_same_image(folder, "chosen", "told")
+    # Options are obeyed.
+    assert migrate(comm, folder, "damped", iterations=None, damp=0.3)["iterations"] == 30
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, value):
     path = folder / "a.sgy"
@@ -170,7 +183,12 @@ def test_amplitudes_beyond_the_precision_raise(comm, folder):
         set_samples(path, 3, 1e38)
     comm.barrier()
     with pytest.raises(InputError, match="too large"):
-        run_job(run, Options(survey=str(path), velocity="1500", out=str(folder / "out"), nz=20), comm, Listener())
+        run_job(
+            run,
+            Options(survey=str(path), velocity="1500", out=str(folder / "out"), nz=20, outliers=0),
+            comm,
+            Listener(),
+        )
 
 
 @needs_real_data

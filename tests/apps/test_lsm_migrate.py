@@ -109,6 +109,33 @@ def test_damping_is_relative_to_the_norm(comm):
     np.testing.assert_allclose(found.image.ravel(), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
+def test_the_number_of_iterations_is_that_which_predicts_the_held_out_shots_best(comm):
+    import pylops
+    from pylops.optimization.basic import cgls
+
+    problem = small_problem(comm, towed=True)
+    job, operator, traces = modelled(comm, problem)
+    noisy = []
+    for shot, clean in zip(problem.shots, traces, strict=True):
+        noise = np.random.default_rng([1, shot]).normal(size=clean.shape)
+        noisy.append(clean + 2 * np.abs(clean).max() * noise)
+    held = [np.full(len(noisy[place]), shot % 2 == 1) for place, shot in enumerate(problem.shots)]
+    found = invert(job, operator, noisy, held)
+    data, rows = gather_traces(comm, noisy), gather_traces(comm, [np.repeat(each, 90) for each in held]) == 1
+    serial, expected = pylops_operator(problem), [1.0]
+
+    def compare(x):
+        expected.append(np.linalg.norm((data - serial @ x)[rows]) / np.linalg.norm(data[rows]))
+
+    assert found.shares is not None
+    used = pylops.Diagonal((~rows).astype(float)) @ serial
+    niter = len(found.shares) - 1
+    cgls(used, data * ~rows, x0=np.zeros(serial.shape[1]), niter=niter, tol=0, callback=compare)
+    np.testing.assert_allclose(found.shares, expected, rtol=1e-6)
+    assert len(found.solution.residuals) - 1 == max(1, int(np.argmin(expected)))
+    assert len(expected) < 20  # it stops soon after the smallest one
+
+
 def test_late_recording_is_an_earlier_arrival(comm):
     # The wavelets agree away from the first samples, into which the cut record of PyLops lets earlier arrivals ring.
     problem = small_problem(comm, towed=False, start=0.04)

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
+from collops.apps.lsm.selection import held_out, sound_traces
 from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.traveltimes import analytic, travel_time, travel_times
 from collops.apps.lsm.velocity import Gradient, on_grid
-from collops.apps.signals import frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 
@@ -29,6 +30,45 @@ def test_the_frequency_of_a_ricker_is_found_in_its_spectrum(frequency):
 
 def test_no_power_has_no_frequency():
     assert frequency_from_power(power_spectrum([], 8), 8, 0.004) == 0
+
+
+def test_the_noise_is_found_below_a_signal_that_is_much_stronger():
+    noise, spikes = np.random.default_rng(4).normal(size=(2, 40, 300))
+    spikes[:, :30] = spikes[:, -30:] = 0  # a wavelet that is cut has all frequencies
+    signal = 20 * np.apply_along_axis(np.convolve, 1, spikes, ricker(20, 0.004)[0], "same")
+    assert noise_from_power(power_spectrum([signal + noise], 300), 300) == pytest.approx(np.linalg.norm(noise), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ([0, 300, 100, 200], ["none", "all", "all", "none"]),
+        ([0, 25, 50, 75], ["none", "none", "all", "all"]),  # shots 25 m apart record nearly the same
+        ([0, 5, 10, 15], ["others"] * 4),  # so do all of these
+    ],
+)
+def test_shots_a_wavelength_apart_are_held_out_else_receivers(sources, expected):
+    stations = np.array([[0.0, 30.0, 60.0, 90.0, 120.0], np.zeros(5)])
+    positions = np.array([sources, np.zeros(4)], dtype=float)
+    held = held_out(Geometry(positions, [stations] * 4, 50, 0.004), 50.0)
+    meaning = {"none": [False] * 5, "all": [True] * 5, "others": [False, False, True, True, False]}
+    assert [each.tolist() for each in held] == [meaning[one] for one in expected]
+
+
+def test_nothing_is_held_out_of_a_single_trace():
+    one = Geometry(np.zeros((2, 1)), [np.ones((2, 1))], 50, 0.004)
+    assert [each.tolist() for each in held_out(one, 50.0)] == [[False]]
+
+
+def test_dead_and_much_too_strong_traces_are_not_sound():
+    traces = np.random.default_rng(6).normal(size=(30, 80)) * np.geomspace(100, 1, 30)[:, None]
+    assert sound_traces(traces, 10.0).all()  # near traces are stronger, but not than their neighbours
+    traces[[3, 4]] = 0
+    traces[12] *= 30
+    traces[20, 40] = 1e5
+    assert np.flatnonzero(~sound_traces(traces, 10.0)).tolist() == [3, 4, 12, 20]
+    assert sound_traces(traces, 0).all()
+    assert not sound_traces(np.zeros((3, 80)), 10.0).any()
 
 
 @pytest.mark.parametrize("position", [(0.0, 0.0), (1003.0, 6.0), (3000.0, 0.0)])

@@ -127,6 +127,17 @@ def test_smoothing_from_trace_to_trace_finds_more_than_each_trace_alone(comm, fo
     assert together["relative_error"] < 0.8 * together["adjoint_relative_error"]
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_the_default_regularisation_is_as_good_as_the_best_by_hand(comm, folder, noise):
+    sizes = {"inlines": 16, "crosslines": 12, "samples": 120, "iterations": 40, "noise": noise, "dtype": "float32"}
+    chosen = inverted(comm, folder, "out", **sizes)
+    grid = [(0.02, 0.01), (0.05, 0.01), (0.2, 0.01), (0.2, 0.1), (0.5, 0.1)]
+    by_hand = [inverted(comm, folder, "out", **sizes, weight=one, damp=other) for one, other in grid]
+    assert chosen["relative_error"] <= 1.1 * min(each["relative_error"] for each in by_hand)
+    assert chosen["misfit"] == pytest.approx(noise / np.sqrt(1 + noise**2), rel=0.15)
+
+
 def test_the_data_do_not_depend_on_the_number_of_ranks(comm, folder):
     inverted(comm, folder, "out", noise=0.5)
     inverted(comm, folder, "clean", noise=0.0)

@@ -13,7 +13,7 @@ from collops.apps.signals import ricker
 from collops.apps.volume.files import Axis, Cube
 from collops.apps.volume.modelling import convolution, trace_operator
 from collops.apps.volume.problem import Problem, Volume
-from tests.apps.files import REAL
+from tests.apps.files import REAL, stacked_volume
 from tests.apps.jobs import group_of, job_numbers, job_of, needs_real_data
 
 SMALL: dict[str, Any] = {"inlines": 7, "samples": 120, "iterations": 30, "dtype": "float64", "engine": "numpy"}
@@ -90,6 +90,37 @@ def test_other_thresholds(comm, folder, threshold):
     assert numbers["residual_reduction"] < 0.5 and numbers["threshold"] == threshold
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("noise", [0.05, 0.5])
+def test_the_default_sparsity_is_as_good_as_the_best_by_hand(comm, folder, noise):
+    sizes = {"inlines": 20, "iterations": 100, "noise": noise}
+    chosen = inverted(comm, folder, "out", **sizes)
+    by_hand = [inverted(comm, folder, "out", **sizes, sparsity=one) for one in (0.005, 0.02, 0.05)]
+    assert chosen["relative_error"] <= 1.1 * min(each["relative_error"] for each in by_hand)
+    level, data = noise / np.sqrt(1 + noise**2), group_of(folder, "out")["data"][...]
+    assert chosen["noise_estimate"] == pytest.approx(level * np.linalg.norm(data), rel=0.1)
+    assert chosen["misfit"] == pytest.approx(level, rel=0.15)
+
+
+def test_coefficients_of_recorded_data_are_plausible(comm, folder):
+    data = np.random.default_rng(1).normal(size=(6, 1, 120))
+    data[2, 0, 60] = 200.0  # one reflector, much stronger than all others
+    if comm.rank == 0:
+        stacked_volume(folder / "a.sgy", data)
+    comm.barrier()
+    plain = {"inlines": None, "samples": None, "volume": str(folder / "a.sgy")}
+    numbers = inverted(comm, folder, "out", **plain)
+    group = group_of(folder, "out")
+    spikes = group["reflectivity"][...]
+    assert np.abs(spikes).max() == pytest.approx(0.25) and numbers["warnings"] == []
+    assert any("0.25" in note for note in numbers["notes"])
+    modelled = spikes @ convolution(group["wavelet"][...], 120).T.toarray()
+    np.testing.assert_allclose(group["data"][...] - modelled, group["residual"][...], atol=1e-9 * 200)
+    told = inverted(comm, folder, "told", **plain, strength=0.05)
+    assert np.abs(group_of(folder, "told")["reflectivity"][...]).max() > 0.5
+    assert any("few in the earth" in warning for warning in told["warnings"])
+
+
 def test_ranks_without_traces_idle_with_a_warning(comm, folder):
     numbers = inverted(comm, folder, "out", inlines=1)
     assert len(numbers["warnings"]) == (comm.size > 1)
@@ -115,3 +146,5 @@ def test_the_real_section(comm, folder):
     assert numbers["relative_error"] is None and "spikes_true" not in numbers
     assert numbers["residual_reduction"] < 0.6
     assert numbers["nonzero_fraction"] < 0.6
+    inverted(comm, folder, "plain", **plain)
+    assert np.abs(group_of(folder, "plain")["reflectivity"][...]).max() < 0.3

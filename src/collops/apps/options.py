@@ -104,7 +104,8 @@ class CommonOptions:
 
     recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
 
-    iterations: Iterations = 30
+    # None leaves the choice to an application that can make it.
+    iterations: Annotated[int | None, option("Iterations of the solver."), AtLeast(1)] = 30
     noise: Annotated[
         float | None,
         option("Noise in the synthetic data, relative to their root mean square.", SYNTHETIC),

@@ -43,6 +43,9 @@ _KIND = Kind(
 _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
 # The smooth background has frequencies below about 5 Hz, which the data lack.
 _SMOOTH_SECONDS = 0.06
+_WEIGHT, _DAMP = 0.05, 0.01
+# Where the data determine both: multiples of the two, and the iterations for each that is tried.
+_MOST, _LEAST, _TRIAL_ITERATIONS = 16.0, 0.25, 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +65,23 @@ class Options(VolumeOptions):
         ),
     ] = None
     weight: Annotated[
-        float, option("Weight of the lateral Laplacian, relative to the operator's norm.", METHOD), NotNegative
-    ] = 0.05
+        float | None,
+        option(
+            "Weight of the lateral Laplacian, relative to the operator's norm.",
+            METHOD,
+            show_default="from the noise in the data, or 0.05 with --damp",
+        ),
+        NotNegative,
+    ] = None
     damp: Annotated[
-        float, option("Damping towards the background, relative to the operator's norm.", METHOD), NotNegative
-    ] = 0.01
+        float | None,
+        option(
+            "Damping towards the background, relative to the operator's norm.",
+            METHOD,
+            show_default="a fifth of --weight, or 0.01 with --weight",
+        ),
+        NotNegative,
+    ] = None
     iterations: Iterations = 60
     out: Out = "collops-poststack"
 
@@ -99,6 +114,11 @@ def run(job: Job[Options]) -> Findings:
     explained = problem.values(problem.operator.forward(problem.vector(background)))
 
     found = invert(job, problem, volume.traces - explained)
+    choice = found.choice
+    weight, damp = _weights(options, choice.weight if choice else 1.0)
+    coefficients = found.model @ reflection(cube.samples).T.toarray()
+    constant = not isinstance(_parse_background(options.background or "1"), Path)
+    problem, found = problem.plausible(found, coefficients, assumed=constant)
 
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.model)
@@ -137,13 +157,17 @@ def run(job: Job[Options]) -> Findings:
         error_of=" of what the background lacks",
         numbers={
             "misfit": found.misfit,
-            "weight": options.weight,
-            "damp": options.damp,
+            "weight": weight,
+            "damp": damp,
+            "noise_estimate": None if choice is None else choice.noise,
             **problem.numbers(),
             "background": options.background,
         },
         rows=[("volume", cube.describe())],
-        more_rows=[("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained")],
+        more_rows=[
+            ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
+            *([] if choice is None else [("weight, damp", f"{weight:.3g}, {damp:.3g}: {choice.why}")]),
+        ],
         fields=problem.fields(arrays),
         draw=draw,
         noise_norm=volume.noise_norm,
@@ -155,6 +179,12 @@ def run(job: Job[Options]) -> Findings:
     )
 
 
+def _weights(options: Options, factor: float) -> tuple[float, float]:
+    """Return the weight of the Laplacian and the damping: the options, else `factor` times the usual ones."""
+    weight = factor * _WEIGHT if options.weight is None else options.weight
+    return weight, factor * _DAMP if options.damp is None else options.damp
+
+
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
@@ -162,7 +192,8 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
     Notes
     -----
-    With the options weight, :math:`w`, and damp, :math:`\epsilon`:
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`, or multiples of 0.05 and 0.01 that leave a residual
+    as large as the noise:
 
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
@@ -172,10 +203,21 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
     operator, data = problem.operator, problem.vector(traces)
     gradient = Gradient.of(operator, data)
-    stacked = regularised(problem, operator, data, job.options.weight * gradient.norm)
-    damp = job.options.damp * gradient.norm
-    solution = job.solve(cgls, *stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
-    return problem.inversion(data, gradient, solution)
+
+    def equations(factor: float) -> tuple[Any, Any, float]:
+        weight, damp = _weights(job.options, factor)
+        return *regularised(problem, operator, data, weight * gradient.norm), damp * gradient.norm
+
+    def solve(factor: float, x0: Any) -> Any:
+        stack, stacked, damp = equations(factor)
+        return cgls(stack, stacked, x0, niter=_TRIAL_ITERATIONS, damp=damp, tol=0.0, progress=False).x
+
+    choice = None
+    if job.options.weight is None and job.options.damp is None:
+        choice = problem.choose(data, solve, _MOST, _LEAST)
+    stack, stacked, damp = equations(choice.weight if choice else 1.0)
+    solution = job.solve(cgls, stack, stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
+    return problem.inversion(data, gradient, solution, choice)
 
 
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:

@@ -124,15 +124,16 @@ class Job(Generic[T]):
     ) -> Solution:
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
-        The options of the job determine iterations, progress and checkpoints. `writes` is the number of bytes of the
-        arrays of ``result.zarr``: raises `InputError` if there is no room for them.
+        The options of the job determine progress, checkpoints and, unless `niter` is among `options`, iterations.
+        `writes` is the number of bytes of the arrays of ``result.zarr``: raises `InputError` if there is no room for
+        them.
         """
         chosen = self.options
         with local_stage(self.comm):
             if self.comm.rank == 0:
                 check_room(Path(chosen.out), writes + _PICTURES, "--out")
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
-        run |= {"niter": chosen.iterations, "progress": self.listener.live}
+        run |= {"niter": options.pop("niter", chosen.iterations), "progress": self.listener.live}
         try:
             if chosen.profile:
                 from collops.apps.profiling import Modelling, costs

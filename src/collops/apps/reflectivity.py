@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,16 @@ from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.problem import Image, Inversion, Kind, Problem, VolumeOptions, draw_images, prepare, section_of
+from collops.apps.volume.problem import (
+    Image,
+    Inversion,
+    Kind,
+    Problem,
+    VolumeOptions,
+    draw_images,
+    prepare,
+    section_of,
+)
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -28,6 +37,11 @@ _KIND = Kind(
 )
 
 
+# Where the data determine the sparsity: its range, and the iterations for each that is tried. With less sparsity most
+# samples are spikes, which explain the error of an estimated wavelet.
+_MOST, _LEAST, _TRIAL_ITERATIONS = 0.2, 0.005, 25
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options(VolumeOptions):
     """The options of ``collops reflectivity``."""
@@ -35,10 +49,12 @@ class Options(VolumeOptions):
     segy_results = ("reflectivity", "impedance", "predicted", "residual")
 
     sparsity: Annotated[
-        float,
-        option("Weight of the sparsity: 0 for none; 1 leaves no spikes.", METHOD),
+        float | None,
+        option(
+            "Weight of the sparsity: 0 for none; 1 leaves no spikes.", METHOD, show_default="from the noise in the data"
+        ),
         Must("lie between 0 and 1", lambda value: 0 <= value <= 1),
-    ] = 0.05
+    ] = None
     threshold: Annotated[
         str, option("Thresholding of the spikes: soft, half or hard.", METHOD), OneOf("soft", "half", "hard")
     ] = "soft"
@@ -58,17 +74,26 @@ def run(job: Job[Options]) -> Findings:
     volume, cube, truth = problem.volume, problem.volume.cube, problem.volume.truth
 
     found = invert(job, problem)
+    problem, found = problem.plausible(found, found.model)
+    choice = found.choice
 
     with job.stage("comparing"):
         nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.model), found.model.size], np.float64))
         fraction = float(nonzero / samples)
         numbers = {
             "nonzero_fraction": fraction,
-            "sparsity": options.sparsity,
+            "sparsity": choice.weight if choice else options.sparsity,
+            "noise_estimate": choice.noise if choice else None,
+            "misfit": found.misfit,
             "threshold": options.threshold,
             **problem.numbers(),
         }
-        more_rows = [("not zero", f"{100 * fraction:.1f} % of the samples")]
+        more_rows = [
+            ("not zero", f"{100 * fraction:.1f} % of the samples"),
+            ("misfit", f"{100 * found.misfit:.1f} % of the data"),
+        ]
+        if choice is not None:
+            more_rows.append(("sparsity", f"{choice.weight:.3g}: {choice.why}"))
         arrays = {"reflectivity": found.model, "adjoint": found.adjoint, "data": volume.traces}
         arrays["residual"] = found.unexplained
         if truth is not None:
@@ -109,9 +134,10 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     -----
     .. math:: \min_r \tfrac12 \|d - W r\|^2 + \lambda \|W^T d\|_\infty \|r\|_1
 
-    with the option sparsity as :math:`\lambda`, for the soft threshold; the half threshold replaces the absolute values
-    of the coefficients by their roots, the hard one by their number. The traces are independent, but share step and
-    stopping rule: an iteration sends one allreduce of three numbers.
+    with the option sparsity as :math:`\lambda`, by default such that the residual is as large as the noise. This is for
+    the soft threshold; the half threshold replaces the absolute values of the coefficients by their roots, the hard one
+    by their number. The traces are independent, but share step and stopping rule: an iteration sends one allreduce of
+    three numbers.
     """
     from collops.solvers import fista
     from collops.solvers.shrinkage import find_threshold
@@ -122,13 +148,24 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
     spectrum = np.fft.rfft(volume.wavelet, 8 * len(volume.wavelet))
     # The norm of a convolution is at most its largest amplitude; the margin covers frequencies between samples.
     step = 1 / (1.01 * float((np.abs(spectrum) ** 2).max()))
-    # Each step sets values below `cut` to zero: a share of the largest value of the first step. The penalty of FISTA
-    # counts twice, as its misfit is not halved.
-    cut = job.options.sparsity * step * float(gradient.x.norm(np.inf))
-    weight = 2 * find_threshold(threshold, None).parameter(cut) / step
-    method = {"eps": weight, "alpha": step, "tol": 0.0, "threshkind": threshold}
-    solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method)
-    return problem.inversion(data, gradient, solution)
+    largest = float(gradient.x.norm(np.inf))
+
+    def method(sparsity: float) -> dict[str, Any]:
+        # Each step sets values below `cut` to zero: a share of the largest value of the first step. The penalty of
+        # FISTA counts twice, as its misfit is not halved.
+        cut = sparsity * step * largest
+        weight = 2 * find_threshold(threshold, None).parameter(cut) / step
+        return {"eps": weight, "alpha": step, "tol": 0.0, "threshkind": threshold}
+
+    def solve(sparsity: float, x0: Any) -> Any:
+        return fista(operator, data, x0, niter=_TRIAL_ITERATIONS, progress=False, **method(sparsity)).x
+
+    sparsity, choice = job.options.sparsity, None
+    if sparsity is None:
+        choice = problem.choose(data, solve, _MOST, _LEAST)
+        sparsity = choice.weight
+    solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method(sparsity))
+    return problem.inversion(data, gradient, solution, choice)
 
 
 def relative_impedance(coefficients: np.ndarray) -> np.ndarray:

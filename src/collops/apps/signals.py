@@ -16,6 +16,7 @@ __all__ = [
     "check_unbiased",
     "count_biased",
     "frequency_from_power",
+    "noise_from_power",
     "power_spectrum",
     "ricker",
     "ricker_half",
@@ -91,6 +92,18 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
+
+
+def noise_from_power(power: np.ndarray, samples: int) -> float:
+    """Estimate the norm of white noise in traces from the sum of their power spectra.
+
+    Noise is all that there is in the tenth of the frequencies, next to each other, whose mean power is smallest. Traces
+    without energy at some frequencies, as after a filter, therefore have too small an estimate.
+    """
+    tenth = max(1, len(power) // 10)
+    bands = power[1 : 1 + (len(power) - 1) // tenth * tenth].reshape(-1, tenth)
+    # By Parseval's theorem: the mean power of a frequency is that of the samples times their number.
+    return float(np.sqrt(bands.mean(axis=1).min(initial=np.inf))) if bands.size else 0.0
 
 
 def with_noise(

@@ -15,6 +15,8 @@ References
   Scientific Computing 33, 2950-2971, 2011.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
+- Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady
+  7, 414-417, 1966.
 - Paige, C. C., Saunders, M. A., "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical
   Analysis 12, 617-629, 1975.
 - Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
@@ -26,6 +28,8 @@ References
 - Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
+- Stone, M., "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical
+  Society B 36, 111-147, 1974.
 - Van der Vorst, H. A., "Bi-CGSTAB: a fast and smoothly converging variant of Bi-CG for the solution of nonsymmetric
   linear systems", SIAM Journal on Scientific and Statistical Computing 13, 631-644, 1992.
 """
@@ -35,6 +39,7 @@ from __future__ import annotations
 from collops.solvers.bicgstab import BiCGStab, bicgstab
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
+from collops.solvers.choice import cross_validate, discrepancy
 from collops.solvers.driver import Run, View, solve
 from collops.solvers.gmres import GMRES, gmres
 from collops.solvers.iterative_thresholding import fista, ista
@@ -61,6 +66,8 @@ __all__ = [
     "bicgstab",
     "cg",
     "cgls",
+    "cross_validate",
+    "discrepancy",
     "fista",
     "gmres",
     "ista",

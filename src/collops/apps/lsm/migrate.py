@@ -12,11 +12,12 @@ from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
+from collops.apps.lsm.selection import held_out, sound_traces
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy, write_together
-from collops.apps.signals import ricker, with_noise
+from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -27,14 +28,17 @@ __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
+_ITERATIONS = 30  # with --damp, and at most where the data determine them
 
 
 def run(job: Job[Options]) -> Findings:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
 
     By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
-    With --survey and --velocity it migrates a survey from a file. Writes image.png, convergence.png, result.zarr, and
-    result.html, an interactive page; for a survey from a file also image, adjoint, predicted and residual as SEG-Y.
+    With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it chooses the
+    number of iterations after which an image of some shots predicts the others best. Writes image.png, convergence.png,
+    result.zarr, and result.html, an interactive page; for a survey from a file also image, adjoint, predicted and
+    residual as SEG-Y.
     """
     options, comm = job.options, job.comm
     written = None if options.write_survey is None else Path(options.write_survey)
@@ -50,7 +54,7 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(problem.geometry.shots, "shots")
     with job.stage("travel times"):
         operator = kirchhoff(job, problem)
-    traces, noise_norm = problem.traces, None
+    traces, noise_norm, geometry, grid = problem.traces, None, problem.geometry, problem.grid
     if traces is None:
         with job.stage("modelling the survey"):
             noise = _NOISE if options.noise is None else options.noise
@@ -62,16 +66,25 @@ def run(job: Job[Options]) -> Findings:
             if written is not None:
                 _write_survey(written, job, problem, traces)
 
-    found = invert(job, operator, traces, problem.segy_bytes)
+    reduced, believed, left_out = _leave_out(job, problem, operator, traces)
+    held = None
+    if options.iterations is None and options.damp is None:
+        whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
+        held = whole[problem.shots.start : problem.shots.stop]
+    found = invert(job, reduced, believed, held, problem.segy_bytes)
 
     explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
     gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
     with local_stage(comm):
         segy = _segy(problem, found, traces, explained, comm.rank)
     error = relative_error(found.image, problem.truth)
-    geometry, grid = problem.geometry, problem.grid
+    noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
+    shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
-        "damp": options.damp,
+        "damp": options.damp or 0.0,
+        "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
+        "noise_estimate": noise,
+        "traces_left_out": left_out,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -95,6 +108,10 @@ def run(job: Job[Options]) -> Findings:
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
             ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
         ],
+        more_rows=[
+            ("iterations", _reason(job, count, shares)),
+            ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
+        ],
         fields=_fields(problem, found) | gathers,
         attributes={
             "line_origin": list(line.origin),
@@ -117,6 +134,8 @@ class Migration:
     adjoint: np.ndarray  # the adjoint image
     scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
     solution: Solution  # of CGLS
+    # where traces were held out: norm of their residual over their own, before the first iteration and after each
+    shares: np.ndarray | None
 
 
 def kirchhoff(job: Job[Options], problem: Problem) -> Any:
@@ -163,22 +182,79 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
     return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
-def invert(job: Job[Options], operator: Any, traces: list[np.ndarray], more_bytes: int = 0) -> Migration:
+def invert(
+    job: Job[Options],
+    operator: Any,
+    traces: list[np.ndarray],
+    held: list[np.ndarray] | None = None,
+    more_bytes: int = 0,
+) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
     :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
     operator :math:`A` is estimated from below (`Gradient`).
-    """
-    from collops.solvers import cgls
 
-    data = job.array(operator.range, np.concatenate([np.empty(0), *(shot.ravel() for shot in traces)]))
+    The number of iterations is the option, or, if `held` names traces of these shots to hold out, the one after which
+    an image of the other traces predicts them best. The amplitudes of a Kirchhoff operator are not those of recorded
+    data, so that its residual does not fall to the noise, and it is as coherent as ground roll or multiples. Neither
+    the discrepancy principle nor criteria for white noise apply; shots that the image has not seen are a test.
+    """
+    from collops.solvers import cgls, cross_validate
+
+    data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
     # Of `_fields` four images of at most float64, and the gathers and their residual.
     writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
-    damp = job.options.damp * gradient.norm
-    solution = job.solve(cgls, operator, data, writes=writes, damp=damp, tol=0.0)
+    damp = (job.options.damp or 0.0) * gradient.norm
+    niter, shares = job.options.iterations or _ITERATIONS, None
+    if held is not None:
+        with job.stage("choosing the number of iterations"):
+            parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
+            live = job.listener.live
+            shares = cross_validate(operator, data, _vector(job, operator, parts), niter=niter, tol=0.0, progress=live)
+        niter = max(1, int(shares.argmin()))
+    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
+
+
+def _leave_out(
+    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]
+) -> tuple[Any, list[np.ndarray], int]:
+    """Remove the dead and the much too strong traces from operator and data; return them with their number."""
+    from collops.operators import Diagonal
+
+    sound = [sound_traces(shot, job.options.outliers) for shot in traces]
+    left_out = int(job.comm.allreduce(np.array(float(sum(np.count_nonzero(~each) for each in sound))))[()])
+    if not left_out:
+        return operator, traces, 0
+    job.listener.note(
+        f"{left_out} of {problem.geometry.traces} traces are left out: they are dead, or more than "
+        f"{job.options.outliers:g} times as strong as their neighbours (--outliers)"
+    )
+    believed = [np.where(each[:, None], shot, 0) for shot, each in zip(traces, sound, strict=True)]
+    weights = [np.repeat(each, problem.geometry.samples) for each in sound]
+    return Diagonal(_vector(job, operator, weights)) @ operator, believed, left_out
+
+
+def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
+    """Return a vector in the range of the operator from one array per shot of this rank."""
+    return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))
+
+
+def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
+    """Say in words how many iterations there were, and why."""
+    if shares is None:
+        return f"{iterations}, from the options"
+    if not shares.argmin():
+        job.listener.warn(
+            "no image of some traces explains the others: the result is the adjoint image; "
+            "check the velocity, the wavelet and the mute"
+        )
+        return "1, the adjoint image: no image of other traces explains any of those that were held out"
+    why = "the most without --iterations" if iterations == _ITERATIONS else "more would fit noise"
+    left = f"{100 * shares[iterations]:.3g} % of the traces that were held out"
+    return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
 
 
 def some_gathers(
@@ -234,6 +310,8 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
     if problem.headers is not None:
         east, north = problem.line.position(grid.x)
         fields |= {"cdp_x": Field(east, ("x",), "m", True), "cdp_y": Field(north, ("x",), "m", True)}
+    if found.shares is not None:
+        fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
     return fields
@@ -283,7 +361,8 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
     def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
         return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
 
-    title = f"least-squares image, {len(found.solution.residuals) - 1} iterations"
+    count = len(found.solution.residuals) - 1
+    title = f"least-squares image, {count} iteration{'s' * (count != 1)}"
     if truth is None:
         adjoint, image = balanced(found.scaled_adjoint), balanced(found.image)
         panels = [

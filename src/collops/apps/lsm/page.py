@@ -50,6 +50,7 @@ def write_page(folder: Path) -> Path:
         gathers=list(_GATHERS.items()),
         shots=[(number, f"field record {record}") for number, record in enumerate(fields["field_record"].tolist())],
         convergence=_convergence(fields["residual_norms"]),
+        held_out=_convergence(fields["held_out_residuals"], chosen=True) if "held_out_residuals" in fields else None,
         kinds=numbers["kinds"],
         seconds=seconds,
         longest=max(map(sum, seconds)) or 1.0,
@@ -109,7 +110,8 @@ def _round(values: np.ndarray) -> list[float]:
     return [float(f"{value:.6g}") for value in values]
 
 
-def _convergence(norms: np.ndarray) -> Markup:
+def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
+    """Plot norms against iterations; `chosen` marks the smallest, at least iteration 1."""
     from matplotlib.ticker import MaxNLocator
 
     shares = norms / norms[0] if norms[0] else norms
@@ -120,6 +122,9 @@ def _convergence(norms: np.ndarray) -> Markup:
     def draw(axes: Axes) -> dict[str, list[str]]:
         marks = "." if len(shown) > _MOST_MARKS else "o"
         axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
+        if chosen and last:
+            best = max(1, int(shares.argmin()))
+            axes.plot(best, shares[best], color=COLORS[1], marker="o", markersize=9, fillstyle="none")
         axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
         axes.set_xlim(left=0.0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -127,7 +132,8 @@ def _convergence(norms: np.ndarray) -> Markup:
         axes.yaxis.set_minor_formatter("")
         return {"norms": [f"iteration {number}, {shares[number]:.4g}" for number in shown]}
 
-    return svg(draw, "convergence", "Norm of the residual by iteration")
+    name = "held-out" if chosen else "convergence"
+    return svg(draw, name, f"Norm of the residual{' of held-out traces' * chosen} by iteration")
 
 
 def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:

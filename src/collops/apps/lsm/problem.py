@@ -11,6 +11,7 @@ import numpy as np
 
 from collops.apps.lsm.checks import check_reach, check_speed
 from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
+from collops.apps.lsm.selection import sound_traces
 from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
@@ -19,8 +20,8 @@ from collops.apps.options import (
     SYNTHETIC,
     AtLeast,
     CommonOptions,
-    Damp,
     Finite,
+    NotNegative,
     OneOf,
     Out,
     Positive,
@@ -101,7 +102,24 @@ class Options(CommonOptions):
         ),
         OneOf("eikonal", "analytic"),
     ] = None
-    damp: Damp = 0.0
+    iterations: Annotated[
+        int | None,
+        option("Iterations of the solver.", show_default="chosen from the data, or 30 with --damp"),
+        AtLeast(1),
+    ] = None
+    damp: Annotated[
+        float | None,
+        option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
+        NotNegative,
+    ] = None
+    outliers: Annotated[
+        float,
+        option(
+            "Leave out dead traces, and those more than this many times as strong as their neighbours; 0 keeps all.",
+            METHOD,
+        ),
+        NotNegative,
+    ] = 10.0
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
@@ -218,7 +236,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         shots = shots_of(comm.rank, geometry.shots, comm.size)
         traces = [shot.astype(options.dtype) for shot in read_traces(headers, shots)]
         check_traces(shots, traces)
-        power, biased = power_spectrum(traces, geometry.samples), count_biased(traces)
+        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in traces], geometry.samples)
+        biased = count_biased(traces)
     power, biased = comm.allreduce(power), comm.allreduce(biased)
     with raised_together():
         if not power.any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from collops.apps.options import (
 from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution
 from collops.apps.segy import Traces, is_segy
-from collops.apps.signals import check_unbiased, count_biased, power_spectrum, with_noise
+from collops.apps.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
 from collops.apps.volume.files import DATA_NAMES, Axis, Cube, Stack, check_array_file, open_volume, read_values
@@ -49,6 +49,8 @@ __all__ = [
 ]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
+# The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.
+_STRONGEST, _IMPLAUSIBLE = 0.25, 0.5
 # Arrays of the size of the data that exist at once.
 _ARRAYS = 12
 _PANEL_SIZE = (4.6, 4.2)  # inches
@@ -113,7 +115,7 @@ class VolumeOptions(CommonOptions):
             "Assumed root mean square of the reflection coefficients of recorded data, unless the wavelet is from a "
             "file.",
             METHOD,
-            show_default="0.05",
+            show_default="0.05, or less: none exceeds 0.25",
         ),
         Positive,
         RecordedOnly(),
@@ -162,6 +164,22 @@ class Volume:
     stack: Stack | None = None  # of data in SEG-Y
 
 
+class Choice(NamedTuple):
+    """The weight of a regularisation by the discrepancy principle."""
+
+    weight: float
+    noise: float  # estimated norm of the noise
+    share: float  # the same in per cent of the norm of the data
+    reached: bool  # whether the smallest weight that was tried explains the data to the noise
+
+    @property
+    def why(self) -> str:
+        """The reason for the choice in words."""
+        noise = f"an estimated noise of {self.share:.2g} % of the data"
+        most = f"the smallest that is tried, which leaves more than {noise}"
+        return f"the residual is then as large as {noise}" if self.reached else most
+
+
 class Inversion(NamedTuple):
     """The result of an inversion: arrays are this rank's parts, shaped as its part of the cube."""
 
@@ -170,6 +188,7 @@ class Inversion(NamedTuple):
     unexplained: np.ndarray  # the residual of the data
     misfit: float  # its norm over that of the data
     solution: Solution
+    choice: Choice | None  # of the regularisation, if it was not an option
 
 
 @dataclass(frozen=True)
@@ -196,13 +215,65 @@ class Problem:
         segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size + 16 * volume.cube.traces
         return arrays * int(np.prod(volume.cube.shape)) * np.dtype(options.dtype).itemsize + segy
 
-    def inversion(self, data: Any, gradient: Gradient, solution: Solution) -> Inversion:
+    def inversion(self, data: Any, gradient: Gradient, solution: Solution, choice: Choice | None) -> Inversion:
         """Compare the solution with the data. Collective."""
         unexplained = data - self.operator.forward(solution.x)
         residual, whole = float(unexplained.norm()), float(data.norm())
         misfit = residual / whole if whole else 0.0
         model, adjoint = self.values(solution.x), self.values(gradient.x)
-        return Inversion(model, adjoint, self.values(unexplained), misfit, solution)
+        return Inversion(model, adjoint, self.values(unexplained), misfit, solution, choice)
+
+    def choose(self, data: Any, solve: Callable[[float, Any], Any], largest: float, smallest: float) -> Choice:
+        """Choose the weight of a regularisation so that the residual of `data` is as large as the noise. Collective.
+
+        ``solve(weight, x0)`` returns an approximate solution, from the one for the last weight. The choice takes a few
+        short runs of the solver.
+        """
+        from collops.solvers import discrepancy
+
+        volume, found, norm = self.volume, None, 0.0
+        power = power_spectrum([volume.traces[volume.live]], volume.cube.samples)
+        noise = noise_from_power(self.job.comm.allreduce(power), volume.cube.samples)
+
+        def misfit(weight: float) -> float:
+            nonlocal found, norm
+            found = solve(weight, found)
+            norm = float((data - self.operator.forward(found)).norm())
+            return norm
+
+        with self.job.stage("choosing the regularisation"):
+            weight = discrepancy(misfit, noise, largest, smallest)
+        return Choice(weight, noise, 100 * noise / (float(data.norm()) or 1.0), norm <= noise)
+
+    def plausible(
+        self, found: Inversion, coefficients: np.ndarray, *, assumed: bool = True
+    ) -> tuple[Problem, Inversion]:
+        """Return problem and result with reflection coefficients of at most 0.25, where their scale is an assumption.
+
+        Collective. Model and wavelet are scaled in opposite directions, so that the modelled data stay the same.
+        Elsewhere, or if `assumed` is false, coefficients above 0.5 give a warning.
+        """
+        options, listener = self.job.options, self.job.listener
+        own = np.array(float(np.abs(coefficients).max(initial=0.0)))
+        largest = float(self.job.comm.allreduce(own, "max")[()])
+        kind = parse_wavelet(options.wavelet or "data")
+        if options.volume is None or isinstance(kind, Path) or options.strength is not None or not assumed:
+            if largest > _IMPLAUSIBLE:
+                listener.warn(
+                    f"the strongest reflection coefficient is {largest:.3g}, and few in the earth exceed "
+                    f"{_IMPLAUSIBLE:g}: check the amplitude of the wavelet, or --strength"
+                )
+            return self, found
+        if largest <= _STRONGEST:
+            return self, found
+        scale = _STRONGEST / largest
+        listener.note(
+            f"amplitudes: {scale:.3g} times as large as assumed, so that the strongest reflection coefficient is "
+            f"{_STRONGEST:g}: they are relative without a well (--strength, or --wavelet with a file)"
+        )
+        volume = replace(self.volume, wavelet=self.volume.wavelet / scale)
+        scaled = found._replace(model=found.model * scale, adjoint=found.adjoint / scale)
+        return replace(self, volume=volume), scaled
 
     def numbers(self) -> dict[str, Any]:
         """Return the entries of JSON about the data."""

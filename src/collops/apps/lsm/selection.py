@@ -1,0 +1,56 @@
+"""Which traces of a survey to believe, and which to hold out to check an image that was made from the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collops.apps.lsm.survey import Geometry
+
+__all__ = ["held_out", "sound_traces"]
+
+_NEIGHBOURS = 11  # traces whose median amplitude is the reference for the one in their middle
+
+
+def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
+    """Return which traces of a shot are neither dead nor much stronger than their neighbours; bool, one per trace.
+
+    `traces` has the shape ``(traces, samples)``. A trace is left out if it is zero, or if its root mean square exceeds
+    `factor` times the median of those of the eleven traces around it that are not zero. A `factor` of 0 keeps all.
+    """
+    if not factor:
+        return np.ones(len(traces), dtype=bool)
+    from scipy.ndimage import median_filter
+
+    amplitudes = np.sqrt((traces.astype(np.float64) ** 2).mean(axis=1))
+    sound = amplitudes > 0
+    if sound.any():
+        usual = median_filter(amplitudes[sound], _NEIGHBOURS, mode="nearest")
+        sound[sound] = amplitudes[sound] <= factor * usual
+    return sound
+
+
+def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:
+    """Choose traces by which to judge an image that was made from the others; none if the survey is too small.
+
+    Returns an array for each shot: bool, one per trace. Two shots less than a wavelength apart record nearly the same
+    coherent noise, so that one predicts the noise of the other: shots are held out in groups that are a wavelength (m)
+    long, every other group. If all shots are in one group, receivers are held out in the same way.
+    """
+    shots = _every_other(geometry.sources[0], wavelength)
+    if shots.any():
+        return [np.full(r.shape[1], held) for r, held in zip(geometry.receivers, shots, strict=True)]
+    positions = np.concatenate([receivers[0] for receivers in geometry.receivers])
+    held = _every_other(positions, wavelength)
+    ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
+    return np.split(held, ends)
+
+
+def _every_other(positions: np.ndarray, width: float) -> np.ndarray:
+    """Return which positions are in every other group, where a group is no longer than `width`."""
+    distinct, inverse = np.unique(positions, return_inverse=True)
+    group, start = np.zeros(len(distinct), dtype=int), distinct[0]
+    for place in range(1, len(distinct)):
+        group[place] = group[place - 1]
+        if distinct[place] - start >= width:
+            group[place], start = group[place] + 1, distinct[place]
+    return group[inverse] % 2 == 1
