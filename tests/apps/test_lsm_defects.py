@@ -8,10 +8,11 @@ import pytest
 from collops.apps.lsm import Options, run
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.segy import write_survey
+from collops.apps.lsm.segy import survey_traces
 from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.lsm.velocity import Gradient, on_grid
+from collops.apps.segy import write_together
 from collops.apps.signals import ricker_shape
 from tests.apps.jobs import group_of, job_numbers, job_of
 
@@ -80,7 +81,7 @@ def test_the_default_is_as_good_as_the_best_damping_by_hand(comm, folder, defect
         depths = np.interp(times[1], times[0], GRID.z)
         truth = np.stack([np.interp(depths, GRID.z, column) for column in truth])
     path = folder / "a.sgy"
-    write_survey(path, true.geometry, traces, {"frequency": str(FREQUENCY)})
+    write_together(path, comm, *survey_traces(true.geometry, true.shots, traces, {"frequency": str(FREQUENCY)}))
     grid = {"nx": GRID.nx, "nz": GRID.nz, "dx": GRID.dx, "dz": GRID.dz, "x0": GRID.x0}
     files = {"survey": str(path), "velocity": believed.expression, "out": str(folder / "out")}
     numbers = job_numbers(run, Options(engine="numpy", **files, **grid), comm)
