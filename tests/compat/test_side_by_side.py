@@ -61,7 +61,8 @@ class Side:
     def array(self, values: np.ndarray, sizes: Any = None, partition: str = "", mask: Any = None, axis: int = 0) -> Any:
         """Distribute `values`, which every rank has."""
         kind = self.pkg.Partition[partition or self.partition]
-        shapes = None if sizes is None else [(n,) for n in sizes]
+        # PyLops-MPI over NCCL takes Python's integers only.
+        shapes = None if sizes is None else [(int(n),) for n in sizes]
         options = {"base_comm": self.base_comm, "base_comm_nccl": self.nccl, "partition": kind, "axis": axis}
         return self.pkg.DistributedArray.to_dist(self.xp.asarray(values), local_shapes=shapes, mask=mask, **options)
 
@@ -561,11 +562,13 @@ def local_prox(s: Side) -> Any:
     y = s.stacked(x, s.vector(9, seed=3))
     moved = f.precomposition(2.0, s.vector(11, seed=2))
     scaled = f.postcomposition(3.0)
+    # PyLops-MPI's NCCL has no booleans, which the value of a box is.
+    box = [prox(s, "MPIProxOperator")(pyproximal.Box(-2.0, 2.0))(x)] if s.nccl is None else []
     return [
         *(g(x) for g in (f, scaled, moved)),
         *(g.prox(x, 0.5) for g in (f, scaled, moved)),
         [f(y), f.prox(y, 0.5), f.proxdual(x, 0.5), f.proxdual(y, 0.5)],
-        prox(s, "MPIProxOperator")(pyproximal.Box(-2.0, 2.0))(x),
+        *box,
     ]
 
 
