@@ -61,10 +61,17 @@ class Side:
     def array(self, values: np.ndarray, sizes: Any = None, partition: str = "", mask: Any = None, axis: int = 0) -> Any:
         """Distribute `values`, which every rank has."""
         kind = self.pkg.Partition[partition or self.partition]
-        # PyLops-MPI over NCCL takes Python's integers only.
-        shapes = None if sizes is None else [(int(n),) for n in sizes]
         options = {"base_comm": self.base_comm, "base_comm_nccl": self.nccl, "partition": kind, "axis": axis}
-        return self.pkg.DistributedArray.to_dist(self.xp.asarray(values), local_shapes=shapes, mask=mask, **options)
+        if sizes is None:
+            return self.pkg.DistributedArray.to_dist(self.xp.asarray(values), mask=mask, **options)
+        options |= {"local_shapes": [(n,) for n in sizes], "mask": mask}
+        if self.nccl is None:
+            return self.pkg.DistributedArray.to_dist(self.xp.asarray(values), **options)
+        # PyLops-MPI's to_dist cannot send sizes over NCCL.
+        x = self.pkg.DistributedArray(values.shape, engine=self.xp.__name__, dtype=values.dtype, **options)
+        start = sum(sizes[: self.rank]) if kind is self.pkg.Partition.SCATTER else 0
+        x[:] = self.xp.asarray(values[start : start + x.local_shape[0]])
+        return x
 
     def vector(self, size: int, sizes: Any = None, seed: int = 1) -> Any:
         """Return a random vector."""
