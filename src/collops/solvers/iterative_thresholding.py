@@ -270,7 +270,7 @@ def prepare(
     numbers = {"eps": eps, "tol": tol, "rtol": rtol, "rtol1": rtol1}
     checked = {name: check_number(name, value) for name, value in numbers.items()}
     if decay is not None:
-        decay = tuple(np.asarray(decay, np.float64).ravel().tolist())
+        decay = tuple(np.asarray(y.engine.to_host(decay), np.float64).ravel().tolist())
         if len(decay) < niter or any(not 0 <= factor < float("inf") for factor in decay):
             raise InputError(f"decay must have a factor of at least 0 for each of {niter} iterations")
     if alpha is None:
