@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sp
+import scipy.sparse.linalg
 
 import collops
 from collops import profile
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
-from collops.solvers import Status, cg
+from collops.preconditioners import block_jacobi, chebyshev, inner_solve, jacobi, two_level
+from collops.solvers import Status, cg, gmres, minres
 
 from .matrices import distributed, mine, poisson
 
@@ -181,3 +182,34 @@ def test_unusable_arguments(comm):
         two_level(A, aggregates=np.zeros(rows + 1, int))
     with pytest.raises(InputError, match="aggregates must be an integer"):
         two_level(A, aggregates=0)
+
+
+@pytest.mark.parametrize(("dtype", "single"), [("f8", "f4"), ("c16", "c8")])
+def test_refined_to_double_precision(comm, dtype, single):
+    """Every product inside is of single precision, in which alone the solver cannot find this solution."""
+    matrix = poisson(5, dtype=dtype)
+    A, in_single = (distributed(matrix.astype(each), comm) for each in (dtype, single))
+    seen = set()
+    multiply = in_single._forward
+    in_single._forward = lambda x, out: seen.add(str(x.dtype)) or multiply(x, out)
+    x = collops.random(A.domain, comm=comm, dtype=dtype, seed=1)
+    y = A @ x
+    M = inner_solve(in_single, niter=200, tol=0, rtol=1e-5)
+    refined = gmres(A, y, M=M, flexible=True, rtol=1e-13)
+    assert refined.status is Status.CONVERGED and refined.iterations <= 5
+    assert seen == {str(np.dtype(single))}
+    np.testing.assert_allclose(refined.x.gather(), scipy.sparse.linalg.spsolve(matrix.tocsc(), y.gather()), rtol=1e-11)
+    alone = cg(in_single, y.astype(single), niter=200)
+    assert abs(alone.x.gather() - x.gather()).max() > 1e-8
+
+
+def test_inner_solver_with_its_own_preconditioner(comm):
+    A = distributed(poisson(4), comm)
+    y = collops.random(A.range, comm=comm, seed=1)
+    M = inner_solve(A, minres, M=jacobi(A), rtol=1e-3)
+    result = gmres(A, y, M=M, flexible=True, rtol=1e-10)
+    np.testing.assert_allclose((A @ result.x).gather(), y.gather(), atol=1e-9)
+    with pytest.raises(NotImplementedError, match="InnerSolve has no adjoint"):
+        M.adjoint(y)
+    with pytest.raises(LayoutError, match="inner_solve needs an operator with one layout"):
+        inner_solve(collops.VStack([np.ones((2, 3))], comm))

@@ -1,0 +1,80 @@
+"""Some iterations of a solver as a preconditioner, in the precision of its own operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collops.errors import LayoutError
+from collops.operators.base import LinearOperator
+from collops.operators.memory import filled
+from collops.solvers.cg import cg
+from collops.solvers.problem import check_operator
+from collops.solvers.result import SolverResult
+
+__all__ = ["inner_solve"]
+
+
+def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **options: Any) -> LinearOperator:
+    """Return the solution with an operator by some iterations of a solver, as a preconditioner. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        With one layout on both sides. The solver's vectors have the precision of its dtype: where `A` is a copy in
+        single precision of the operator that is to be solved with, this is the inner part of iterative refinement
+        [Carson and Higham 2018], by which the solution still becomes accurate to double precision.
+    solver : callable
+        A solver such as :func:`collops.cg`.
+    **options
+        Of the solver, such as ``niter``, its own preconditioner ``M``, or tolerances (``tol=0, rtol=1e-3`` of
+        :func:`collops.cg`).
+
+    Returns
+    -------
+    LinearOperator
+        It differs from a linear map, since its iterations depend on the vector: use it with ``collops.gmres(...,
+        flexible=True)``. It has no adjoint.
+
+    Raises
+    ------
+    LayoutError, UnsupportedTypeError
+        If `A` has two layouts, or is no operator. Applying it raises the errors of the solver.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.preconditioners import inner_solve
+    >>> diagonal = np.linspace(1.0, 3.0, 50)
+    >>> A, in_single_precision = (collops.Diagonal(diagonal.astype(dtype)) for dtype in ("f8", "f4"))
+    >>> M = inner_solve(in_single_precision, niter=30, tol=1e-10)
+    >>> result = collops.gmres(A, collops.ones(50), M=M, flexible=True, rtol=1e-14)
+    >>> result.iterations <= 3, bool(abs(result.x.gather() * diagonal - 1).max() < 1e-13)
+    (True, True)
+    """
+    check_operator("A", A)
+    if A.domain is not A.range:
+        raise LayoutError(f"inner_solve needs an operator with one layout on both sides, not {A!r}")
+    return InnerSolve(A, solver, {"progress": False, **options})
+
+
+class InnerSolve(LinearOperator):
+    """The solution; see :func:`inner_solve`."""
+
+    capturable = False  # the solver decides on the host when to stop
+
+    def __init__(self, A: LinearOperator, solver: Callable[..., SolverResult], options: dict[str, Any]) -> None:
+        super().__init__(A.domain, A.range, A.dtype, A.comm)
+        self.clinear = A.clinear
+        self._solve = lambda y: solver(A, y, **options).x
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        dtype = np.result_type(self.dtype, np.complex64) if x.dtype.kind == "c" else self.dtype
+        out = self._new(self.range, x) if out is None else out
+        solution = self._solve(x.astype(dtype))
+        for target, part in zip(out.leaves, solution.leaves, strict=True):
+            filled(target, part.local_array)
+        return out
