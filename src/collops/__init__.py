@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         cgls,
         fista,
         gmres,
+        hybrid_lsqr,
         ista,
         lsmr,
         lsqr,
@@ -116,7 +117,8 @@ _ROOMS = {
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
     "collops.solvers": (
-        *("SolverResult", "Status", "bicgstab", "cg", "cgls", "fista", "gmres", "ista", "lsmr", "lsqr", "minres"),
+        *("SolverResult", "Status", "bicgstab", "cg", "cgls", "fista", "gmres", "hybrid_lsqr", "ista"),
+        *("lsmr", "lsqr", "minres"),
         "power_iteration",
     ),
     "collops.solvers.proximal": (

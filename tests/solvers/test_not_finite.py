@@ -8,7 +8,7 @@ import pytest
 from collops.array import from_global, zeros
 from collops.errors import NotFiniteError
 from collops.operators import BlockDiag, LinearOperator
-from collops.solvers import bicgstab, cg, cgls, fista, gmres, ista, lsmr, lsqr, minres, power_iteration
+from collops.solvers import bicgstab, cg, cgls, fista, gmres, hybrid_lsqr, ista, lsmr, lsqr, minres, power_iteration
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import assert_close, problem, start
@@ -53,6 +53,7 @@ METHODS = {
     ),
     "lsqr": (lsqr, (0, 1), (1, 1), ("image", "back")),
     "lsmr": (lsmr, (0, 1), (1, 1), ("image", "back")),
+    "hybrid": (lambda op, y, **run: hybrid_lsqr(op, y, tol=0, **run), (0, 1), (1, 1), ("image", "basis")),
     "gmres": (
         lambda op, y, **run: gmres(op.H @ op, op.H @ y, rtol=0, **run),
         (0, 1),

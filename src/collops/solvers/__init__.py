@@ -9,12 +9,16 @@ References
 - Björck, Å., "Numerical methods for least squares problems", SIAM, 1996.
 - Chronopoulos, A. T., Gear, C. W., "s-step iterative methods for symmetric linear systems", Journal of Computational
   and Applied Mathematics 25, 153-168, 1989.
+- Chung, J., Nagy, J. G., O'Leary, D. P., "A weighted-GCV method for Lanczos-hybrid regularization", Electronic
+  Transactions on Numerical Analysis 28, 149-167, 2008.
 - Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems with a
   sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
 - Fong, D. C.-L., Saunders, M., "LSMR: an iterative algorithm for sparse least-squares problems", SIAM Journal on
   Scientific Computing 33, 2950-2971, 2011.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
+- Lukas, M. A., "Robust generalized cross-validation for choosing the regularization parameter", Inverse Problems 22,
+  1883-1902, 2006.
 - Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady
   7, 414-417, 1966.
 - Paige, C. C., Saunders, M. A., "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical
@@ -26,6 +30,8 @@ References
 - Saad, Y., Schultz, M. H., "GMRES: a generalized minimal residual algorithm for solving nonsymmetric linear systems",
   SIAM Journal on Scientific and Statistical Computing 7, 856-869, 1986.
 - Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
+- Simon, H. D., Zha, H., "Low-rank matrix approximation using the Lanczos bidiagonalization process with applications",
+  SIAM Journal on Scientific Computing 21, 2257-2274, 2000.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
 - Stone, M., "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical
@@ -42,6 +48,7 @@ from collops.solvers.cgls import CGLS, cgls
 from collops.solvers.choice import cross_validate, discrepancy
 from collops.solvers.driver import Run, View, solve
 from collops.solvers.gmres import GMRES, gmres
+from collops.solvers.hybrid import hybrid_lsqr
 from collops.solvers.iterative_thresholding import fista, ista
 from collops.solvers.lsmr import LSMR, lsmr
 from collops.solvers.lsqr import LSQR, lsqr
@@ -70,6 +77,7 @@ __all__ = [
     "discrepancy",
     "fista",
     "gmres",
+    "hybrid_lsqr",
     "ista",
     "lsmr",
     "lsqr",
