@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-from collops.errors import InputError
+from collops.errors import InputError, TransportError
 from tests.comm import one_sided
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 @pytest.fixture(autouse=True)
-def _device(comm):
+def _device(comm, request):
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
     if comm.size > 1:
         pytest.importorskip("nvshmem", reason="nvshmem4py is not installed")
+    if len(set(comm.nodes)) > 1 and request.function is not test_refused_where_hosts_cannot_reach_each_other:
+        pytest.skip("NVSHMEM between hosts needs adapters")
+
+
+def test_refused_where_hosts_cannot_reach_each_other(comm):
+    if len(set(comm.nodes)) == 1 or os.path.isdir("/sys/class/infiniband"):
+        pytest.skip("needs several hosts without InfiniBand: -p tests.gpu.pretended_hosts")
+    with pytest.raises(TransportError, match="NVSHMEM reaches other hosts by InfiniBand"):
+        comm.symmetric(4, engine="cupy")
 
 
 def test_peers_see_each_other(comm):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import socket
 from typing import Any
 
@@ -21,6 +22,7 @@ from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
+_ADAPTERS = "/sys/class/infiniband"
 
 
 class DeviceHeap(Symmetric):
@@ -198,7 +200,8 @@ def _started_library(comm: Any) -> _Library:
     Raises
     ------
     TransportError
-        On every rank, if some rank lacks nvshmem4py or a GPU of its own, or NVSHMEM was started for other ranks.
+        On every rank, if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts, or NVSHMEM was started
+        for other ranks.
     """
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
@@ -208,6 +211,13 @@ def _started_library(comm: Any) -> _Library:
             raise TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
         if comm.device_transport is None:
             raise TransportError("symmetric memory on GPUs needs a GPU on every rank")
+        # NVSHMEM ends the process that cannot reach another host.
+        named = "NVSHMEM_REMOTE_TRANSPORT" in os.environ
+        if len(set(comm.nodes)) > 1 and not named and not os.path.isdir(_ADAPTERS):
+            raise TransportError(
+                f"NVSHMEM reaches other hosts by InfiniBand, but {_ADAPTERS} does not exist here; "
+                "NVSHMEM_REMOTE_TRANSPORT names another way"
+            )
     members = ranks_in_world(comm.control)
     if _library is None:
         devices = comm.allgather_metadata(f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}")
