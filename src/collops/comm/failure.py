@@ -195,11 +195,14 @@ class Failures:
             self._left = self.number
             raise
 
-    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int]) -> None:
-        """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int] | None = None) -> None:
+        """Return when all `requests` are complete; see :meth:`wait`.
+
+        Each needs one of the `peers`; by default all are parts of a collective call.
+        """
         try:
-            for request, peer in zip(requests, peers, strict=True):
-                self.wait(request, operation, (peer,))
+            for number, request in enumerate(requests):
+                self.wait(request, operation, None if peers is None else (peers[number],))
         except BaseException:
             self._abandoned += requests
             raise

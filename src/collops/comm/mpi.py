@@ -24,7 +24,7 @@ from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.launcher import why_without_mpi
 from collops.comm.leftovers import remove_leftovers
-from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
+from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, UnsupportedTypeError
 
@@ -248,13 +248,22 @@ class MpiTransport(Transport):
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
-            _divide(call.target, self._size)
+            divide(call.target, self._size)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
         return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+
+    def start_parts(
+        self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
+    ) -> tuple[list[Pending], Pending]:
+        """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
+        arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
+        leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
+        waits: list[Pending] = [_Parts([request], self._failures, kind) for request in arriving]
+        return waits, _Parts(leaving, self._failures, kind)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -383,6 +392,18 @@ class _Requests(Pending):
         self._failures.wait_all(requests, self, [*self._sources, *self._targets])
 
 
+class _Parts(Pending):
+    __slots__ = ("_failures", "_kind", "_requests")
+
+    def __init__(self, requests: list[Any], failures: Failures, kind: str) -> None:
+        self._requests = requests
+        self._failures = failures
+        self._kind = kind
+
+    def wait(self) -> None:
+        self._failures.wait_all(self._requests, self._kind)
+
+
 class SharedSegments:
     """Memory that MPI maps into the processes of one node: a segment of `size` bytes for each rank. Collective.
 
@@ -478,10 +499,3 @@ def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
         right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
     return mpi4py_module().Op.Create(combine, commute=True)
-
-
-def _divide(array: Any, size: int) -> None:
-    """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
-    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
-    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
-        part[...] = (part / size).astype(part.dtype)

@@ -239,7 +239,7 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
         binding = load_binding()
         unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
         return NcclTransport(binding, control.size, control.rank, unique_id)
-    return GpuAwareTransport(host, DeviceMpi(control, failures), place.device.removeprefix("mpi-"))
+    return GpuAwareTransport(DeviceMpi(control, failures), control.size, place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int) -> str:
