@@ -29,6 +29,7 @@ import pytest
 
 import collops
 from collops.comm.ending import abort
+from collops.comm.mpi import mpi_or_tcp
 from collops.errors import CommunicationTimeout
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
@@ -74,7 +75,7 @@ class Agreement:
 
     @pytest.hookimpl
     def pytest_internalerror(self, excrepr) -> None:
-        abort(sys.modules["mpi4py.MPI"], 3, f"=== rank {self.control.rank}: pytest itself failed\n{excrepr}")
+        abort(mpi_or_tcp(), 3, f"=== rank {self.control.rank}: pytest itself failed\n{excrepr}")
 
     @pytest.hookimpl
     def pytest_collectreport(self, report) -> None:
@@ -148,8 +149,8 @@ def comm():
 @pytest.fixture
 def one_host(comm):
     """Skip tests of memory that only ranks of one host share; `tests/robust/two_hosts.py` has those of several."""
-    if comm.local_size != comm.size:
-        pytest.skip("needs ranks of one host")
+    if comm.local_size != comm.size or comm.host_transport == "tcp":
+        pytest.skip("needs ranks of one host, with MPI")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import zarr
 
 from collops.apps.recipe import _PICTURES
 from tests.cli.commands import SMALL, assert_one_line, collops, numbers_of
+from tests.comm import without_mpi
 
 pytestmark = pytest.mark.serial
 
@@ -74,3 +75,15 @@ def test_info_tells_what_there_is(here):
     assert result.returncode == 0 and "numpy" in result.stdout
     facts = json.loads(here("info", "--json").stdout)
     assert facts["choice"]["ranks"] == 1
+
+
+def test_one_rank_resumes_what_ranks_without_mpi_have_saved(tmp_path, here):
+    program = "from collops.__main__ import main\nmain()"
+    saved = ["--checkpoint", str(tmp_path / "saved"), "--quiet", "--out"]
+    arguments = ["lsm", *SMALL[:-1], "3", *saved, str(tmp_path / "several")]
+    for code, _, err in without_mpi.run(program, without_mpi.meeting(3), range(3), *arguments):
+        assert (code, err) == (0, "")
+    assert here("lsm", *SMALL, *saved, "resumed", "--resume").returncode == 0
+    assert here("lsm", *SMALL, "--quiet", "--out", "one").returncode == 0
+    one = image_of(tmp_path / "one")
+    np.testing.assert_allclose(image_of(tmp_path / "resumed"), one, rtol=0, atol=1e-4 * np.abs(one).max())

@@ -73,6 +73,8 @@ def module() -> types.ModuleType:
         *("arange", "array", "asarray", "ascontiguousarray"),
     ):
         setattr(cupy, name, _placed(getattr(np, name)))
+    for name in ("add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"):
+        setattr(cupy, name, getattr(np, name))
     current = _Stream()
     cupy.cuda = types.SimpleNamespace(
         get_current_stream=lambda: current,

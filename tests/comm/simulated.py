@@ -29,6 +29,7 @@ class Channel:
     """A control channel in memory. `sent` has every message with its sender, of all ranks."""
 
     error = TransportBroken
+    lost = ()
 
     def __init__(self, rank: int, inboxes: list[deque[tuple[int, Any]]], sent: list[tuple[int, Any]]) -> None:
         self.rank = rank

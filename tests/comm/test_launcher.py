@@ -133,12 +133,12 @@ def test_alone_by_request_does_not_start_mpi():
     both = ended([mpiexec(), "-n", "2", sys.executable, "-c", f"{given}; {said}"], COLLOPS_BOOTSTRAP="alone")
     assert both.stdout == "1 2.0;1 2.0;", both.stderr
     wrong = ended([sys.executable, "-c", show], COLLOPS_BOOTSTRAP="tcp")
-    assert "InputError: COLLOPS_BOOTSTRAP='tcp': give 'alone', or unset it" in wrong.stderr
+    assert "InputError: COLLOPS_BOOTSTRAP='tcp': give 'alone' or 'tcp://HOST:PORT', or unset it" in wrong.stderr
 
 
 def test_a_new_launcher_gives_new_numbers():
     job = {"PMIX_NAMESPACE": "job-1", "PMIX_RANK": "1", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-    ours, another = f"{os.getpid()}//job-1/////", f"{os.getppid()}//job-1/////"
+    ours, another = f"{os.getpid()}//job-1//////", f"{os.getppid()}//job-1//////"
     assert started({**job, "COLLOPS_RANK_PROCESS": ours}) == Started(1, 2)
     assert started({**job, "COLLOPS_RANK_PROCESS": another}) is None
     assert why_without_mpi({**job, "COLLOPS_RANK_PROCESS": another}) == "a rank started this process"
@@ -155,5 +155,5 @@ def test_a_launcher_without_numbers_of_jobs_marks_nothing(monkeypatch):
     assert "COLLOPS_RANK_PROCESS" not in os.environ
     monkeypatch.setenv("PALS_APID", "7")
     mark_rank()
-    assert os.environ["COLLOPS_RANK_PROCESS"] == f"{os.getpid()}//////7/"
+    assert os.environ["COLLOPS_RANK_PROCESS"] == f"{os.getpid()}//////7//"
     del os.environ["COLLOPS_RANK_PROCESS"]

@@ -117,6 +117,7 @@ TABLE = [
     (r"collops bench jax( --ranks \d+)?", is_understood, "needs a native library; tests/jax has it"),
     (r"make [\w=]+( MPI=system)?", is_a_target, "needs a network, and takes minutes"),
     (r"srun --(kill-on-bad-exit=1|mpi=\w+)", is_not_run, "tests/slurm/run.py runs it"),
+    (r"(export COLLOPS_(BOOTSTRAP|SECRET)=|srun --mpi=none ).*", is_not_run, "tests/comm/test_tcp.py starts them"),
     (r"export (SLURM_MPI_TYPE=pmi2|COLLOPS_MPIEXEC=mpiexec)", is_not_run, "tests/slurm/run.py sets it"),
     (r"for file in /dev/shm/mpich_shm_\*; do .*", is_not_run, "removes files of other programs"),
     (r"pip install .*", installs_what_there_is, "needs a network"),

@@ -13,13 +13,18 @@ from collops.exchange import StarForest, possible_transports
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import EXAMPLES
 
-PLACES = {"shared": "ranks of one host", "mixed": "several hosts, of which one has several ranks"}
+PLACES = {
+    "mpi": "several ranks with MPI",
+    "tcp": "several ranks without MPI (tests/comm/test_tcp.py runs these tests there)",
+    "shared": "ranks of one host, with MPI",
+    "mixed": "several hosts, of which one has several ranks, with MPI",
+}
 
 
-@pytest.fixture(params=("auto", "mpi", "shared", "mixed"), scope="module")
+@pytest.fixture(params=("auto", "mpi", "tcp", "shared", "mixed"), scope="module")
 def transport(request, comm):
     if request.param != "auto" and request.param not in possible_transports(comm, engine()):
-        pytest.skip(f"the transport {request.param} needs MPI, and {PLACES.get(request.param)}")
+        pytest.skip(f"the transport {request.param} needs {PLACES[request.param]}")
     return request.param
 
 
@@ -96,6 +101,8 @@ def test_transports_in_the_documented_order(comm):
     possible = possible_transports(comm, engine())
     if comm.control is None:
         assert possible == []
+    elif comm.host_transport == "tcp":
+        assert possible == ["tcp"]
     else:
         hosts = comm.control.allgather(comm.local_rank).count(0)
         memory = ["shared"] if hosts == 1 else ["mixed"] if hosts < comm.size else []
@@ -111,7 +118,7 @@ def test_a_transport_that_is_not_possible(comm):
         return
     with pytest.raises(InputError, match="'nccl' carries no numpy arrays"):
         forest.bcast(np.ones(1))
-    other = forest.with_transport("mpi")
+    other = forest.with_transport(possible_transports(comm, engine())[-1])
     assert other.bcast(np.array([comm.rank])).tolist() == [following]
 
 

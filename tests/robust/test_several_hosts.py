@@ -70,6 +70,25 @@ def test_tests_pass(tests):
     assert all("ranks of one host" in line for line in skipped), skipped
 
 
+def test_ranks_without_mpi_meet_on_two_hosts():
+    """Each rank listens at the address of its own host, and rank 0 at the one that is given."""
+    program = """
+import sys
+sys.modules["mpi4py"] = None
+import socket
+import collops
+
+comm = collops.world()
+assert comm.sendrecv(float(comm.rank), 3 - comm.rank, comm.allreduce(0.0), 3 - comm.rank) == 3 - comm.rank
+print(comm.host_transport, comm.rank, comm.local_rank, socket.gethostname())
+"""
+    environment = {"COLLOPS_BOOTSTRAP": "tcp://10.20.0.1:29600", "COLLOPS_SECRET": "known to two hosts only"}
+    done = hosts.run(program, env=environment)
+    assert sorted(done.stdout.splitlines()) == ["tcp 0 0 nodea", "tcp 1 1 nodea", "tcp 2 0 nodeb", "tcp 3 1 nodeb"], (
+        done.stderr
+    )
+
+
 def test_private_folders_are_those_of_a_host():
     program = """
 import pathlib, socket, tempfile

@@ -26,6 +26,7 @@ from collops.cli.launch import launch
 from collops.comm import Communicator
 from collops.comm.ending import abort
 from collops.comm.launcher import started
+from collops.comm.mpi import running_mpi_or_tcp
 from collops.comm.own_device import show_own_device
 from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
@@ -191,7 +192,7 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except CollopsError as error:
         if debug:
             traceback.print_exc()
-        if error.on_all_ranks or (mpi := _parallel_mpi()) is None:
+        if error.on_all_ranks or (mpi := running_mpi_or_tcp()) is None:
             report(command, str(error))
         else:
             abort(mpi, BAD_INPUT, f"{command}: rank {mpi.COMM_WORLD.rank}: {' '.join(str(error).split())}")
@@ -199,14 +200,14 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> in
     except KeyboardInterrupt:
         return interruption.INTERRUPTED
     except OutputLostError as lost:
-        if (mpi := _parallel_mpi()) is not None:
+        if (mpi := running_mpi_or_tcp()) is not None:
             abort(mpi, lost.exit_code, f"{command}: {lost}")
         return report_lost(command, lost)
     except Exception:
         # The only place that catches everything: the other ranks would wait for this one.
         traceback.print_exc()
         line = f"{command}: this is a bug in collops; please report it with the lines above"
-        if (mpi := _parallel_mpi()) is None:
+        if (mpi := running_mpi_or_tcp()) is None:
             _write(line)
         else:
             abort(mpi, _BUG, line)
@@ -221,7 +222,7 @@ def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
     line = (
         f"{name} ended the job; nothing was saved (only solvers with --checkpoint save their progress): start it again"
     )
-    if (mpi := _parallel_mpi()) is None:
+    if (mpi := running_mpi_or_tcp()) is None:
         report(command, line)
     else:
         killed = stop.number == signal.SIGTERM and "OMPI_COMM_WORLD_RANK" in os.environ
@@ -257,11 +258,3 @@ def _write(line: str) -> None:
     with suppress(OSError):
         sys.stderr.flush()
         os.write(2, (line + "\n").encode("utf-8", "replace"))
-
-
-def _parallel_mpi() -> Any:
-    """Return ``mpi4py.MPI`` if it runs with several ranks, else ``None``."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
-        return None
-    return mpi

@@ -82,7 +82,7 @@ def _version(package: str) -> str | None:
 
 def _mpi() -> dict[str, Any]:
     mpi, reason = load_mpi()
-    if mpi is None:
+    if not hasattr(mpi, "Get_version"):  # none, or TCP in its place
         return {"library": None, "reason": reason}
     level, why = gpu_awareness(mpi)
     return {"library": reason, "standard": ".".join(map(str, mpi.Get_version())), "gpu_aware": level, "reason": why}

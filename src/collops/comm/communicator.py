@@ -61,7 +61,7 @@ class Communicator:
     nodes : tuple of int
         For each rank the first rank of its node, with which it shares memory.
     control : mpi4py.MPI.Comm or None
-        The control plane; ``None`` in a world of one without MPI.
+        The control plane, or what stands for it between ranks without MPI; ``None`` in a world of one without MPI.
     reasons : tuple of str
         Why these transports were chosen.
 

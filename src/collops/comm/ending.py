@@ -14,10 +14,11 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
+from collops.comm.agreement import name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
-from collops.comm.mpi import mpi4py_module
+from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
 
 __all__ = ["abort"]
@@ -39,7 +40,7 @@ def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
 
     `failures` are those of the world. Where calls are checked, the end of the program is one for its `agreement`.
     """
-    mpi = mpi4py_module()
+    mpi = mpi_or_tcp()
 
     def end() -> None:
         if mpi.Is_finalized():
@@ -61,6 +62,9 @@ def _wait_for_others(mpi: Any, failures: Failures) -> None:
         time.sleep(nap)
         nap = min(2 * nap, _LONGEST_NAP_SECONDS)
         waited = time.monotonic() - begin
+        if failures.channel.lost:
+            gone = name_ranks(sorted(failures.channel.lost))
+            abort(mpi, 1, f"collops: rank {failures.channel.rank} ends: the process of {gone} is gone")
         for each in _answering:
             each.answer()
             if waited > _UNANNOUNCED_SECONDS and not announced:
@@ -81,7 +85,7 @@ def abort_on_uncaught_errors() -> None:
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
         return
-    report, mpi = sys.excepthook, mpi4py_module()
+    report, mpi = sys.excepthook, mpi_or_tcp()
 
     def end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
@@ -99,8 +103,7 @@ def end_if_blocked(code: int) -> None:
     """End this program, and all ranks, with exit code `code`, if a thread still waits for a file system."""
     if not is_blocked():
         return
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and mpi.COMM_WORLD.size > 1:
+    if (mpi := running_mpi_or_tcp()) is not None:
         abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, because its file system does not answer")
     sys.stderr.flush()
     os._exit(code)

@@ -172,6 +172,7 @@ class Failures:
         self._left = -1  # the call that this rank left without completing its part
         self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
         self._notices: dict[int, FailureNotice] = {}
+        self._lost: set[int] = set()
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
         self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
@@ -195,11 +196,14 @@ class Failures:
             self._left = self.number
             raise
 
-    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int]) -> None:
-        """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int] | None = None) -> None:
+        """Return when all `requests` are complete; see :meth:`wait`.
+
+        Each needs one of the `peers`; by default all are parts of a collective call.
+        """
         try:
-            for request, peer in zip(requests, peers, strict=True):
-                self.wait(request, operation, (peer,))
+            for number, request in enumerate(requests):
+                self.wait(request, operation, None if peers is None else (peers[number],))
         except BaseException:
             self._abandoned += requests
             raise
@@ -267,7 +271,8 @@ class Failures:
 
     def failed(self, error: Any, operation: object) -> NoReturn:
         """Raise what MPI reports of an operation."""
-        raise CommunicationError(f"{_located(operation)}: MPI reports: {error.Get_error_string()}") from error
+        name = getattr(error, "library", "MPI")
+        raise CommunicationError(f"{_located(operation)}: {name} reports: {error.Get_error_string()}") from error
 
     def look(self, operation: object = "a message") -> None:
         """Raise if this communicator is closed, another rank has given up, or a call of this rank was rejected.
@@ -384,6 +389,10 @@ class Failures:
             elif incident == self.incident:
                 self._reports.setdefault(message.number, {})[rank] = message
                 self.attention = True
+        for rank in self.channel.lost:
+            if rank not in self._lost:
+                self._lost.add(rank)
+                self._notices.setdefault(rank, FailureNotice(Cause.ENDED, "its process is gone"))
 
     def _react(self, operation: object, inside: bool, waited: str = "did not wait", compiled: bool = False) -> None:
         """Raise if another rank has given up, or has rejected a call that this rank has begun.

@@ -1,7 +1,8 @@
 """Finds out from the environment what started this process, and whether MPI agrees with it.
 
 A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
-it: it has inherited the place of that rank, with which MPI cannot start a second time.
+it: it has inherited the place of that rank, with which MPI cannot start a second time. With
+``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` ranks start without MPI (:mod:`collops.comm.tcp`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collops.errors import InputError, TransportError
 __all__ = [
     "Started",
     "alone_by_request",
-    "check_bootstrap",
+    "bootstrap_address",
     "check_world_of_one",
     "mark_rank",
     "started",
@@ -45,14 +46,24 @@ def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     names = _RANK_NAMES, _SIZE_NAMES
     if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
         names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    if environment.get("COLLOPS_BOOTSTRAP", "").startswith("tcp:"):  # torchrun's names
+        names = ("RANK", *names[0]), ("WORLD_SIZE", *names[1])
     rank, ranks = (_first(environment, *each) for each in names)
     return None if rank is None else Started(rank, ranks)
 
 
-def check_bootstrap() -> None:
-    """Raise `InputError` if ``COLLOPS_BOOTSTRAP`` has a value without a meaning."""
-    if (text := os.environ.get("COLLOPS_BOOTSTRAP", "")) not in ("", "alone"):
-        raise InputError(f"COLLOPS_BOOTSTRAP={text!r}: give 'alone', or unset it")
+def bootstrap_address(environment: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+    """Return host and port of ``COLLOPS_BOOTSTRAP``, where ranks without MPI meet; ``None`` for a start by MPI.
+
+    Raises `InputError` if its value has no meaning.
+    """
+    text = environment.get("COLLOPS_BOOTSTRAP", "")
+    if text in ("", "alone"):
+        return None
+    host, _, port = text.removeprefix("tcp://").rpartition(":")
+    if not text.startswith("tcp://") or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise InputError(f"COLLOPS_BOOTSTRAP={text!r}: give 'alone' or 'tcp://HOST:PORT', or unset it")
+    return None if why_without_mpi(environment) else (host.strip("[]"), int(port))
 
 
 def alone_by_request(environment: Mapping[str, str] = os.environ) -> bool:
@@ -104,7 +115,7 @@ def check_world_of_one(has_mpi: bool, text: str) -> None:
 
 
 def _job(environment: Mapping[str, str]) -> str:
-    return "/".join(environment.get(name, "") for name in _JOB_NAMES)
+    return "/".join(environment.get(name, "") for name in (*_JOB_NAMES, "COLLOPS_BOOTSTRAP"))
 
 
 def _connection(environment: Mapping[str, str]) -> str:

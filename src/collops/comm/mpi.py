@@ -1,7 +1,7 @@
 """MPI, which only this module imports: the transport of host arrays, and the questions and calls of set-up.
 
 Arrays are sent from their memory, never pickled, by nonblocking calls, so that every wait has a deadline
-(:mod:`collops.comm.failure`).
+(:mod:`collops.comm.failure`). Between ranks that were started without MPI, :mod:`collops.comm.tcp` stands for mpi4py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from typing import Any
 
 import numpy as np
 
+from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import why_without_mpi
+from collops.comm.launcher import bootstrap_address, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
-from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS
+from collops.comm.messages import run_by_messages
+from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
-from collops.errors import InputError, UnsupportedTypeError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
     "ControlChannel",
@@ -48,9 +50,14 @@ FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI`` (or ``None``), and the version of MPI or the reason."""
+    """Return ``mpi4py.MPI``, or what stands for it, or ``None``; and the version of MPI or the reason.
+
+    Collective at the first call of ranks without MPI, which meet here.
+    """
     if reason := why_without_mpi():
         return None, reason
+    if (address := bootstrap_address()) is not None:
+        return tcp.join(), "TCP without MPI; the ranks met at {}:{}".format(*address)
     if importlib.util.find_spec("mpi4py") is None:
         return None, "mpi4py is not installed"
     if "UCX_TLS" not in os.environ:  # UCX warns of settings of transports that it may not use
@@ -65,12 +72,30 @@ def load_mpi() -> tuple[Any, str]:
 
 
 def mpi4py_module() -> Any:
-    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported."""
+    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported.
+
+    Raises `TransportError` on ranks that were started without MPI.
+    """
+    if tcp.joined is not None:
+        raise TransportError("this needs MPI, but COLLOPS_BOOTSTRAP has started these ranks without it")
     if "mpi4py.MPI" not in sys.modules:
         remove_leftovers()
     from mpi4py import MPI
 
     return MPI
+
+
+def mpi_or_tcp() -> Any:
+    """Return ``mpi4py.MPI``, or what stands for it between ranks without MPI."""
+    return tcp.joined or mpi4py_module()
+
+
+def running_mpi_or_tcp() -> Any:
+    """Return the same if it has started several ranks, else ``None``."""
+    mpi: Any = tcp.joined or sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+        return None
+    return mpi
 
 
 def gpu_awareness(mpi: Any) -> tuple[str, str]:
@@ -84,10 +109,12 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     Raises `InputError` if the environment names another level.
     """
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
-    if asked in _GPU_LEVELS:
-        return asked, "COLLOPS_GPU_AWARE_MPI says so"
-    if asked != "auto":
+    if asked not in ("auto", *_GPU_LEVELS):
         raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
+    if tcp.joined is not None:
+        return "none", "these ranks were started without MPI"
+    if asked != "auto":
+        return asked, "COLLOPS_GPU_AWARE_MPI says so"
     for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
         for library in (ctypes.CDLL(mpi.__file__), ctypes.CDLL(None)):
             function = getattr(library, query, None)
@@ -111,7 +138,7 @@ def duplicate(comm: Any) -> Any:
 
 def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     """Return this rank's number among the ranks of its node, and the `value` of each of them. Collective."""
-    shared = comm.Split_type(mpi4py_module().COMM_TYPE_SHARED)
+    shared = comm.Split_type(mpi_or_tcp().COMM_TYPE_SHARED)
     place = shared.rank, shared.allgather(value)
     shared.Free()
     return place
@@ -119,7 +146,7 @@ def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
 
 def split(comm: Any, color: int | None, key: int) -> Any:
     """Return the mpi4py communicator of the ranks that pass the same `color`, or ``None`` without one. Collective."""
-    part = comm.Split(mpi4py_module().UNDEFINED if color is None else color, key)
+    part = comm.Split(mpi_or_tcp().UNDEFINED if color is None else color, key)
     return None if color is None else part
 
 
@@ -128,7 +155,7 @@ def values_kept_with(comm: Any) -> dict[str, Any]:
 
     Raises `UnsupportedTypeError` if `comm` is no intracommunicator of mpi4py.
     """
-    mpi = mpi4py_module()
+    mpi = mpi_or_tcp()
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
         raise UnsupportedTypeError(f"from_mpi4py takes an intracommunicator of mpi4py, not {comm!r}")
     values: Any = comm.Get_attr(_key())
@@ -140,11 +167,13 @@ def values_kept_with(comm: Any) -> dict[str, Any]:
 
 @cache
 def _key() -> int:
-    return mpi4py_module().Comm.Create_keyval()
+    return mpi_or_tcp().Comm.Create_keyval()
 
 
 def ranks_in_world(comm: Any) -> list[int]:
     """Return the ranks in ``MPI.COMM_WORLD`` of the ranks of an mpi4py communicator."""
+    if isinstance(comm, tcp.Group):
+        return comm.members
     mpi = mpi4py_module()
     return list(mpi.Group.Translate_ranks(comm.group, None, mpi.COMM_WORLD.group))
 
@@ -173,7 +202,7 @@ class ControlChannel:
     """
 
     def __init__(self, comm: Any, tag: int = FAILURE_TAG) -> None:
-        self._mpi = mpi = mpi4py_module()
+        self._mpi = mpi = mpi_or_tcp()
         self.rank: int = comm.rank
         self.size: int = comm.size
         self.error: type[Exception] = mpi.Exception
@@ -181,6 +210,11 @@ class ControlChannel:
         self._tag = tag
         self._status = mpi.Status()
         self._sends: list[Any] = []  # MPI reads their memory; what a dead rank never receives stays here
+
+    @property
+    def lost(self) -> Collection[int]:
+        """Ranks that are known to be gone. MPI ends the program itself when one is."""
+        return getattr(self._comm, "lost", ())
 
     def send(self, message: Any, ranks: Collection[int] | None = None) -> None:
         """Send what JSON can carry to `ranks`, by default to all other ranks. Not collective."""
@@ -196,6 +230,9 @@ class ControlChannel:
 
     def receive(self) -> Iterator[tuple[int, Any]]:
         """Give the messages that have arrived, each with its sender. Not collective."""
+        if isinstance(self._comm, tcp.Group):
+            yield from ((rank, json.loads(content)) for rank, content in self._comm.arrivals(self._tag))
+            return
         while self._comm.Iprobe(source=self._mpi.ANY_SOURCE, tag=self._tag, status=self._status):
             sender = self._status.Get_source()
             content = np.empty(self._status.Get_count(self._mpi.BYTE), np.uint8)
@@ -217,7 +254,7 @@ class MpiTransport(Transport):
     _direct = True  # mpi4py finds the memory of an array by itself
 
     def __init__(self, comm: Any, failures: Failures) -> None:
-        self._mpi = mpi = mpi4py_module()
+        self._mpi = mpi = mpi_or_tcp()
         self._in_place = mpi.IN_PLACE
         self._origin = comm
         self._comm = comm.Dup()
@@ -248,13 +285,22 @@ class MpiTransport(Transport):
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
-            _divide(call.target, self._size)
+            divide(call.target, self._size)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
         return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+
+    def start_parts(
+        self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
+    ) -> tuple[list[Pending], Pending]:
+        """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
+        arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
+        leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
+        waits: list[Pending] = [_Parts([request], self._failures, kind) for request in arriving]
+        return waits, _Parts(leaving, self._failures, kind)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -364,6 +410,26 @@ class DeviceMpi(MpiTransport):
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
 
+class TcpTransport(MpiTransport):
+    """TCP on host arrays, between ranks without MPI. Collective calls are made of messages."""
+
+    name = "tcp"
+
+    def __init__(self, comm: Any, failures: Failures) -> None:
+        super().__init__(comm, failures)
+        self.reductions = None
+
+    def run(self, call: Call) -> None:
+        """Run the call by messages; a barrier is one of the library."""
+        if call.kind == "barrier":
+            super().run(call)
+        else:
+            run_by_messages(call, self.rank, self._size, partial(self.start_parts, call.kind))
+
+    def _whole(self, array: Any) -> Any:
+        return array
+
+
 class _Requests(Pending):
     __slots__ = ("_failures", "_requests", "_sources", "_targets")
 
@@ -381,6 +447,18 @@ class _Requests(Pending):
         requests, self._requests = self._requests, []
         # Neighbours that need nothing more may end while others are late.
         self._failures.wait_all(requests, self, [*self._sources, *self._targets])
+
+
+class _Parts(Pending):
+    __slots__ = ("_failures", "_kind", "_requests")
+
+    def __init__(self, requests: list[Any], failures: Failures, kind: str) -> None:
+        self._requests = requests
+        self._failures = failures
+        self._kind = kind
+
+    def wait(self) -> None:
+        self._failures.wait_all(self._requests, self._kind)
 
 
 class SharedSegments:
@@ -425,7 +503,7 @@ class PersistentMessages:
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
     ) -> None:
-        mpi = mpi4py_module()
+        mpi = mpi_or_tcp()
         if comm not in _duplicates:
             _duplicates[comm] = comm.control.Dup()
         messages = _duplicates[comm]
@@ -452,7 +530,7 @@ _duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 def address_of(array: np.ndarray) -> int:
     """Return where the memory of a host array begins."""
-    return array.ctypes.data if array.dtype.kind == "V" else mpi4py_module().Get_address(array)
+    return array.ctypes.data if array.dtype.kind == "V" else mpi_or_tcp().Get_address(array)
 
 
 def _bytes_of(mpi: Any, array: Any) -> Any:
@@ -478,10 +556,3 @@ def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
         right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
     return mpi4py_module().Op.Create(combine, commute=True)
-
-
-def _divide(array: Any, size: int) -> None:
-    """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
-    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
-    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
-        part[...] = (part / size).astype(part.dtype)

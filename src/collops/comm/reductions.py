@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["DTYPES", "LOGICAL", "MOVED_BY_MPI", "OPERATIONS", "check_reduction", "nccl_reduction", "widened"]
+__all__ = ["DTYPES", "LOGICAL", "MOVED_BY_MPI", "OPERATIONS", "check_reduction", "divide", "nccl_reduction", "widened"]
 
 
 class Dtype(NamedTuple):
@@ -135,3 +135,10 @@ def widened(x: Any, op: str, int32: Any) -> tuple[Any, str]:
     op = LOGICAL.get(op, op) if x.dtype.kind == "b" else op
     truth = op in _OF_ZEROS_AND_ONES
     return (x != 0 if truth else x).astype(int32), _OF_ZEROS_AND_ONES.get(op, op)
+
+
+def divide(array: Any, size: int) -> None:
+    """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
+    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
+    for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
+        part[...] = (part / size).astype(part.dtype)

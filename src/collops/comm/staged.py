@@ -7,11 +7,13 @@ The host waits for the device here; there is no other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.comm.call import Call
+from collops.comm.messages import run_by_messages
 from collops.comm.transport import Message, Pending, Transport
 
 if TYPE_CHECKING:
@@ -103,18 +105,21 @@ class StagedTransport(Transport):
             stream.synchronize()
 
 
-class GpuAwareTransport(StagedTransport):
-    """Point-to-point messages on device pointers and, at level ``all``, collective calls; the rest is staged.
+class GpuAwareTransport(Transport):
+    """Device pointers given to MPI, once the current stream is idle.
 
-    `direct` takes device pointers, once the current stream is idle. For levels see
+    At level ``all`` MPI's collective calls run where they can; every other call is made of messages. For levels see
     :func:`collops.comm.mpi.gpu_awareness`.
     """
 
     name = "mpi"
 
-    def __init__(self, host: Transport, direct: DeviceMpi, level: str) -> None:
-        super().__init__(host)
+    def __init__(self, direct: DeviceMpi, size: int, level: str) -> None:
+        import cupy
+
+        self._cupy = cupy
         self._direct = direct
+        self._size = size
         self._kinds = (
             ("allreduce", "reduce", "bcast", "allgather", "reduce_scatter", "alltoall", "alltoallv")
             if level == "all"
@@ -122,10 +127,10 @@ class GpuAwareTransport(StagedTransport):
         )
 
     def run(self, call: Call) -> None:
-        """Run the call on device pointers if MPI may be given them."""
+        """Run the call by MPI's own algorithm or by messages."""
         # Host code reduces half types, and cannot read the device.
         if call.kind not in self._kinds or (call.array.dtype.itemsize == 2 and call.array.dtype.kind in "fV"):
-            super().run(call)
+            run_by_messages(call, self._direct.rank, self._size, partial(self._start, call.kind))
             return
         self._cupy.cuda.get_current_stream().synchronize()
         if call.kind == "bcast" and call.source is not call.target:
@@ -140,6 +145,10 @@ class GpuAwareTransport(StagedTransport):
         """Start the messages on device pointers."""
         self._cupy.cuda.get_current_stream().synchronize()
         return self._direct.start_exchange(sends, receives, tag)
+
+    def _start(self, kind: str, sends: Sequence[Message], receives: Sequence[Message]) -> tuple[list[Pending], Pending]:
+        self._cupy.cuda.get_current_stream().synchronize()
+        return self._direct.start_parts(kind, sends, receives)
 
 
 class _StagedPending(Pending):

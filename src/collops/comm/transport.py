@@ -45,7 +45,7 @@ class Transport(ABC):
     Attributes
     ----------
     name : str
-        As users choose it: ``"serial"``, ``"mpi"``, ``"staged"`` or ``"nccl"``.
+        As users choose it: ``"serial"``, ``"mpi"``, ``"tcp"``, ``"staged"`` or ``"nccl"``.
     by_address : bool
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
         rank, an address and a number of bytes for each message, and may use a stream of the transport's own.

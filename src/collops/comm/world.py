@@ -19,21 +19,23 @@ from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import check_bootstrap, check_world_of_one, mark_rank
+from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.mpi import (
     CALL_TAG,
     ControlChannel,
     DeviceMpi,
     MpiTransport,
+    TcpTransport,
     duplicate,
     gpu_awareness,
     load_mpi,
-    mpi4py_module,
+    mpi_or_tcp,
     on_node,
     values_kept_with,
 )
 from collops.comm.nccl import NcclTransport, available_binding, load_binding
 from collops.comm.staged import GpuAwareTransport, StagedTransport
+from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
 from collops.errors import CollopsError, InputError, TransportError
 
@@ -56,8 +58,9 @@ def world(transport: str = "auto") -> Communicator:
     transport : str
         The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
         or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
-        arrays always go by MPI. One process without MPI is a world of one, and so is each with
-        ``COLLOPS_BOOTSTRAP=alone`` in its environment, and each that a rank has started.
+        arrays always go by MPI, or by TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks without it. One
+        process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its environment, and
+        each that a rank has started.
 
     Notes
     -----
@@ -67,9 +70,13 @@ def world(transport: str = "auto") -> Communicator:
     Raises
     ------
     InputError
-        If there is no such transport, or ``COLLOPS_BOOTSTRAP`` has another value.
+        If there is no such transport, ``COLLOPS_BOOTSTRAP`` has another value, or a start without MPI lacks rank,
+        number of ranks or ``COLLOPS_SECRET``.
     TransportError
-        If the ranks cannot use it, or if a launcher started several processes and MPI does not load or sees only one.
+        If the ranks cannot use it, if a launcher started several processes and MPI does not load or sees only one, or
+        if ranks without MPI do not accept each other.
+    CommunicationTimeout
+        If ranks without MPI are missing at the deadline.
 
     Examples
     --------
@@ -84,7 +91,7 @@ def world(transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     known = _worlds.get(transport)
     if known is None:
-        check_bootstrap()
+        bootstrap_address()  # raises for a mistake in it
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
         if control is None or control.size == 1:
@@ -139,7 +146,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
         raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
     made = values_kept_with(comm)
     if transport not in made:
-        made[transport] = _build(mpi4py_module(), comm, transport, "mpi4py's communicator was given")
+        made[transport] = _build(mpi_or_tcp(), comm, transport, "mpi4py's communicator was given")
     return made[transport]
 
 
@@ -169,8 +176,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
     abort_on_uncaught_errors()
     control = duplicate(comm)
-    local_rank, others = on_node(control, (control.rank, available_cores()))
-    share = share_of_cores(cores for number, (_, cores) in enumerate(others) if number != local_rank)
+    local_rank, others = on_node(control, (control.rank, sorted(available_cores())))
+    share = share_of_cores(frozenset(cores) for number, (_, cores) in enumerate(others) if number != local_rank)
     limit_blas(share)
     name = _use_device(local_rank, devices) if devices else ""
     device, why, check = _choose(mpi, control, transport, name)
@@ -207,7 +214,7 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         serial = SerialTransport()
         return Communicator(serial, None if place.device is None else serial, **common)
     failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
-    host = transport = MpiTransport(control, failures)
+    host = transport = (TcpTransport if isinstance(control, Group) else MpiTransport)(control, failures)
     device = _device_transport(place, control, host, failures)
     answer_after_the_end(failures)
     calls = None
@@ -237,9 +244,9 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
     if place.device == "nccl":
         _by_all(control, lambda: load_binding().name)
         binding = load_binding()
-        unique_id = control.bcast(binding.unique_id() if control.rank == 0 else None, root=0)
-        return NcclTransport(binding, control.size, control.rank, unique_id)
-    return GpuAwareTransport(host, DeviceMpi(control, failures), place.device.removeprefix("mpi-"))
+        unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
+        return NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
+    return GpuAwareTransport(DeviceMpi(control, failures), control.size, place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int) -> str:
@@ -268,10 +275,11 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
     Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
     """
-    facts = _by_all(
+    rows = _by_all(
         control,
-        lambda: _Facts(transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
+        lambda: (transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
+    facts = [_Facts(*row) for row in rows]
     try:
         best, why = _best(facts)
     except CollopsError as error:

@@ -435,7 +435,8 @@ class StarForest:
         """Move host arrays once by messages, without keeping anything, to make forests of forests. Collective."""
         engine, block = engine_of(source), source.shape[1:]
         pattern = self.pattern if down else self.pattern.reversed()
-        exchange = exchange_of(self.comm, "mpi", pattern, source.dtype, prod(block), engine, self._tag)
+        messages = "tcp" if self.comm.host_transport == "tcp" else "mpi"
+        exchange = exchange_of(self.comm, messages, pattern, source.dtype, prod(block), engine, self._tag)
         return Mover(exchange, "replace", block, True, _WAYS[down]).move(source, target)
 
     # Forests made of forests

@@ -75,6 +75,8 @@ def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
         return None
     if model.symmetric and comm.local_size != comm.size:
         return f"{name} needs all ranks on one node"
+    if model.symmetric and engine.memory == "host" and comm.host_transport == "tcp":
+        return f"{name} needs MPI"
     if model.symmetric and engine.memory == "device" and importlib.util.find_spec("nvshmem") is None:
         return f"{name} needs nvshmem4py"
     try:

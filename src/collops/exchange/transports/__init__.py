@@ -7,7 +7,7 @@ import importlib.util
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from collops.comm.mpi import gpu_awareness, mpi4py_module
+from collops.comm.mpi import gpu_awareness, mpi_or_tcp
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
 
@@ -26,13 +26,14 @@ _CLASSES = {
     "symmetric": "symmetric.SymmetricExchange",
     "nccl": "nccl.NcclExchange",
     "mpi": "mpi.MpiExchange",
+    "tcp": "mpi.MpiExchange",
     "staged": "mpi.StagedExchange",
 }
 TRANSPORTS = ("auto", *_CLASSES)
 """Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
 ``shared`` memory of the ranks of one host, ``mixed`` with messages where there are several hosts; for devices
-``symmetric`` memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``; for devices at last messages ``staged``
-through pinned host memory."""
+``symmetric`` memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``, or of ``tcp`` between ranks without MPI;
+for devices at last messages ``staged`` through pinned host memory."""
 
 _REMOVED = {"own": "auto", "neighbor": "mpi"}
 
@@ -73,8 +74,10 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
         return []
     hosts = len(set(comm.nodes))
     if engine.memory == "host":
+        if comm.host_transport == "tcp":
+            return ["tcp"]
         return [*(["shared"] if hosts == 1 else ["mixed"] if hosts < comm.size else []), "mpi"]
-    mpi, names = mpi4py_module(), []
+    mpi, names = mpi_or_tcp(), []
     if comm.device_transport == "nccl":
         # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
         if hosts == 1 and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:

@@ -1,0 +1,217 @@
+"""The part of mpi4py's interface that :mod:`collops.comm.mpi` uses, for ranks that were started without MPI.
+
+Its messages travel by TCP (:mod:`collops.comm.mesh`); ranks meet as :mod:`collops.comm.meeting` describes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from collops.comm.agreement import name_ranks
+from collops.comm.failure import default_timeout
+from collops.comm.launcher import bootstrap_address, started
+from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
+from collops.errors import CommunicationError, CommunicationTimeout, InputError
+
+__all__ = ["Group", "join", "joined"]
+
+_SETUP, _BARRIER = -1, -2  # tags that nobody else has
+
+
+class _All:
+    """Several requests as one."""
+
+    def __init__(self, requests: Sequence[Any]) -> None:
+        self._left = requests
+
+    def Test(self) -> bool:
+        self._left = [each for each in self._left if not each.Test()]
+        return not self._left
+
+
+class Group:
+    """Some of the ranks of a world without MPI, in the order of `members`: what is used of mpi4py's communicators.
+
+    Values of :meth:`allgather` are what JSON can carry.
+    """
+
+    def __init__(self, mesh: Mesh, members: Sequence[int], name: str) -> None:
+        self.members = list(members)
+        self.size = len(self.members)
+        self.rank = self.members.index(mesh.rank)
+        self.kept: dict[str, Any] = {}
+        self._mesh = mesh
+        self._name = name
+        self._made = 0
+        # Groups are made in the same order on all of their ranks, so that this needs no message.
+        self._context = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+
+    @property
+    def lost(self) -> set[int]:
+        """Ranks that cannot be reached any more."""
+        lost = self._mesh.lost
+        return {rank for rank, member in enumerate(self.members) if member in lost} if lost else set()
+
+    def Dup(self) -> Group:
+        """Return a group of the same ranks, with messages of its own."""
+        return self._part(self.members)
+
+    def Idup(self) -> tuple[Group, Any]:
+        """Return the same, and a request that is complete when all ranks have called this. Collective."""
+        return self.Dup(), self.Ibarrier()
+
+    def Split(self, color: Any, key: int = 0) -> Group | None:
+        """Return the group of the ranks that pass the same `color`, or ``None`` without one. Collective."""
+        rows = self.allgather([color, key])
+        if color is None:
+            self._made += 1
+            return None
+        chosen = sorted((row[1], rank) for rank, row in enumerate(rows) if row[0] == color)
+        return self._part([self.members[rank] for _, rank in chosen])
+
+    def Split_type(self, _: object) -> Group | None:
+        """Return the group of the ranks of this node. Collective."""
+        return self.Split(_node())
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return the value of every rank. Collective; with the deadline of other waits."""
+        text = memoryview(json.dumps(value).encode())
+        for member in self.members:
+            self._mesh.send(member, self._context, _SETUP, text)
+        begin, timeout = time.monotonic(), default_timeout()
+        keys = [(member, self._context, _SETUP) for member in self.members]
+        while missing := [rank for rank, key in enumerate(keys) if key not in self._mesh.arrived]:
+            self._mesh.progress()
+            if gone := self.lost.intersection(missing):
+                raise CommunicationError(f"{name_ranks(sorted(gone))} of {self.size} ended while ranks were starting")
+            if timeout is not None and time.monotonic() - begin > timeout:
+                late = name_ranks(missing)
+                raise CommunicationTimeout(f"{late} of {self.size} sent nothing within {timeout:g} s (COLLOPS_TIMEOUT)")
+            time.sleep(NAP_SECONDS)
+        return [json.loads(self._mesh.take(*key) or b"") for key in keys]
+
+    def Isend(self, buffer: Any, dest: int, tag: int = 0) -> Request:
+        """Start to send a contiguous array."""
+        return self._mesh.send(self.members[dest], self._context, tag, _bytes_of(buffer))
+
+    def Irecv(self, buffer: Any, source: int, tag: int = 0) -> Request:
+        """Start to receive into a contiguous array."""
+        return self._mesh.receive(self.members[source], self._context, tag, _bytes_of(buffer))
+
+    def arrivals(self, tag: int) -> Iterator[tuple[int, bytearray]]:
+        """Give the messages of any rank and length that have arrived, each with its sender."""
+        self._mesh.progress()
+        for rank, member in enumerate(self.members):
+            while (content := self._mesh.take(member, self._context, tag)) is not None:
+                yield rank, content
+
+    def Ibarrier(self) -> _All:
+        """Return a request that is complete when all ranks have called this. Collective."""
+        empty = np.empty(0, np.uint8)
+        arriving = [self.Irecv(empty, rank, _BARRIER) for rank in range(self.size)]
+        return _All([*arriving, *(self.Isend(empty, rank, _BARRIER) for rank in range(self.size))])
+
+    def Recv_init(self, buffer: Any, source: int, tag: int) -> _Persistent:
+        """Prepare to receive into a contiguous array, any number of times."""
+        return _Persistent(partial(self.Irecv, buffer, source, tag))
+
+    def Send_init(self, buffer: Any, dest: int, tag: int) -> _Persistent:
+        """Prepare to send a contiguous array, any number of times."""
+        return _Persistent(partial(self.Isend, buffer, dest, tag))
+
+    def Get_attr(self, _: object) -> dict[str, Any]:
+        """Return a dictionary that lives as long as this group."""
+        return self.kept
+
+    def Free(self) -> None:
+        """Do nothing: a group has no memory outside Python."""
+
+    def Abort(self, code: int) -> NoReturn:
+        """End all processes with this exit code, each when it next waits or sends."""
+        self._mesh.abort(code)
+
+    def _part(self, members: Sequence[int]) -> Group:
+        self._made += 1
+        return Group(self._mesh, members, f"{self._name}/{self._made}")
+
+
+class _Persistent:
+    """A message that can be started any number of times; `begin` starts it."""
+
+    def __init__(self, begin: Callable[[], Request]) -> None:
+        self.begin = begin
+        self.Test: Callable[[], bool] = lambda: True
+
+    def start(self) -> None:
+        self.Test = self.begin().Test
+
+    def Free(self) -> None:
+        """Do nothing."""
+
+
+joined: SimpleNamespace | None = None
+"""What :func:`join` has returned; ``None`` as long as this process has not joined any ranks."""
+
+
+def join() -> SimpleNamespace:
+    """Meet the other ranks, and return what stands for ``mpi4py.MPI``. Collective at its first call.
+
+    Raises `InputError` if the environment lacks rank and number of ranks, else as :func:`collops.comm.meeting.meet`.
+    """
+    global joined  # noqa: PLW0603 (a process joins once)
+    if joined is not None:
+        return joined
+    address, place = bootstrap_address(), started()
+    if address is None or place is None or place.ranks is None or not 0 <= place.rank < place.ranks:
+        raise InputError(
+            "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, "
+            f"or set RANK and WORLD_SIZE{'' if place is None else f', not {place.rank} and {place.ranks}'}"
+        )
+    from collops.comm.meeting import meet  # costs time that only these ranks need
+
+    mesh = Mesh(place.rank, meet(address, place.rank, place.ranks))
+    atexit.register(mesh.close)
+    joined = SimpleNamespace(
+        COMM_WORLD=Group(mesh, range(place.ranks), "world"),
+        Intracomm=Group,
+        Status=dict,
+        Exception=TcpError,
+        Is_initialized=lambda: True,
+        Is_finalized=lambda: False,
+        Comm=SimpleNamespace(Create_keyval=int),
+        Prequest=SimpleNamespace(
+            Startall=lambda requests: [each.start() for each in requests],
+            Testall=lambda requests: all(each.Test() for each in requests),
+        ),
+        buffer=SimpleNamespace(fromaddress=lambda address, size: (ctypes.c_ubyte * size).from_address(address)),
+        Get_address=lambda array: array.ctypes.data,
+        **dict.fromkeys(("BYTE", "COMM_NULL", "COMM_TYPE_SHARED", "IN_PLACE", "UNDEFINED")),
+    )
+    return joined
+
+
+def _bytes_of(buffer: Any) -> memoryview:
+    """Return the memory of a contiguous array, or of what mpi4py takes for one."""
+    array = np.asarray(buffer[0] if isinstance(buffer, list) else buffer)
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _node() -> str:
+    """Return a name of what can share memory: a machine, or one of the containers on it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/ipc').stat().st_ino}"
+    except OSError:  # not Linux
+        return socket.gethostname()
