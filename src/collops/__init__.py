@@ -128,7 +128,7 @@ _ROOMS = {
 }
 _PACKAGES = {
     *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators"),
-    *("preconditioners", "profile", "solvers"),
+    *("preconditioners", "profile", "solvers", "uncertainty"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

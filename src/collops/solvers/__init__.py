@@ -15,6 +15,8 @@ References
   12, 216-233, 2001.
 - Fong, D. C.-L., Saunders, M., "LSMR: an iterative algorithm for sparse least-squares problems", SIAM Journal on
   Scientific Computing 33, 2950-2971, 2011.
+- Fukaya, T., Kannan, R., Nakatsukasa, Y., Yamamoto, Y., Yanagisawa, Y., "Shifted Cholesky QR for computing the QR
+  factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing 42, A477-A503, 2020.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
 - Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady

@@ -1,8 +1,8 @@
 """The algebra of blocks of columns: inner products in one message, combinations, and orthonormal bases.
 
 Small matrices are of the engine and the same on all ranks, so that no step waits for a number. A basis is made from the
-eigenvalues of the matrix of inner products [Stathopoulos and Wu 2002], in two passes. Each takes the one message of a
-Cholesky factor, but the columns may depend on each other.
+eigenvalues of the matrix of inner products [Stathopoulos and Wu 2002], in several passes. Each takes the one message of
+a Cholesky factor, but the columns may depend on each other.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray
+from collops.array import DistributedArray, StackedArray
 from collops.array.dtypes import accumulator
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.operators.columns import Columns
+from collops.operators.columns import Columns, block_layout
 from collops.solvers.problem import check_array
 
 __all__ = ["as_block", "basis", "combine", "factors", "grams", "multiply", "pseudo_inverse", "second_factors"]
@@ -62,14 +62,17 @@ def grams(*pairs: tuple[Any, Any]) -> list[Any]:
 
 def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
     """Return ``X matrix``, or ``Y + X matrix``, as a new block. No messages."""
+    same = matrix.shape[1] == len(matrix)
     if isinstance(X, StackedArray):
         others = [None] * len(X.arrays) if Y is None else Y.arrays
-        return X._like([combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)])
+        parts = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
+        return X._like(parts) if same else StackedArray(parts)
     x, wide = X.local_array, accumulator(X.dtype)
     matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(wide)
-    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(wide, copy=False)).reshape(x.shape)
-    total = product if Y is None else product + Y.local_array
-    return X._like(total.astype(X.dtype, copy=False))
+    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(wide, copy=False))
+    product = product.reshape(len(product), *x.shape[1:])
+    total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
+    return X._like(total) if same else DistributedArray(block_layout(X.layout.drop(0), len(total)), X.comm, total)
 
 
 def factors(gram: Any) -> tuple[Any, Any]:
@@ -106,14 +109,19 @@ def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
     return multiply(half, half.conj().T), values[0]
 
 
-def basis(block: Any, passes: int = 2) -> Any:
-    """Return an orthonormal basis of the columns of a block. Collective: `passes` messages, 1 or 2.
+def basis(block: Any, passes: int = 3) -> tuple[Any, Any]:
+    """Return an orthonormal basis Q of a block, and S, where the block is ``Q S``. Collective: `passes` messages.
 
-    One pass keeps columns apart that would become parallel; two make them orthonormal to rounding. Then directions that
-    rounding hides are columns of zeros.
+    One pass keeps columns apart that would become parallel. Three make them orthonormal to rounding, however nearly
+    they depend on each other, like those of Cholesky factors [Fukaya et al. 2020]. Then directions that rounding hides
+    are columns of zeros.
     """
-    block = combine(block, factors(*grams((block, block)))[1])
-    return block if passes == 1 else combine(block, second_factors(*grams((block, block)))[1])
+    S, T = factors(*grams((block, block)))
+    block = combine(block, T)
+    for _ in range(passes - 1):
+        again, T = second_factors(*grams((block, block)))
+        block, S = combine(block, T), multiply(again, S)
+    return block, S
 
 
 def multiply(*matrices: Any) -> Any:
