@@ -105,7 +105,7 @@ class GaussianPosterior:
         count: int,
         *,
         niter: int = 100,
-        rtol: float = 1e-2,
+        rtol: float = 1e-3,
         seed: int = 0,
         dtype: Any = "float64",
         engine: str | None = None,
