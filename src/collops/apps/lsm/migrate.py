@@ -17,7 +17,7 @@ from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.segy import Traces, fits_segy, write_together
+from collops.apps.segy import Traces, fits_segy, segy_bytes, write_together
 from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -72,7 +72,8 @@ def run(job: Job[Options]) -> Findings:
     if options.iterations is None and options.damp is None:
         whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
         held = whole[problem.shots.start : problem.shots.stop]
-    found = invert(job, reduced, believed, held, problem.segy_bytes)
+    of_deviation = 8 * operator.domain.size + segy_bytes(grid.nx, grid.nz) if options.uncertainty else 0
+    found = invert(job, reduced, believed, held, problem.segy_bytes + of_deviation)
 
     live, residual = (geometry.traces - left_out) * geometry.samples, float(found.solution.residuals[-1])
     spread = uncertainty(job, reduced, found.image, residual, live, found.damp)
@@ -210,8 +211,8 @@ def invert(
 
     data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
-    # Of `_fields` five images of at most float64, and the gathers and their residual.
-    writes = 5 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
+    # Of `_fields` four images of at most float64, and the gathers and their residual.
+    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
     damp = (job.options.damp or 0.0) * gradient.norm
     niter, shares = job.options.iterations or _ITERATIONS, None
     if held is not None:
