@@ -9,7 +9,7 @@ import collops
 from collops import profile
 from collops.array import StackedArray, from_global
 from collops.errors import InputError, LayoutError, NotFiniteError
-from collops.operators import BlockDiag, Diagonal, VStack
+from collops.operators import FFT, BlockDiag, Diagonal, VStack
 from collops.solvers import Status, block_cg, block_cgls, cg, cgls
 
 from .problems import assert_close, problem, random_matrix
@@ -119,6 +119,17 @@ def test_columns_that_nearly_depend_on_each_other(comm):
     result = block_cgls(op, [from_global(row, op.range, comm=comm) for row in data], rtol=1e-13)
     assert result.iterations <= 4
     assert_close(result.x.gather(), np.linalg.lstsq(matrix, data.T, rcond=None)[0].T)
+
+
+def test_an_operator_that_takes_real_parts(comm):
+    """It is linear over the real numbers only, so that columns are combined with real coefficients."""
+    op = FFT(12, real=True, comm=comm).H
+    assert not op.clinear
+    Y = [collops.random(op.range, seed=seed, comm=comm) for seed in (1, 2, 3)]
+    X0 = [collops.random(op.domain, seed=seed, comm=comm, dtype="c16") for seed in (4, 5, 6)]
+    found = block_cgls(op, Y, X0, damp=0.3, rtol=1e-12).x.gather()
+    for x, y, x0 in zip(found, Y, X0, strict=True):
+        assert_close(x, cgls(op, y, x0, damp=0.3, tol=1e-24, niter=50).x.gather(), factor=10)
 
 
 def test_messages(comm):

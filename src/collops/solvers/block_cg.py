@@ -111,13 +111,13 @@ class BlockCG(Method):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
         x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
-        return self._begin(x, r, z)
+        return self._begin(A, x, r, z)
 
     @_QUIET
-    def _begin(self, x: Any, r: Any, z: Any) -> BlockCGState:
+    def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any) -> BlockCGState:
         """Return the state with these starting points, their residuals, and memory for images."""
         consistent, u = rank_consistently(r), self._preconditioned(r)
-        gram, squares = self._measured(consistent(r), consistent(u))
+        gram, squares = self._measured(A, consistent(r), consistent(u))
         S, T = factors(gram)
         first = engine_of(squares).xp.diagonal(squares).real
         numbers = first.sum(), *norms_of_columns(first, first), pseudo_inverse(gram)[1]
@@ -131,7 +131,7 @@ class BlockCG(Method):
         p, q, c, xp = state.p, state.q, state.c, state.x.engine.xp
         z = state.z = self._image(A, p, state.z)
         of_p, of_z, of_q, of_u = map(state.consistent, (p, z, q, q if state.u is None else state.u))
-        curvature, descent, gram = grams((of_p, of_z), (of_p, of_q), (of_q, of_u))
+        curvature, descent, gram = self._products(A, (of_p, of_z), (of_p, of_q), (of_q, of_u))
         again, second = second_factors(gram)
         curvature, descent = (multiply(second.conj().T, each, second) for each in (curvature, descent))
         inverse, definite = pseudo_inverse(curvature)
@@ -142,7 +142,7 @@ class BlockCG(Method):
         state.decrease = xp.diagonal(gained).real
         w = combine(z, multiply(second, -alpha), combine(q, second))
         u = self._preconditioned(w)
-        gram, squares = self._measured(state.consistent(w), state.consistent(u))
+        gram, squares = self._measured(A, state.consistent(w), state.consistent(u))
         S, T = factors(gram)
         state.q = combine(w, T)
         state.u = None if self.M is None else combine(u, T)
@@ -177,10 +177,17 @@ class BlockCG(Method):
         """Return M applied to a block; the block itself without a preconditioner."""
         return block if self.M is None else self.M._forward(block, None)
 
-    def _measured(self, w: Any, u: Any) -> tuple[Any, Any]:
+    def _measured(self, A: LinearOperator, w: Any, u: Any) -> tuple[Any, Any]:
         """Return W^H M W and W^H W, where U is M W. One message."""
-        gram, *squares = grams((w, u), *([] if self.M is None else [(w, w)]))
+        gram, *squares = self._products(A, (w, u), *([] if self.M is None else [(w, w)]))
         return gram, squares[0] if squares else gram
+
+    def _products(self, A: LinearOperator, *pairs: tuple[Any, Any]) -> list[Any]:
+        """Return matrices of inner products; real ones if operators are linear over the real numbers only."""
+        products = grams(*pairs)
+        if A.clinear and (self.M is None or self.M.clinear):
+            return products
+        return [product.real for product in products]
 
 
 def norms_of_columns(squares: Any, first: Any) -> tuple[Any, Any]:

@@ -70,7 +70,7 @@ class BlockCGLS(BlockCG):
             (squares,) = grams((together, together))
             objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
-        begin = self._begin(x, g, scratch_array(A.domain, y, dtype))
+        begin = self._begin(A, x, g, scratch_array(A.domain, y, dtype))
         begin.numbers = objectives.sum(), *begin.numbers[1:]
         shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
         # One column at a time, so that no block of the size of the data is needed.
