@@ -265,7 +265,7 @@ def block_cg(
     With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, besides the messages of `A` and `M` for
     each column. All columns minimise over the directions of all, so that more columns take fewer iterations: up to k
     extreme eigenvalues no longer delay the convergence. The work besides the operator grows with the square of k: about
-    14 k^2 floating-point operations for each element of a column, in products of matrices.
+    18 k^2 floating-point operations for each point of the model, in products of matrices.
 
     The basis of the residuals is kept orthonormal as Dubrulle [2001] proposes, so that columns may depend on each
     other and converge at different rates.
