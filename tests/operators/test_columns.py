@@ -60,9 +60,12 @@ def test_arguments(comm):
         Columns(np.eye(3), 2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="at least one column"):
         Columns.join([])
-    with pytest.raises(LayoutError, match="one layout"):
+    with pytest.raises(LayoutError, match="different layouts"):
         Columns.join([x, collops.ones(5, comm=comm)])
     with pytest.raises(UnsupportedTypeError, match="not numpy"):
         Columns.join([np.ones(3)])
-    with pytest.raises(LayoutError, match="first axis that is not split"):
-        Columns.split(x)
+    whole = collops.Layout.replicated
+    uneven = collops.StackedLayout([whole((2, 4), comm.size), whole((3, 4), comm.size)])
+    for layout in (x.layout, whole((0, 4), comm.size), uneven):
+        with pytest.raises(LayoutError, match="first axis of its columns"):
+            Columns.split(collops.zeros(layout, comm=comm))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
+from collops.array.operands import check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import AnyLayout, LinearOperator, check_operators, new_array
 from collops.operators.memory import store
@@ -65,14 +66,13 @@ class Columns(LinearOperator):
         LayoutError
             If the layouts differ.
         UnsupportedTypeError
-            If one of them is no distributed array.
+            If one of them is no distributed array, or their engines differ.
         """
         arrays = list(arrays)
         for array in arrays:
             if not isinstance(array, DistributedArray | StackedArray):
                 raise UnsupportedTypeError(f"the columns of a block are distributed arrays, not {type_name(array)}")
-            if array.layout is not arrays[0].layout or array.comm is not arrays[0].comm:
-                raise LayoutError(f"the columns of a block have one layout, not {arrays[0].layout} and {array.layout}")
+            check_alike(arrays[0], array)
         if not arrays:
             raise InputError("a block has at least one column, not 0")
         return _joined(arrays)
@@ -84,7 +84,7 @@ class Columns(LinearOperator):
         Raises
         ------
         LayoutError
-            If `block` has fewer than two axes, or a first axis that is split.
+            If `block` has fewer than two axes, or a first axis that is empty or split; if stacked parts differ in it.
         UnsupportedTypeError
             If it is no distributed array.
         """
@@ -108,11 +108,13 @@ def block_layout(layout: AnyLayout, count: int) -> Any:
 
 
 def column_layout(layout: AnyLayout) -> Any:
-    """Return the layout of one column of a block; raise LayoutError if its first axis is split, or its only one."""
+    """Return the layout of one column of a block; raise LayoutError if it is that of no block."""
+    leaves = layout.leaves if isinstance(layout, StackedLayout) else (layout,)
+    counts = {leaf.shape[0] for leaf in leaves}
+    if len(counts) > 1 or 0 in counts or any(leaf.ndim < 2 or leaf.axes[0] is not None for leaf in leaves):
+        raise LayoutError(f"a block has a first axis of its columns, which is not split, and others, not {layout}")
     if isinstance(layout, StackedLayout):
         return StackedLayout([column_layout(part) for part in layout])
-    if layout.ndim < 2 or layout.axes[0] is not None:
-        raise LayoutError(f"a block has a first axis that is not split, and others; this layout has not: {layout}")
     return layout.drop(0)
 
 
