@@ -33,7 +33,7 @@ SUBJECTS = {
         "What each takes is in the [reference](reference/index.rst).",
     ),
     "Solvers and checkpoints": (
-        ("solvers", "preconditioners"),
+        ("solvers", "preconditioners", "uncertainty"),
         "A method cannot start, its checkpoint cannot be used, or a preconditioner cannot be made: see "
         "[solvers](solvers.md), [checkpoints](checkpoints.md) and [preconditioners](preconditioners.md).",
     ),

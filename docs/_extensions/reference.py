@@ -25,6 +25,7 @@ PACKAGES = (
     "collops.solvers.nonlinear",
     "collops.solvers.proximal",
     "collops.preconditioners",
+    "collops.uncertainty",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

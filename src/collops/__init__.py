@@ -70,6 +70,8 @@ if TYPE_CHECKING:
         SolverResult,
         Status,
         bicgstab,
+        block_cg,
+        block_cgls,
         cg,
         cgls,
         fista,
@@ -117,9 +119,8 @@ _ROOMS = {
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
     "collops.solvers": (
-        *("SolverResult", "Status", "bicgstab", "cg", "cgls", "fista", "gmres", "hybrid_lsqr", "ista"),
-        *("lsmr", "lsqr", "minres"),
-        "power_iteration",
+        *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres", "hybrid_lsqr"),
+        *("ista", "lsmr", "lsqr", "minres", "power_iteration"),
     ),
     "collops.solvers.proximal": (
         *("L0", "L1", "L2", "L21", "Box", "Euclidean", "Nuclear", "ProxOperator", "admm", "admm_l2", "lift_proximal"),
@@ -128,7 +129,7 @@ _ROOMS = {
 }
 _PACKAGES = {
     *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators"),
-    *("preconditioners", "profile", "solvers"),
+    *("preconditioners", "profile", "solvers", "uncertainty"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -23,6 +23,8 @@ from collops.operators import Diagonal, VStack
 from collops.solvers import (
     Status,
     bicgstab,
+    block_cg,
+    block_cgls,
     cg,
     cgls,
     fista,
@@ -57,6 +59,8 @@ METHODS = {
     # Resumed in the middle of the second cycle.
     "gmres": lambda op, y, **run: gmres(op.H @ op, op.H @ y, restart=2, rtol=0, **run),
     "flexible gmres": lambda op, y, **run: gmres(op.H @ op, op.H @ y, restart=4, flexible=True, rtol=0, **run),
+    "block CG": lambda op, y, **run: block_cg(op.H @ op, [op.H @ y, op.H @ (y * y)], rtol=0, **run),
+    "block CGLS, with M": lambda op, y, **run: block_cgls(op, [y, y * y], damp=0.1, rtol=0, M=_ascending(op), **run),
     "ista": lambda op, y, **run: ista(op, y, eps=0.3, decay=_falling(**run), **run),
     "fista": lambda op, y, **run: fista(op, y, eps=0.3, threshkind="half", rtol=1e-9, **run),
     "percentile": lambda op, y, **run: fista(op, y, threshkind="soft-percentile", perc=50, **run),
@@ -128,6 +132,7 @@ def test_what_goes_on_ends_where_it_would_have(comm, folder, name):
         "lsqr with M",
         "gmres",
         "minres",
+        "block CG",
         "fista",
         "ADMM",
         "primal-dual",

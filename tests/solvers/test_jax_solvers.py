@@ -10,9 +10,23 @@ import pytest
 
 import collops
 from collops.errors import CollopsError
-from collops.operators import Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
+from collops.operators import Columns, Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
 from collops.preconditioners import chebyshev, jacobi, two_level
-from collops.solvers import Method, Status, bicgstab, cg, cgls, fista, gmres, ista, lsmr, lsqr, minres, solve
+from collops.solvers import (
+    Method,
+    Status,
+    bicgstab,
+    block_cgls,
+    cg,
+    cgls,
+    fista,
+    gmres,
+    ista,
+    lsmr,
+    lsqr,
+    minres,
+    solve,
+)
 from collops.solvers.state import CONSTANT, SCRATCH
 from tests.preconditioners.matrices import distributed, poisson
 
@@ -49,6 +63,7 @@ SOLVERS = {
     "lsmr": lambda A, y: lsmr(A, y, niter=20, damp=0.3, atol=1e-9, btol=1e-9),
     "minres": lambda A, y: minres(A.H @ A, A.H @ y, shift=0.7, niter=4, rtol=1e-9),
     "bicgstab": lambda A, y: bicgstab(A.H @ A, A.H @ y, niter=4, rtol=1e-9),
+    "block CGLS": lambda A, y: block_cgls(A, Columns.join([y, y * y]), damp=0.3, niter=2, rtol=0),
     "ista": lambda A, y: sparse(ista, A, y, "soft"),
     "ista, hard": lambda A, y: sparse(ista, A, y, "hard"),
     "ista, half": lambda A, y: sparse(ista, A, y, "half"),
@@ -102,6 +117,20 @@ def test_cg_of_what_exchanges_halos(comm):
     y, traced = (collops.random(A.range, seed=2, comm=comm, engine=engine) for engine in ("numpy", "jax"))
     expected, result = (cg(A, data, niter=15, tol=1e-18) for data in (y, traced))
     np.testing.assert_allclose(result.x.gather(), expected.x.gather(), atol=1e-10)
+
+
+@pytest.mark.serial
+def test_derivatives_of_a_block(comm, matrices):
+    matrix, _, _, A = matrices
+    y = collops.random(Columns(A, 2).range, seed=1, comm=comm, engine="jax")
+
+    def objective(y):
+        x = block_cgls(A, y, damp=0.5, rtol=1e-12).x
+        return x.vdot(x)
+
+    inverse = np.linalg.inv(matrix.T @ matrix + 0.25 * np.eye(5)) @ matrix.T
+    expected = 2 * y.gather() @ inverse.T @ inverse
+    np.testing.assert_allclose(jax.grad(objective)(y).gather(), expected, atol=1e-10)
 
 
 def test_derivatives_with_a_preconditioner(comm):

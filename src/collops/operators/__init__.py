@@ -12,6 +12,7 @@ from collops.operators.basic import Identity as Identity
 from collops.operators.basic import Sum as Sum
 from collops.operators.basic import Transpose as Transpose
 from collops.operators.basic import Zero as Zero
+from collops.operators.columns import Columns as Columns
 from collops.operators.convolve.distributed import NonStationaryConvolve1D as NonStationaryConvolve1D
 from collops.operators.csr import CSRMatrix as CSRMatrix
 from collops.operators.derivatives.operators import FirstDerivative as FirstDerivative

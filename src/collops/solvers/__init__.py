@@ -13,14 +13,20 @@ References
   Transactions on Numerical Analysis 28, 149-167, 2008.
 - Daubechies, I., Defrise, M., De Mol, C., "An iterative thresholding algorithm for linear inverse problems with a
   sparsity constraint", Communications on Pure and Applied Mathematics 57, 1413-1457, 2004.
+- Dubrulle, A. A., "Retooling the method of block conjugate gradients", Electronic Transactions on Numerical Analysis
+  12, 216-233, 2001.
 - Fong, D. C.-L., Saunders, M., "LSMR: an iterative algorithm for sparse least-squares problems", SIAM Journal on
   Scientific Computing 33, 2950-2971, 2011.
+- Fukaya, T., Kannan, R., Nakatsukasa, Y., Yamamoto, Y., Yanagisawa, Y., "Shifted Cholesky QR for computing the QR
+  factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing 42, A477-A503, 2020.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
 - Lukas, M. A., "Robust generalized cross-validation for choosing the regularization parameter", Inverse Problems 22,
   1883-1902, 2006.
 - Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady
   7, 414-417, 1966.
+- O'Leary, D. P., "The block conjugate gradient algorithm and related methods", Linear Algebra and its Applications 29,
+  293-322, 1980.
 - Paige, C. C., Saunders, M. A., "Solution of sparse indefinite systems of linear equations", SIAM Journal on Numerical
   Analysis 12, 617-629, 1975.
 - Paige, C. C., Saunders, M. A., "LSQR: an algorithm for sparse linear equations and sparse least squares", ACM
@@ -32,6 +38,8 @@ References
 - Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
 - Simon, H. D., Zha, H., "Low-rank matrix approximation using the Lanczos bidiagonalization process with applications",
   SIAM Journal on Scientific Computing 21, 2257-2274, 2000.
+- Stathopoulos, A., Wu, K., "A block orthogonalization procedure with constant synchronization requirements", SIAM
+  Journal on Scientific Computing 23, 2165-2182, 2002.
 - Stewart, G. W., "Research, development and LINPACK", in Rice, J. R. (ed.), "Mathematical Software III", Academic
   Press, 1977.
 - Stone, M., "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal Statistical
@@ -43,6 +51,8 @@ References
 from __future__ import annotations
 
 from collops.solvers.bicgstab import BiCGStab, bicgstab
+from collops.solvers.block_cg import BlockCG, block_cg
+from collops.solvers.block_cgls import BlockCGLS, block_cgls
 from collops.solvers.cg import CG, cg
 from collops.solvers.cgls import CGLS, cgls
 from collops.solvers.choice import cross_validate, discrepancy
@@ -65,12 +75,16 @@ __all__ = [
     "LSQR",
     "MINRES",
     "BiCGStab",
+    "BlockCG",
+    "BlockCGLS",
     "Method",
     "Run",
     "SolverResult",
     "Status",
     "View",
     "bicgstab",
+    "block_cg",
+    "block_cgls",
     "cg",
     "cgls",
     "cross_validate",

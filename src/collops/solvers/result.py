@@ -45,7 +45,10 @@ class Status(Enum):
         "the solution so far (x0), or use gmres."
     )
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
-    INDEFINITE = "The preconditioner is not Hermitian positive definite, as this method needs; take another one."
+    INDEFINITE = (
+        "The preconditioner, or for block methods the operator, is not Hermitian positive definite; "
+        "take another preconditioner, or minres for an indefinite operator."
+    )
 
     @property
     def successful(self) -> bool:

@@ -14,9 +14,10 @@ from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, s
 from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
 from collops.apps.lsm.selection import held_out, sound_traces
 from collops.apps.lsm.traveltimes import travel_times
+from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.segy import Traces, fits_segy, write_together
+from collops.apps.segy import Traces, fits_segy, segy_bytes, write_together
 from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
@@ -71,12 +72,15 @@ def run(job: Job[Options]) -> Findings:
     if options.iterations is None and options.damp is None:
         whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
         held = whole[problem.shots.start : problem.shots.stop]
-    found = invert(job, reduced, believed, held, problem.segy_bytes)
+    of_deviation = 8 * operator.domain.size + segy_bytes(grid.nx, grid.nz) if options.uncertainty else 0
+    found = invert(job, reduced, believed, held, problem.segy_bytes + of_deviation)
 
+    live, residual = (geometry.traces - left_out) * geometry.samples, float(found.solution.residuals[-1])
+    spread = uncertainty(job, reduced, found.image, residual, live, found.damp)
     explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
     gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
     with local_stage(comm):
-        segy = _segy(problem, found, traces, explained, comm.rank)
+        segy = _segy(problem, found, spread, traces, explained, comm.rank)
     error = relative_error(found.image, problem.truth)
     noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
     shares, count = found.shares, len(found.solution.residuals) - 1
@@ -85,6 +89,8 @@ def run(job: Job[Options]) -> Findings:
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "traces_left_out": left_out,
+        "noise_deviation": None if spread is None else spread.noise,
+        "prior_deviation": None if spread is None else spread.prior,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -111,8 +117,9 @@ def run(job: Job[Options]) -> Findings:
         more_rows=[
             ("iterations", _reason(job, count, shares)),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
+            *([] if spread is None else [("uncertainty", _described(spread, options.uncertainty))]),
         ],
-        fields=_fields(problem, found) | gathers,
+        fields=_fields(problem, found, spread) | gathers,
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
@@ -134,6 +141,7 @@ class Migration:
     adjoint: np.ndarray  # the adjoint image
     scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
     solution: Solution  # of CGLS
+    damp: float  # of the solution; not relative to the operator's norm
     # where traces were held out: norm of their residual over their own, before the first iteration and after each
     shares: np.ndarray | None
 
@@ -215,7 +223,7 @@ def invert(
         niter = max(1, int(shares.argmin()))
     solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, damp, shares)
 
 
 def _leave_out(
@@ -240,6 +248,14 @@ def _leave_out(
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
     """Return a vector in the range of the operator from one array per shot of this rank."""
     return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))
+
+
+def _described(spread: Uncertainty, samples: int | None) -> str:
+    """Say in words how uncertain the image is, and by what standards."""
+    return (
+        f"{np.median(spread.deviation) / spread.prior:.2g} times that of the prior, {spread.prior:.4g}, in the median; "
+        f"noise of {spread.noise:.4g}; {samples} samples in {spread.iterations} iterations"
+    )
 
 
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
@@ -297,7 +313,7 @@ def some_gathers(
     }
 
 
-def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
+def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> dict[str, Field]:
     grid, image = problem.grid, ("x", "z")
     fields = {
         "x": Field(grid.x, ("x",), "m"),
@@ -310,6 +326,8 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
     if problem.headers is not None:
         east, north = problem.line.position(grid.x)
         fields |= {"cdp_x": Field(east, ("x",), "m", True), "cdp_y": Field(north, ("x",), "m", True)}
+    if spread is not None:
+        fields["standard_deviation"] = Field(spread.deviation, image, "1")
     if found.shares is not None:
         fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
     if problem.truth is not None:
@@ -318,7 +336,12 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
 
 
 def _segy(
-    problem: Problem, found: Migration, traces: list[np.ndarray], explained: np.ndarray, rank: int
+    problem: Problem,
+    found: Migration,
+    spread: Uncertainty | None,
+    traces: list[np.ndarray],
+    explained: np.ndarray,
+    rank: int,
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
     if (headers := problem.headers) is None:
@@ -330,6 +353,9 @@ def _segy(
             image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
             image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
         ]
+        if spread is not None:
+            title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
+            images.append(image_traces(title, spread.deviation, grid, headers, rank))
     modelled = explained.reshape(-1, problem.geometry.samples)
     residual = np.concatenate([modelled[:0], *traces])
     residual -= modelled
@@ -337,7 +363,8 @@ def _segy(
         shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, shots, modelled),
         shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
     ]
-    return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
+    names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
+    return dict(zip(names, traces_of_shots + images, strict=False))
 
 
 def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> None:

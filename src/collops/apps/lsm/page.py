@@ -25,6 +25,7 @@ _MOST_MARKS = 60  # that are larger than the line
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
+    "standard_deviation": "standard deviation of the image",
     "truth": "true reflectivity",
     "velocity": "velocity",
 }

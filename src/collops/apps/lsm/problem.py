@@ -112,6 +112,11 @@ class Options(CommonOptions):
         option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
         NotNegative,
     ] = None
+    uncertainty: Annotated[
+        int | None,
+        option("Find the standard deviation of the image from this many samples of the posterior.", METHOD),
+        AtLeast(2),
+    ] = None
     outliers: Annotated[
         float,
         option(
@@ -125,7 +130,8 @@ class Options(CommonOptions):
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
-        segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in SEGY_RESULTS]
+        names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
+        segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
         return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
 
     def check(self) -> None:

@@ -1,0 +1,58 @@
+"""The standard deviation of a migrated image."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.apps.lsm.problem import Options
+    from collops.apps.recipe import Job
+
+__all__ = ["Uncertainty", "uncertainty"]
+
+_ITERATIONS = 100
+
+
+class Uncertainty(NamedTuple):
+    """The standard deviation of each point of an image, and what it was found from."""
+
+    deviation: np.ndarray
+    noise: float  # standard deviation of the samples of the traces
+    prior: float  # standard deviation of the reflectivity
+    iterations: int
+
+
+def uncertainty(
+    job: Job[Options], operator: Any, image: np.ndarray, residual: float, samples: int, damp: float
+) -> Uncertainty | None:
+    """Find the standard deviation of the image, if the options ask for it. Collective.
+
+    The noise is as strong as the residual, of which the norm and the number of samples in live traces are given. The
+    reflectivity is as strong as `damp` says, or as the image. Both are white.
+
+    Raises
+    ------
+    InputError
+        If the residual or the image is zero.
+    """
+    from collops.uncertainty import GaussianPosterior
+
+    count = job.options.uncertainty
+    if count is None:
+        return None
+    noise = residual / np.sqrt(samples) if samples else 0.0
+    prior = noise / damp if damp else float(np.sqrt(np.mean(np.square(image, dtype=np.float64))))
+    if not noise or not prior:
+        raise InputError("--uncertainty compares the image with the residual, and one of them is zero")
+    with job.stage(f"drawing {count} samples of the posterior"):
+        run = {"niter": _ITERATIONS, "seed": job.options.seed, "progress": job.listener.live}
+        posterior = GaussianPosterior(operator, noise=noise, prior=prior)
+        found = posterior.samples(count, dtype=job.options.dtype, engine=job.engine.name, **run)
+    if not found.status.successful:
+        job.listener.warn("the samples of the posterior have not converged: the standard deviation is too large")
+    variance = np.mean(np.square(job.on_host(found.x), dtype=np.float64), axis=0)
+    return Uncertainty(np.sqrt(variance), noise, prior, found.iterations)

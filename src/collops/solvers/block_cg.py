@@ -1,0 +1,288 @@
+"""Block CG: conjugate gradients for several right-hand sides, which share their search directions and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.array import axpby
+from collops.backend import engine_of
+from collops.errors import LayoutError
+from collops.operators import Columns, LinearOperator
+from collops.solvers.blocks import as_block, combine, factors, grams, multiply, pseudo_inverse, second_factors
+from collops.solvers.driver import solve, solver
+from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.problem import (
+    check_number,
+    check_operator,
+    check_preconditioner,
+    check_problem,
+    precision_of,
+    rank_consistently,
+    starting_point,
+    takes_part,
+    working_dtype,
+)
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import CONSTANT, SCRATCH
+
+__all__ = ["BlockCG", "block_options", "norms_of_columns"]
+
+
+_INDEFINITE = -0.01
+"""Smaller eigenvalues are no rounding errors, not even of operators in single precision."""
+
+_QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test finds numbers that are not finite
+
+
+@dataclass(slots=True)
+class BlockCGState:
+    """Blocks and small matrices of block CG between two iterations. The residual is Q C."""
+
+    x: Any
+    q: Any  # a basis of the residuals; orthonormal in the inner product of M
+    u: Any  # M Q; None without a preconditioner, where Q takes its place
+    p: Any  # directions
+    c: Any
+    z: Any = field(metadata=SCRATCH)  # (A + damp) P
+    first: Any  # squared norms of the first residuals
+    decrease: Any = field(metadata=SCRATCH)  # of each column's objective, x^H (A + damp) x - 2 Re x^H y
+    numbers: Any = field(metadata=SCRATCH)
+    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
+
+
+class BlockNumbers(NamedTuple):
+    """The numbers of an iteration of a block method."""
+
+    residual: Any  # squared norm of all residuals
+    relative: Any  # the largest squared norm of a column's residual over the first (CGLS: of its gradient)
+    largest: Any  # the largest squared norm itself
+    definite: Any  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
+
+
+@dataclass(frozen=True)
+class BlockCG(Method):
+    """Block conjugate gradients [O'Leary 1980], with an orthonormal basis of the residuals [Dubrulle 2001].
+
+    Its operator is a :class:`collops.operators.Columns`.
+
+    Attributes
+    ----------
+    damp : float
+        Multiple of the identity that is added to the operator.
+    rtol, atol : float
+        Bounds on the norm of each column's residual, relative to the first and absolute.
+    precision : float
+        Relative size of rounding errors.
+    M : LinearOperator, optional
+        The preconditioner, Hermitian positive definite: a :class:`collops.operators.Columns` as well.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Columns
+    >>> from collops.solvers import BlockCG, solve
+    >>> A = Columns(collops.Diagonal(np.array([1.0, 2.0, 4.0])), 2)
+    >>> solve(BlockCG(rtol=1e-12), A, collops.ones(A.range), niter=10).x.gather()
+    array([[1.  , 0.5 , 0.25],
+           [1.  , 0.5 , 0.25]])
+    """
+
+    damp: float = 0.0
+    rtol: float = 1e-5
+    atol: float = 0.0
+    precision: float = DOUBLE_PRECISION
+    M: LinearOperator | None = None
+    name = "Block CG"
+    numbers = BlockNumbers
+    tolerances = frozenset({"rtol", "atol", "precision"})
+    stops = (
+        (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
+        (lambda self, now, first: now.relative <= self.rtol * self.rtol, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.largest <= self.atol * self.atol, Status.CONVERGED),
+        (lambda self, now, first: now.relative <= self.precision * self.precision, Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: now.definite < _INDEFINITE, Status.INDEFINITE),
+    )
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
+        x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
+        return self._begin(A, x, r, z)
+
+    @_QUIET
+    def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any) -> BlockCGState:
+        """Return the state with these starting points, their residuals, and memory for images."""
+        consistent, u = rank_consistently(r), self._preconditioned(r)
+        gram, squares = self._measured(A, consistent(r), consistent(u))
+        S, T = factors(gram)
+        first = engine_of(squares).xp.diagonal(squares).real
+        numbers = first.sum(), *norms_of_columns(first, first), pseudo_inverse(gram)[1]
+        q, u = combine(r, T), None if self.M is None else combine(u, T)
+        p = q.copy() if u is None else u.copy()
+        return BlockCGState(x, q, u, p, S, z, first, first, numbers, consistent)
+
+    @_QUIET
+    def step(self, A: LinearOperator, state: BlockCGState) -> BlockCGState:
+        """Minimise over the span of the directions, and find the next ones."""
+        p, q, c, xp = state.p, state.q, state.c, state.x.engine.xp
+        z = state.z = self._image(A, p, state.z)
+        of_p, of_z, of_q, of_u = map(state.consistent, (p, z, q, q if state.u is None else state.u))
+        curvature, descent, gram = self._products(A, (of_p, of_z), (of_p, of_q), (of_q, of_u))
+        again, second = second_factors(gram)
+        curvature, descent = (multiply(second.conj().T, each, second) for each in (curvature, descent))
+        inverse, definite = pseudo_inverse(curvature)
+        alpha, c = multiply(inverse, descent), multiply(again, c)
+        change = multiply(alpha, c)
+        state.x = combine(p, multiply(second, change), state.x)
+        gained = multiply(change.conj().T, 2 * multiply(descent, c) - multiply(curvature, change))
+        state.decrease = xp.diagonal(gained).real
+        w = combine(z, multiply(second, -alpha), combine(q, second))
+        u = self._preconditioned(w)
+        gram, squares = self._measured(A, state.consistent(w), state.consistent(u))
+        S, T = factors(gram)
+        state.q = combine(w, T)
+        state.u = None if self.M is None else combine(u, T)
+        state.p = combine(p, multiply(second, S.conj().T), state.q if self.M is None else state.u)
+        residuals = xp.diagonal(multiply(c.conj().T, squares, c)).real
+        state.c = multiply(S, c)
+        numbers = residuals.sum(), *norms_of_columns(residuals, state.first)
+        state.numbers = *numbers, xp.minimum(definite, pseudo_inverse(gram)[1])
+        return state
+
+    def report(self, state: Any) -> tuple[Any, ...]:
+        return state.numbers
+
+    def suspect(self, now: BlockNumbers, iteration: int) -> str:
+        return "image" if iteration else "residual"
+
+    def residual_norm(self, now: BlockNumbers) -> Any:
+        return now.residual**0.5
+
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+        """Return the residuals, which are zero at the solution."""
+        return axpby(1.0, y, -1.0, self._image(A, x, None))
+
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
+        return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
+
+    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
+        image = A._forward(x, out)
+        return axpby(self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
+
+    def _preconditioned(self, block: Any) -> Any:
+        """Return M applied to a block; the block itself without a preconditioner."""
+        return block if self.M is None else self.M._forward(block, None)
+
+    def _measured(self, A: LinearOperator, w: Any, u: Any) -> tuple[Any, Any]:
+        """Return W^H M W and W^H W, where U is M W. One message."""
+        gram, *squares = self._products(A, (w, u), *([] if self.M is None else [(w, w)]))
+        return gram, squares[0] if squares else gram
+
+    def _products(self, A: LinearOperator, *pairs: tuple[Any, Any]) -> list[Any]:
+        """Return matrices of inner products; real ones if operators are linear over the real numbers only."""
+        products = grams(*pairs)
+        if A.clinear and (self.M is None or self.M.clinear):
+            return products
+        return [product.real for product in products]
+
+
+def norms_of_columns(squares: Any, first: Any) -> tuple[Any, Any]:
+    """Return the largest of squared norms relative to the first ones (0 of 0 is 0), and the largest itself."""
+    xp = engine_of(squares).xp
+    there = first > 0
+    return xp.max(xp.where(there, squares / xp.where(there, first, 1), squares)), xp.max(squares)
+
+
+def block_options(A: Any, Y: Any, X0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> tuple[Any, Any, Any, dict]:
+    """Return operator, data and starting points as blocks, and the options of a block method, after all checks."""
+    check_operator("A", A)
+    Y = as_block("Y", Y, A.range)
+    X0 = None if X0 is None else as_block("X0", X0, A.domain)
+    whole = Columns(A, len(Y.leaves[0]))
+    check_problem(whole, Y, X0, niter)
+    check_preconditioner(M, A.domain)
+    options = {
+        "rtol": check_number("rtol", rtol),
+        "atol": check_number("atol", atol),
+        "precision": precision_of(working_dtype(A, Y, X0)),
+        "M": None if M is None else Columns(M, whole.count),
+    }
+    return whole, Y, X0, options
+
+
+@solver
+def block_cg(
+    A: LinearOperator,
+    Y: Any,
+    X0: Any = None,
+    *,
+    niter: int = 100,
+    damp: float = 0.0,
+    M: LinearOperator | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    **run: Any,
+) -> SolverResult:
+    r"""Solve :math:`(A + \epsilon I) X = Y` for several right-hand sides by block CG [O'Leary 1980]. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Hermitian positive definite, with one layout on both sides.
+    Y : DistributedArray, StackedArray, or sequence of them
+        The right-hand sides: a list of arrays in the layout of `A`, or a block as :class:`collops.operators.Columns`
+        describes it. Their precision is that of the computation.
+    X0 : like `Y`, optional
+        The starting points; zero by default.
+    niter : int
+        Largest number of iterations. Each applies `A` once to every column.
+    damp : float
+        The multiple :math:`\epsilon` of the identity that is added.
+    M : LinearOperator, optional
+        The preconditioner, Hermitian positive definite, for one column.
+    rtol, atol : float
+        Stop when the norm of each column's residual is at most `rtol` times its first one, or each at most `atol`.
+    **run
+        Other options of :class:`Run`.
+
+    Returns
+    -------
+    SolverResult
+        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` are those
+        of all residuals together.
+
+    Raises
+    ------
+    LayoutError, InputError
+        If `A` has two layouts, arrays or `M` do not have that of `A`, or an option is invalid.
+
+    Notes
+    -----
+    With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, besides the messages of `A` and `M` for
+    each column. All columns minimise over the directions of all, so that more columns take fewer iterations: up to k
+    extreme eigenvalues no longer delay the convergence. The work besides the operator grows with the square of k: about
+    18 k^2 floating-point operations for each point of the model, in products of matrices.
+
+    The basis of the residuals is kept orthonormal as Dubrulle [2001] proposes, so that columns may depend on each
+    other and converge at different rates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import block_cg
+    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
+    >>> result = block_cg(A, [collops.ones(3), collops.full(3, 2.0)], rtol=1e-12)
+    >>> result.x.gather()
+    array([[1.  , 0.5 , 0.25],
+           [2.  , 1.  , 0.5 ]])
+    """
+    whole, Y, X0, options = block_options(A, Y, X0, niter, M, rtol, atol)
+    if A.domain is not A.range:
+        raise LayoutError(f"block_cg needs an operator with one layout on both sides, not {A!r}; block_cgls takes any")
+    method = BlockCG(**options, damp=check_number("damp", damp))
+    return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)

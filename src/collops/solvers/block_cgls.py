@@ -1,0 +1,173 @@
+"""Block CGLS: least squares for several right-hand sides, which share their search directions and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from collops.array import axpby
+from collops.operators import Columns, LinearOperator
+from collops.solvers.block_cg import BlockCG, BlockCGState, block_options
+from collops.solvers.blocks import grams
+from collops.solvers.driver import solve, solver
+from collops.solvers.problem import (
+    check_number,
+    check_operator,
+    check_preconditioner,
+    rank_consistently,
+    starting_point,
+    takes_part,
+    working_dtype,
+)
+from collops.solvers.result import SolverResult, Status
+from collops.solvers.state import CONSTANT, scratch_array
+
+__all__ = ["BlockCGLS"]
+
+
+@dataclass(slots=True)
+class BlockCGLSState(BlockCGState):
+    """The additional state of block CGLS, whose residuals Q C are gradients."""
+
+    objectives: Any  # of each column, |y - A x|^2 + damp^2 |x|^2
+    normal: LinearOperator = field(metadata=CONSTANT)  # A^H A
+
+
+@dataclass(frozen=True)
+class BlockCGLS(BlockCG):
+    """Block conjugate gradients on the normal equations, with an orthonormal basis of the gradients.
+
+    Its operator is a :class:`collops.operators.Columns`. `damp` is the damping factor, `rtol` and `atol` bound the norm
+    of each column's gradient, and `M` approximates the inverse of ``A^H A``. See :class:`BlockCG`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.operators import Columns
+    >>> from collops.solvers import BlockCGLS, solve
+    >>> A = Columns(collops.Diagonal(np.array([1.0, 2.0, 4.0])), 2)
+    >>> solve(BlockCGLS(rtol=1e-12), A, collops.ones(A.range), niter=10).x.gather().round(6)
+    array([[1.  , 0.5 , 0.25],
+           [1.  , 0.5 , 0.25]])
+    """
+
+    name = "Block CGLS"
+    stops = tuple(
+        (test, Status.LEAST_SQUARES_TO_ROUNDING if status is Status.COMPATIBLE_TO_ROUNDING else status, *option)
+        for test, status, *option in BlockCG.stops
+    )
+
+    def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
+        dtype = working_dtype(A, y, x0)
+        x, r, _ = starting_point(A, y, x0, dtype, A._forward)
+        together = rank_consistently(r)(r)
+        (squares,) = grams((together, together))
+        objectives = y.engine.xp.diagonal(squares).real
+        g = A._adjoint(r, None)
+        if takes_part(self.damp) and x0 is not None:
+            together = rank_consistently(x)(x)
+            (squares,) = grams((together, together))
+            objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
+            g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
+        begin = self._begin(A, x, g, scratch_array(A.domain, y, dtype))
+        begin.numbers = objectives.sum(), *begin.numbers[1:]
+        shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
+        # One column at a time, so that no block of the size of the data is needed.
+        return BlockCGLSState(**shared, objectives=objectives, normal=Columns(A.operator.H @ A.operator, A.count))
+
+    def step(self, A: LinearOperator, state: Any) -> Any:
+        """Do a step of block CG with the normal equations."""
+        state = super().step(state.normal, state)
+        state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
+        state.numbers = state.objectives.sum(), *state.numbers[1:]
+        return state
+
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+        """Return half the negative gradients of the objectives, which are zero at the solution."""
+        s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
+        return axpby(-self.damp * self.damp, x, 1.0, s)
+
+    def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
+        method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)
+        return method, Columns(A.operator.H @ A.operator, A.count)
+
+    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
+        image = A._forward(x, out)
+        return axpby(self.damp * self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
+
+
+@solver
+def block_cgls(
+    A: LinearOperator,
+    Y: Any,
+    X0: Any = None,
+    *,
+    niter: int = 100,
+    damp: float = 0.0,
+    M: LinearOperator | None = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    **run: Any,
+) -> SolverResult:
+    r"""Minimise :math:`\|Y - A X\|^2 + \epsilon^2 \|X\|^2` for several right-hand sides by block CGLS. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Any shape.
+    Y : DistributedArray, StackedArray, or sequence of them
+        The right-hand sides: a list of arrays in the range of `A`, or a block as :class:`collops.operators.Columns`
+        describes it. Their precision is that of the computation.
+    X0 : like `Y`, optional
+        The starting points, in the domain of `A`; zero by default.
+    niter : int
+        Largest number of iterations. Each applies `A` and its adjoint once to every column.
+    damp : float
+        The damping factor :math:`\epsilon`.
+    M : LinearOperator, optional
+        The preconditioner, from the right as in :func:`cgls`: an approximate inverse of `A` or of the root of
+        :math:`A^H A`, in the layout of the model, with an adjoint.
+    rtol, atol : float
+        Stop when the norm of each column's gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `rtol` times its
+        first one, or each at most `atol`.
+    **run
+        Other options of :class:`Run`.
+
+    Returns
+    -------
+    SolverResult
+        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` are the
+        roots of the objective of all columns, found from its decrease: below 1e-8 of the first they are rounding.
+
+    Raises
+    ------
+    LayoutError, InputError
+        If arrays or `M` do not have the layouts of `A`, or an option is invalid.
+
+    Notes
+    -----
+    The method is :func:`block_cg` for the normal equations, with its messages and what it says about columns. It needs
+    no memory in the layout of the data but for `Y` and one column.
+
+    The gradient follows a recurrence. Where data are noisy, solutions are as accurate as those of :func:`cgls`. Where
+    the equations have a solution, rounding is multiplied by the square of the condition number, not by itself: begin
+    again with ``X0=result.x``, which computes the residuals anew, if that is not enough.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.solvers import block_cgls
+    >>> A = collops.VStack([np.vander([1.0, 2.0, 3.0, 4.0], 2)])  # lines through four points
+    >>> Y = [collops.from_local(np.array(values), A.range) for values in ([3.0, 5.0, 7.0, 9.0], [1.0, 1.0, 1.0, 1.0])]
+    >>> block_cgls(A, Y, rtol=1e-12).x.gather().round(6) + 0.0
+    array([[2., 1.],
+           [0., 1.]])
+    """
+    check_operator("A", A)
+    check_preconditioner(M, A.domain)
+    normal = None if M is None else M @ M.H
+    whole, Y, X0, options = block_options(A, Y, X0, niter, normal, rtol, atol)
+    method = BlockCGLS(**options, damp=check_number("damp", damp))
+    return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)

@@ -1,0 +1,157 @@
+"""The algebra of blocks of columns: inner products in one message, combinations, and orthonormal bases.
+
+Small matrices are of the engine and the same on all ranks, so that no step waits for a number. A basis is made from the
+eigenvalues of the matrix of inner products [Stathopoulos and Wu 2002], in several passes. Each takes the one message of
+a Cholesky factor, but the columns may depend on each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collops.array import DistributedArray, StackedArray
+from collops.array.dtypes import accumulator
+from collops.backend import engine_of
+from collops.comm import Communicator
+from collops.errors import InputError
+from collops.operators.columns import Columns, block_layout
+from collops.solvers.problem import check_array
+
+__all__ = ["as_block", "basis", "combine", "factors", "grams", "multiply", "pseudo_inverse", "second_factors"]
+
+
+def as_block(name: str, columns: Any, layout: Any) -> Any:
+    """Return columns of this layout as a block: they are one, or a list or tuple of arrays.
+
+    Raises LayoutError for another layout, and what :meth:`Columns.join` raises.
+    """
+    if isinstance(columns, list | tuple):
+        columns = Columns.join(columns)
+    first = Columns.split(columns)[0]
+    check_array(f"a column of {name}", first, layout)
+    if first.dtype.kind not in "fc":
+        raise InputError(f"{name} must be of a real or complex dtype, not {first.dtype}")
+    return columns
+
+
+def grams(*pairs: tuple[Any, Any]) -> list[Any]:
+    """Return the matrix of inner products of the columns of each pair, X^H Y. Collective: one allreduce for all.
+
+    Replicated pairs need no message; see :func:`collops.array.dots`.
+    """
+    engine = pairs[0][0].engine
+    by_ranks: dict[Communicator | None, dict[int, Any]] = {}
+    for number, (X, Y) in enumerate(pairs):
+        # JAX sums each part over the ranks that it is split over, so that a copy has its whole cotangent.
+        counted = (True,) * len(X.leaves) if engine.traced else X._plan.counted
+        for x, y, counts in zip(X.leaves, Y.leaves, counted, strict=True):
+            parts = by_ranks.setdefault((x if engine.traced else X)._plan.communicator, {})
+            product = _local_gram(x.local_array, y.local_array, len(X.leaves[0].local_array))
+            parts[number] = parts.get(number, 0) + (product if counts else 0 * product)
+    totals: list[Any] = [0] * len(pairs)
+    for communicator, parts in by_ranks.items():
+        values = list(parts.values())
+        if communicator is not None:
+            values = communicator.allreduce(engine.xp.stack(values))
+        for place, number in enumerate(parts):
+            totals[number] = totals[number] + values[place]
+    return totals
+
+
+def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
+    """Return ``X matrix``, or ``Y + X matrix``, as a new block. No messages."""
+    same = matrix.shape[1] == len(matrix)
+    if isinstance(X, StackedArray):
+        others = [None] * len(X.arrays) if Y is None else Y.arrays
+        parts = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
+        return X._like(parts) if same else StackedArray(parts)
+    x, wide = X.local_array, accumulator(X.dtype)
+    matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(wide)
+    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(wide, copy=False))
+    product = product.reshape(len(product), *x.shape[1:])
+    total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
+    return X._like(total) if same else DistributedArray(block_layout(X.layout.drop(0), len(total)), X.comm, total)
+
+
+def factors(gram: Any) -> tuple[Any, Any]:
+    """Return S and T, where ``S^H S`` is the matrix of inner products of a block X, and T the inverse of S.
+
+    The columns of ``X T`` are orthonormal, but for directions of X that rounding hides, in which they are shorter.
+    ``X T S`` is X in all directions.
+    """
+    lengths, per_length, values, vectors, hidden = _spectrum(gram)
+    roots = engine_of(gram).xp.sqrt(engine_of(gram).xp.maximum(values, hidden))
+    return roots[:, None] * vectors.conj().T * lengths, per_length[:, None] * vectors / roots
+
+
+def second_factors(gram: Any) -> tuple[Any, Any]:
+    """Return the factors for a second pass over a block that is nearly orthonormal.
+
+    Columns that are still short were rounding errors: ``X T`` has zeros for them, and S drops them.
+    """
+    *_, values, vectors, hidden = _spectrum(gram, scaled=False)
+    xp = engine_of(gram).xp
+    roots = xp.where(values > hidden, xp.sqrt(xp.maximum(values, hidden)), 0)
+    per_root = xp.where(roots > 0, 1 / xp.where(roots > 0, roots, 1), 0)
+    return roots[:, None] * vectors.conj().T, vectors * per_root
+
+
+def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
+    """Return the inverse of a Hermitian positive definite matrix, in the directions that rounding does not hide.
+
+    The second result is the smallest eigenvalue of the matrix when it is scaled to a diagonal of ones.
+    """
+    _, per_length, values, vectors, hidden = _spectrum(matrix)
+    xp = engine_of(matrix).xp
+    half = per_length[:, None] * vectors * xp.where(values > hidden, 1 / xp.sqrt(xp.maximum(values, hidden)), 0)
+    return multiply(half, half.conj().T), values[0]
+
+
+def basis(block: Any, passes: int = 3) -> tuple[Any, Any]:
+    """Return an orthonormal basis Q of a block, and S, where the block is ``Q S``. Collective: `passes` messages.
+
+    One pass keeps columns apart that would become parallel. Three make them orthonormal to rounding, however nearly
+    they depend on each other, like those of Cholesky factors [Fukaya et al. 2020]. Then directions that rounding hides
+    are columns of zeros.
+    """
+    S, T = factors(*grams((block, block)))
+    block = combine(block, T)
+    for _ in range(passes - 1):
+        again, T = second_factors(*grams((block, block)))
+        block, S = combine(block, T), multiply(again, S)
+    return block, S
+
+
+def multiply(*matrices: Any) -> Any:
+    """Return the product of small matrices, in full precision on all engines."""
+    engine = engine_of(matrices[0])
+    precision = {"precision": "highest"} if engine.traced else {}
+    total = matrices[0]
+    for matrix in matrices[1:]:
+        total = engine.xp.matmul(total, matrix, **precision)
+    return total
+
+
+def _local_gram(x: Any, y: Any, count: int) -> Any:
+    """Return the inner products of the columns of local arrays."""
+    dtype = accumulator(np.result_type(x.dtype, y.dtype))
+    x, y = (part.reshape(count, part.size // count).astype(dtype, copy=False) for part in (x, y))
+    return multiply(x.conj(), y.T)
+
+
+def _spectrum(gram: Any, *, scaled: bool = True) -> tuple[Any, Any, Any, Any, Any]:
+    """Return lengths of columns, their inverses, eigenvalues, eigenvectors, and the rounding of eigenvalues.
+
+    The eigenvalues are those for columns of length 1, unless `scaled` is false, where lengths count as 1. A matrix that
+    is not finite counts as the identity: results take their bad numbers from the blocks themselves.
+    """
+    xp = engine_of(gram).xp
+    gram = xp.where(xp.all(xp.isfinite(gram)), gram, xp.eye(len(gram), dtype=gram.dtype))
+    lengths = xp.sqrt(xp.abs(xp.diagonal(gram)))
+    lengths = lengths if scaled else xp.ones_like(lengths)
+    per_length = xp.where(lengths > 0, 1 / xp.where(lengths > 0, lengths, 1), 0)
+    values, vectors = xp.linalg.eigh(per_length[:, None] * (gram + gram.conj().T) / 2 * per_length)
+    hidden = 10 * len(gram) * float(np.finfo(gram.dtype).eps) * xp.maximum(values[-1], 1)
+    return lengths, per_length, values, vectors, hidden

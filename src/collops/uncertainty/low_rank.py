@@ -1,0 +1,199 @@
+"""Singular values and eigenvalues of operators from random samples of their range [Halko, Martinsson, Tropp 2011]."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.array import random
+from collops.errors import InputError, LayoutError
+from collops.operators import Columns, LinearOperator
+from collops.solvers.blocks import basis, combine, grams
+from collops.solvers.problem import check_count, check_operator
+
+__all__ = ["Eigenpairs", "SingularTriplets", "randomized_eigh", "randomized_svd"]
+
+
+class SingularTriplets(NamedTuple):
+    """The largest singular values, and their vectors; the operator is about ``U diag(values) V^H``.
+
+    Attributes
+    ----------
+    U, V : DistributedArray or StackedArray
+        Blocks of orthonormal vectors in the range and in the domain; see :class:`collops.operators.Columns`.
+    values : array
+        In descending order, on every rank; of the engine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.uncertainty import randomized_svd
+    >>> randomized_svd(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 1).U.shape
+    (1, 3)
+    """
+
+    U: Any
+    values: Any
+    V: Any
+
+
+class Eigenpairs(NamedTuple):
+    """The eigenvalues of largest modulus of a Hermitian operator, and their vectors.
+
+    Attributes
+    ----------
+    values : array
+        Real, in the order of their modulus, largest first; on every rank, of the engine.
+    vectors : DistributedArray or StackedArray
+        A block of orthonormal vectors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.uncertainty import randomized_eigh
+    >>> randomized_eigh(collops.Diagonal(np.array([1.0, -8.0, 4.0])), 2).values.round(6)
+    array([-8.,  4.])
+    """
+
+    values: Any
+    vectors: Any
+
+
+def randomized_svd(
+    A: LinearOperator,
+    rank: int,
+    *,
+    oversample: int = 10,
+    power: int = 1,
+    seed: int = 0,
+    dtype: Any = "float64",
+    engine: str | None = None,
+) -> SingularTriplets:
+    """Find the largest singular values of an operator, and their vectors. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Any shape.
+    rank : int
+        Number of singular values, at most the smaller extent of `A`.
+    oversample : int
+        Further random vectors. The error is that of the best approximation of this rank times a modest factor.
+    power : int
+        Power steps, each of which applies the adjoint and `A` to all vectors. They bring that factor close to 1 where
+        singular values decay slowly, but hide those below about 1e-16 to the power of 1 / (2 power + 1), relative to
+        the largest.
+    seed : int
+        Seed of the random vectors, which do not depend on the number of ranks.
+    dtype : dtype
+        Element type of the vectors; complex if the operator is.
+    engine : str, optional
+        Engine of the vectors.
+
+    Returns
+    -------
+    SingularTriplets
+        Their error is bounded in [Halko et al. 2011, corollary 10.10].
+
+    Raises
+    ------
+    InputError
+        If a number is invalid.
+
+    Notes
+    -----
+    With k = rank + oversample it applies `A` and its adjoint (power + 1) k times each, and sends one allreduce of k^2
+    numbers for each power step and six more, besides the messages of `A`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.uncertainty import randomized_svd
+    >>> found = randomized_svd(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 2)
+    >>> found.values.round(6)
+    array([8., 4.])
+    """
+    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    for _ in range(check_count("power", power)):
+        Y = whole._forward(whole._adjoint(basis(Y, passes=1)[0], None), None)
+    Q, _ = basis(Y)
+    W, S = basis(whole._adjoint(Q, None))
+    # A is about Q Q^H A = Q (W S)^H.
+    left, values, right = Y.engine.xp.linalg.svd(S)
+    return SingularTriplets(combine(Q, right.conj().T[:, :rank]), values[:rank], combine(W, left[:, :rank]))
+
+
+def randomized_eigh(
+    A: LinearOperator,
+    rank: int,
+    *,
+    oversample: int = 10,
+    power: int = 1,
+    seed: int = 0,
+    dtype: Any = "float64",
+    engine: str | None = None,
+) -> Eigenpairs:
+    """Find the eigenvalues of largest modulus of a Hermitian operator, and their vectors. Collective.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        Hermitian (not checked), definite or not, with one layout on both sides.
+    rank, oversample, seed, dtype, engine
+        As for :func:`randomized_svd`.
+    power : int
+        Power steps, each of which applies `A` to all vectors.
+
+    Returns
+    -------
+    Eigenpairs
+        The values are within those of `A`.
+
+    Raises
+    ------
+    LayoutError, InputError
+        If `A` has two layouts, or a number is invalid.
+
+    Notes
+    -----
+    With k = rank + oversample it applies `A` (power + 2) k times, and sends one allreduce of k^2 numbers for each power
+    step and four more, besides the messages of `A`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.uncertainty import randomized_eigh
+    >>> randomized_eigh(collops.Diagonal(np.array([1.0, -8.0, 4.0])), 2).values.round(6)
+    array([-8.,  4.])
+    """
+    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    if A.domain is not A.range:
+        raise LayoutError(f"randomized_eigh needs an operator with one layout on both sides, not {A!r}")
+    for _ in range(check_count("power", power)):
+        Y = whole._forward(basis(Y, passes=1)[0], None)
+    Q, _ = basis(Y)
+    (T,) = grams((Q, whole._forward(Q, None)))
+    xp = Y.engine.xp
+    values, vectors = xp.linalg.eigh((T + T.conj().T) / 2)
+    order = xp.argsort(-xp.abs(values))[:rank]
+    return Eigenpairs(values[order], combine(Q, vectors[:, order]))
+
+
+def _sampled_range(
+    A: LinearOperator, rank: int, oversample: int, seed: int, dtype: Any, engine: str | None
+) -> tuple[Columns, Any]:
+    """Return the operator for blocks, and the image of a block of random columns."""
+    check_operator("A", A)
+    smaller = min(A.shape)
+    if check_count("rank", rank, smallest=1) > smaller:
+        raise InputError(f"rank must be at most {smaller}, the smaller extent of the operator, not {rank}")
+    whole = Columns(A, min(rank + check_count("oversample", oversample), smaller))
+    if A.dtype.kind == "c":
+        dtype = np.result_type(dtype, np.complex64)
+    block = random(whole.domain, seed=seed, comm=A.comm, dtype=dtype, engine=engine)
+    return whole, whole._forward(block, None)

@@ -1,0 +1,210 @@
+"""The posterior of a linear inverse problem with Gaussian noise and a Gaussian prior."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from collops.array import random
+from collops.array.random_numbers import child_seed
+from collops.errors import InputError, LayoutError
+from collops.operators import Columns, Diagonal, LinearOperator
+from collops.solvers import SolverResult, block_cg, cg
+from collops.solvers.problem import check_array, check_count, check_number, check_operator
+from collops.uncertainty.probing import Estimate, estimate_of, mean_of_columns, random_signs
+
+__all__ = ["GaussianPosterior"]
+
+
+class GaussianPosterior:
+    r"""The posterior of :math:`y = A x + e`, with Gaussian noise `e` and a Gaussian prior of `x` [Tarantola 2005].
+
+    Its covariance is :math:`(A^H \Sigma^{-1} A + L^H L)^{-1}`, where the noise has the covariance :math:`\Sigma`, and
+    :math:`L^H L` is the inverse of the covariance of the prior.
+
+    Parameters
+    ----------
+    A : LinearOperator
+        From the model to the data.
+    noise : float or DistributedArray or StackedArray
+        Standard deviation of the noise, one for all data or one for each, in the layout of the range of `A`. Of complex
+        noise, real and imaginary part have half the variance each.
+    prior : float or LinearOperator
+        Standard deviation of the elements of the model, which are then independent, or the operator `L`, such as a
+        stack of derivatives and a multiple of the identity.
+
+    Attributes
+    ----------
+    hessian : LinearOperator
+        :math:`A^H \Sigma^{-1} A`, to which `L` adds :math:`L^H L`, if that is an operator.
+    damp : float
+        Multiple of the identity that a standard deviation of the prior adds to it.
+
+    Raises
+    ------
+    InputError
+        If a standard deviation is not positive.
+    LayoutError
+        If `noise` is not in the range of `A`, or `prior` has another domain.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.uncertainty import GaussianPosterior
+    >>> A = collops.Diagonal(np.array([0.0, 1.0, 2.0]))
+    >>> posterior = GaussianPosterior(A, noise=0.5, prior=1.0)
+    >>> posterior.mean(collops.ones(3)).x.gather().round(6)
+    array([0.      , 0.8     , 0.470588])
+    >>> posterior.variance(2).value.gather().round(6)  # 1 / (1 + 4 a^2)
+    array([1.      , 0.2     , 0.058824])
+    """
+
+    def __init__(self, A: LinearOperator, *, noise: Any, prior: Any) -> None:
+        check_operator("A", A)
+        if hasattr(noise, "leaves"):
+            check_array("noise", noise, A.range)
+            if not bool((noise > 0).all()):
+                raise InputError("the standard deviations of the noise must be positive")
+            self._weight: Any = 1.0 / noise
+            self._whitened = Diagonal(self._weight) @ A
+        else:
+            self._weight = 1.0 / _positive("noise", noise)
+            self._whitened = self._weight * A
+        self.hessian = self._whitened.H @ self._whitened
+        self._prior, self.damp = None, 0.0
+        if isinstance(prior, LinearOperator):
+            if prior.domain is not A.domain:
+                raise LayoutError(f"prior must have the domain of A, {A.domain}, unlike {prior!r}")
+            self._prior = prior
+            self.hessian = self.hessian + prior.H @ prior
+        else:
+            self.damp = _positive("prior", prior) ** -2
+        self._deviation = self.damp**-0.5 if self.damp else 0.0
+
+    def mean(self, y: Any, *, niter: int = 100, rtol: float = 1e-5, **options: Any) -> SolverResult:
+        """Return the mean, which is also the most probable model. Collective.
+
+        Parameters
+        ----------
+        y : DistributedArray or StackedArray
+            The data.
+        niter, rtol
+            As for :func:`collops.solvers.block_cg`.
+        **options
+            Others of :func:`collops.cg`, such as the preconditioner `M` of the :attr:`hessian`.
+        """
+        check_array("y", y, self._whitened.range)
+        right = self._whitened.H @ (self._weight * y)
+        return cg(self.hessian, right, niter=niter, damp=self.damp, tol=0.0, rtol=rtol, **options)
+
+    def samples(
+        self,
+        count: int,
+        *,
+        niter: int = 100,
+        rtol: float = 1e-3,
+        seed: int = 0,
+        dtype: Any = "float64",
+        engine: str | None = None,
+        **options: Any,
+    ) -> SolverResult:
+        """Draw independent samples of the difference between model and mean. Collective.
+
+        Each sample is the solution for random data and a random prior [Bardsley et al. 2014], which for linear problems
+        is one of the posterior. It does not depend on the data. Add the :meth:`mean` for samples of the model.
+
+        Parameters
+        ----------
+        count : int
+            Number of samples.
+        niter, rtol
+            As for :func:`collops.solvers.block_cg`, which finds all samples together.
+        seed : int
+            Seed of the random numbers. They do not depend on the number of ranks, nor on `count`: the first ten of
+            twenty samples are those that ten samples begin from.
+        dtype : dtype
+            Element type of the samples; complex if the operator is.
+        engine : str, optional
+            Engine of the samples.
+        **options
+            Other options of :func:`collops.solvers.block_cg`.
+
+        Returns
+        -------
+        SolverResult
+            Its ``x`` is a block of samples; see :class:`collops.operators.Columns`. The mean of their squares is the
+            variance, with a relative standard error of the root of 2 / count.
+
+        Notes
+        -----
+        It applies `A` and its adjoint once to each sample in every iteration, and once more at the start.
+
+        With a standard deviation as the prior, samples begin as those of the prior, and an iteration adds what further
+        directions of the data say: before they have converged, samples vary too much rather than too little. With an
+        operator they begin at zero; then choose `rtol` so small that the variances do not change.
+        """
+        A, prior = self._whitened, self._prior
+        if A.dtype.kind == "c" or (prior is not None and prior.dtype.kind == "c"):
+            dtype = np.result_type(dtype, np.complex64)
+
+        def noise(layout: Any, number: int) -> Any:
+            values = random(layout, seed=child_seed(seed, number), comm=A.comm, dtype=dtype, engine=engine)
+            return values * 0.5**0.5 if values.dtype.kind == "c" else values
+
+        starts, rights = [], []
+        for number in range(check_count("count", count, smallest=1)):
+            of_data, of_prior = noise(A.range, 2 * number), noise((prior or A.H).range, 2 * number + 1)
+            if prior is None:
+                starts.append(self._deviation * of_prior)
+                rights.append(A.H @ (of_data - A @ starts[-1]))
+            else:
+                rights.append(A.H @ of_data + prior.H @ of_prior)
+        result = block_cg(self.hessian, rights, niter=niter, damp=self.damp, rtol=rtol, **options)
+        return dataclasses.replace(result, x=result.x + Columns.join(starts)) if starts else result
+
+    def variance(
+        self,
+        probes: int = 32,
+        *,
+        niter: int = 100,
+        rtol: float = 1e-3,
+        seed: int = 0,
+        dtype: Any = "float64",
+        engine: str | None = None,
+        **options: Any,
+    ) -> Estimate:
+        """Estimate the variance of each element of the model by probing. Collective.
+
+        It solves for random signs, as :func:`probe_diagonal` applies an operator to them. The error depends on how far
+        elements are correlated with others. It is smaller than that of as many samples where an element's correlations
+        with all others have squares that add up to less than 2, and estimates may be negative where it is large.
+
+        Parameters
+        ----------
+        probes : int
+            Number of solutions, at least 2.
+        niter, rtol, seed, dtype, engine, **options
+            As for :meth:`samples`.
+
+        Returns
+        -------
+        Estimate
+            The variance and its standard error; both real.
+        """
+        count = check_count("probes", probes, smallest=2)
+        dtype = np.result_type(dtype, np.complex64) if self.hessian.dtype.kind == "c" else dtype
+        signs = [random_signs(self.hessian, seed, number, dtype, engine) for number in range(count)]
+        starts = [self._deviation**2 * each for each in signs]
+        found = block_cg(self.hessian, signs, starts, niter=niter, damp=self.damp, rtol=rtol, **options).x
+        products = (found * Columns.join(signs)).real
+        return estimate_of(mean_of_columns(products), mean_of_columns(products**2), count)
+
+
+def _positive(name: str, value: Any) -> float:
+    number = check_number(name, value)
+    if number == 0:
+        raise InputError(f"{name} must be positive, not {value!r}")
+    return number

@@ -1,0 +1,58 @@
+"""The standard deviation of a migrated image against the closed form of a Gaussian posterior."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zarr
+
+from collops.apps import lsm
+from collops.apps.lsm import Options
+from collops.apps.lsm.migrate import kirchhoff
+from collops.apps.lsm.uncertainty import uncertainty
+from collops.errors import InputError
+from tests.apps.jobs import job_numbers, job_of
+from tests.apps.test_lsm_migrate import small_problem
+
+
+@pytest.mark.parametrize("damped", [False, True])
+def test_the_deviation_of_the_closed_form(comm, damped):
+    job = job_of(Options(dtype="float64", uncertainty=24), comm)
+    problem = small_problem(comm, towed=False)
+    operator = kirchhoff(job, problem)
+    shape, samples = problem.grid.shape, operator.range.size
+    unit = np.eye(shape[0] * shape[1])
+    own = np.stack([operator.forward(job.array(operator.domain, each.reshape(shape))).local_array for each in unit])
+    gram = comm.allreduce(own @ own.T)
+    strength = float(np.sqrt(gram.diagonal().mean()))
+    noise, image = 2 * strength, np.full(shape, 0.5)
+    damp = 3 * strength if damped else 0.0
+    found = uncertainty(job, operator, image, noise * np.sqrt(samples), samples, damp)
+    assert found is not None
+    prior = noise / damp if damped else 0.5
+    np.testing.assert_allclose([found.noise, found.prior], [noise, prior])
+    expected = np.sqrt(np.linalg.inv(gram / noise**2 + unit / prior**2).diagonal()).reshape(shape)
+    # Each is known to one in the root of 48.
+    ratio = found.deviation / expected
+    assert abs(np.sqrt(np.mean(ratio**2)) - 1) < 0.06 and 0.1 < ratio.std() < 0.2
+    with pytest.raises(InputError, match="--uncertainty compares"):
+        uncertainty(job, operator, 0 * image, noise, samples, 0.0)
+
+
+@pytest.mark.serial
+def test_it_is_written_beside_the_image(comm, tmp_path):
+    small = {"nx": 21, "nz": 15, "iterations": 6}
+    survey, out = str(tmp_path / "survey.sgy"), str(tmp_path / "out")
+    job_numbers(lsm.run, Options(**small, shots=3, receivers=9, samples=120, write_survey=survey, out=out), comm)
+    options = Options(**small, dx=12.5, dz=12.5, x0=0.0, survey=survey, velocity="1500+0.6z", out=out, uncertainty=4)
+    numbers = job_numbers(lsm.run, options, comm)
+    group = zarr.open_group(f"{out}/result.zarr", mode="r")
+    deviation = np.asarray(group["standard_deviation"])
+    assert deviation.shape == np.asarray(group["image"]).shape
+    assert deviation.min() > 0 and deviation.mean() < 1.3 * numbers["prior_deviation"]
+    assert "standard deviation of the image" in (tmp_path / "out" / "result.html").read_text()
+    import segyio
+
+    with segyio.open(f"{out}/deviation.sgy", ignore_geometry=True) as file:
+        np.testing.assert_allclose(file.trace.raw[:], deviation, rtol=1e-6)
+    assert tmp_path / "out" / "deviation.sgy" in options.results()
