@@ -119,8 +119,8 @@ _ROOMS = {
     ),
     "collops.operators.kirchhoff": ("Kirchhoff",),
     "collops.solvers": (
-        *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres", "hybrid_lsqr"),
-        *("ista", "lsmr", "lsqr", "minres", "power_iteration"),
+        *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres"),
+        *("hybrid_lsqr", "ista", "lsmr", "lsqr", "minres", "power_iteration"),
     ),
     "collops.solvers.proximal": (
         *("L0", "L1", "L2", "L21", "Box", "Euclidean", "Nuclear", "ProxOperator", "admm", "admm_l2", "lift_proximal"),
