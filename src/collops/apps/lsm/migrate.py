@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.apps.conditioning import Conditioned, Conditioning
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
-from collops.apps.lsm.selection import held_out, sound_traces
+from collops.apps.lsm.selection import held_out
 from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy, write_together
-from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
+from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
 from collops.errors import InputError
 
@@ -54,8 +55,8 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(problem.geometry.shots, "shots")
     with job.stage("travel times"):
         operator = kirchhoff(job, problem)
-    traces, noise_norm, geometry, grid = problem.traces, None, problem.geometry, problem.grid
-    if traces is None:
+    conditioned, noise_norm, geometry, grid = problem.conditioned, None, problem.geometry, problem.grid
+    if conditioned is None:
         with job.stage("modelling the survey"):
             noise = _NOISE if options.noise is None else options.noise
             traces, noise_norm = with_noise(
@@ -65,18 +66,22 @@ def run(job: Job[Options]) -> Findings:
             traces = [shot.astype(np.float32).astype(options.dtype) for shot in traces]
             if written is not None:
                 _write_survey(written, job, problem, traces)
+        conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
-    reduced, believed, left_out = _leave_out(job, problem, operator, traces)
+    reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
     held = None
     if options.iterations is None and options.damp is None:
         whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
         held = whole[problem.shots.start : problem.shots.stop]
     found = invert(job, reduced, believed, held, problem.segy_bytes)
 
-    explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
-    gathers = some_gathers(problem, traces, problem.by_shot(explained), comm)
+    modelled = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
+    # Undo gain and polarity; what is muted stays so, in both.
+    explained = [values * each.mute / each.gain for values, each in zip(modelled, conditioned, strict=False)]
+    measured = [each.traces / each.gain for each in conditioned]
+    gathers = some_gathers(problem, measured, explained, comm)
     with local_stage(comm):
-        segy = _segy(problem, found, traces, explained, comm.rank)
+        segy = _segy(problem, found, measured, explained, comm.rank)
     error = relative_error(found.image, problem.truth)
     noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
     shares, count = found.shares, len(found.solution.residuals) - 1
@@ -85,6 +90,7 @@ def run(job: Job[Options]) -> Findings:
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "traces_left_out": left_out,
+        "conditioning": options.conditioning().describe() or None,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -158,7 +164,7 @@ def kirchhoff(job: Job[Options], problem: Problem) -> Any:
     of_receivers = {
         id(group): of_position[first:last] for group, first, last in zip(receivers, ends[:-1], ends[1:], strict=True)
     }
-    wavelet, centre = ricker(problem.frequency, geometry.interval)
+    wavelet, centre = problem.wavelet
     threads = threads_of_rank(comm, job.engine.name)
     shots = problem.shots
     groups = [shots] if geometry.fixed_spread else [range(shot, shot + 1) for shot in shots]
@@ -218,23 +224,28 @@ def invert(
     return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
 
 
-def _leave_out(
-    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]
+def _weighted(
+    job: Job[Options], problem: Problem, operator: Any, conditioned: list[Conditioned]
 ) -> tuple[Any, list[np.ndarray], int]:
-    """Remove the dead and the much too strong traces from operator and data; return them with their number."""
+    """Weigh the operator and the data; return them with the number of traces that do not count. Collective."""
     from collops.operators import Diagonal
 
-    sound = [sound_traces(shot, job.options.outliers) for shot in traces]
-    left_out = int(job.comm.allreduce(np.array(float(sum(np.count_nonzero(~each) for each in sound))))[()])
-    if not left_out:
-        return operator, traces, 0
-    job.listener.note(
-        f"{left_out} of {problem.geometry.traces} traces are left out: they are dead, or more than "
-        f"{job.options.outliers:g} times as strong as their neighbours (--outliers)"
-    )
-    believed = [np.where(each[:, None], shot, 0) for shot, each in zip(traces, sound, strict=True)]
-    weights = [np.repeat(each, problem.geometry.samples) for each in sound]
-    return Diagonal(_vector(job, operator, weights)) @ operator, believed, left_out
+    out = float(sum(np.count_nonzero(each.trust == 0) for each in conditioned))
+    changes = float(any((each.trust != 1).any() or (each.mute != 1).any() for each in conditioned))
+    out, changes = job.comm.allreduce(np.array([out, changes]))
+    if out:
+        options = job.options
+        reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
+        reasons += ["outside of --offsets"] * (options.offsets is not None)
+        reasons += ["without a weight (--trace-weights)"] * (options.trace_weights is not None)
+        job.listener.note(
+            f"{int(out)} of {problem.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
+        )
+    if not changes:
+        return operator, [each.traces for each in conditioned], 0
+    weighted = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in conditioned]
+    weights = [np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape) for each in conditioned]
+    return Diagonal(_vector(job, operator, weights)) @ operator, weighted, int(out)
 
 
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
@@ -318,7 +329,7 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
 
 
 def _segy(
-    problem: Problem, found: Migration, traces: list[np.ndarray], explained: np.ndarray, rank: int
+    problem: Problem, found: Migration, measured: list[np.ndarray], explained: list[np.ndarray], rank: int
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
     if (headers := problem.headers) is None:
@@ -330,12 +341,13 @@ def _segy(
             image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
             image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
         ]
-    modelled = explained.reshape(-1, problem.geometry.samples)
-    residual = np.concatenate([modelled[:0], *traces])
-    residual -= modelled
+    nothing = np.empty((0, problem.geometry.samples), np.float32)
+    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, measured))
     traces_of_shots = [
-        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, shots, modelled),
-        shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
+        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, modelled),
+        shot_traces(
+            "RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, recorded - modelled
+        ),
     ]
     return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
 
