@@ -58,8 +58,8 @@ class ShotHeaders(NamedTuple):
 class Conditioned:
     r"""The traces of one shot, ready for an inversion that minimises :math:`\|W (d - A m)\|`.
 
-    :math:`W d` are `traces` times `trust`, and :math:`W` is `mute` times `trust`. Traces modelled from the result, times
-    `mute` and over `gain`, are in the units and with the polarity of the data as they were read.
+    :math:`W d` are `traces` times `trust`, and :math:`W` is `mute` times `trust`. Traces modelled from the result,
+    times `mute` and over `gain`, are in the units and with the polarity of the data as they were read.
     """
 
     traces: np.ndarray  # shape ``(traces, samples)``, muted and with their gain

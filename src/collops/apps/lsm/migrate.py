@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.conditioning import Conditioned, Conditioning
+from collops.apps.conditioning import Conditioned, Conditioning, resample
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
+from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
 from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
 from collops.apps.lsm.selection import held_out
 from collops.apps.lsm.traveltimes import travel_times
@@ -30,6 +31,7 @@ __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them
+_PATIENCE = 5  # iterations without a better prediction, after which the data stop the search
 
 
 def run(job: Job[Options]) -> Findings:
@@ -53,8 +55,9 @@ def run(job: Job[Options]) -> Findings:
     for warning in problem.warnings:
         job.listener.warn(warning)
     job.warn_of_idle_ranks(problem.geometry.shots, "shots")
+    tables: list[Any] = []
     with job.stage("travel times"):
-        operator = kirchhoff(job, problem)
+        operator = kirchhoff(job, problem, tables if options.precondition == "illumination" else None)
     conditioned, noise_norm, geometry, grid = problem.conditioned, None, problem.geometry, problem.grid
     if conditioned is None:
         with job.stage("modelling the survey"):
@@ -69,11 +72,16 @@ def run(job: Job[Options]) -> Findings:
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
     reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
+    preconditioner = None
+    if options.precondition is not None:
+        with job.stage("preconditioner"):
+            preconditioner = _preconditioner(job, problem, reduced, tables, conditioned)
+        tables.clear()
     held = None
-    if options.iterations is None and options.damp is None:
+    if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
         whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
         held = whole[problem.shots.start : problem.shots.stop]
-    found = invert(job, reduced, believed, held, problem.segy_bytes)
+    found = invert(job, reduced, believed, held, problem.segy_bytes, preconditioner)
 
     modelled = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
     # Undo gain and polarity; what is muted stays so, in both.
@@ -87,6 +95,7 @@ def run(job: Job[Options]) -> Findings:
     shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,
+        "weight": found.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "traces_left_out": left_out,
@@ -116,6 +125,7 @@ def run(job: Job[Options]) -> Findings:
         ],
         more_rows=[
             ("iterations", _reason(job, count, shares)),
+            *([] if found.weight is None else [("weight", f"{found.weight:g} of --regularise {options.regularise}")]),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
         ],
         fields=_fields(problem, found) | gathers,
@@ -125,6 +135,8 @@ def run(job: Job[Options]) -> Findings:
             "kinds": list(found.solution.seconds),
         },
         draw=lambda folder: [draw(folder, problem, found, error)],
+        residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
+        curve=METHODS[options.regularise],
         noise_norm=noise_norm,
         page=write_page,
         files=[] if written is None else [written],
@@ -139,17 +151,18 @@ class Migration:
     image: np.ndarray  # the least-squares image
     adjoint: np.ndarray  # the adjoint image
     scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
-    solution: Solution  # of CGLS
+    solution: Solution  # of the solver
+    weight: float | None  # of the regularisation
     # where traces were held out: norm of their residual over their own, before the first iteration and after each
     shares: np.ndarray | None
 
 
-def kirchhoff(job: Job[Options], problem: Problem) -> Any:
+def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None) -> Any:
     """Build the operator from an image, the same on every rank, to the traces of each rank's shots. Collective.
 
     Travel times are computed once for each distinct position. The shots of a fixed spread form one local operator,
     other shots one each. The domain is replicated, of shape ``(nx, nz)``; the range is 1-D: rank by rank, the traces of
-    its shots.
+    its shots. The travel times of each local operator are appended to `kept`.
     """
     from collops.operators import VStack
     from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
@@ -175,6 +188,8 @@ def kirchhoff(job: Job[Options], problem: Problem) -> Any:
             sources = tables[of_position[group.start : group.stop]] - geometry.start
             stations = tables[of_receivers[id(geometry.receivers[group.start])]]
             times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
+            if kept is not None:
+                kept.append(times)
             operators.append(
                 LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
             )
@@ -194,34 +209,69 @@ def invert(
     traces: list[np.ndarray],
     held: list[np.ndarray] | None = None,
     more_bytes: int = 0,
+    preconditioner: Any = None,
 ) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
     :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
-    operator :math:`A` is estimated from below (`Gradient`).
+    operator :math:`A` is estimated from below (`Gradient`). `Penalty` has the terms of the option regularise.
 
     The number of iterations is the option, or, if `held` names traces of these shots to hold out, the one after which
-    an image of the other traces predicts them best. The amplitudes of a Kirchhoff operator are not those of recorded
-    data, so that its residual does not fall to the noise, and it is as coherent as ground roll or multiples. Neither
-    the discrepancy principle nor criteria for white noise apply; shots that the image has not seen are a test.
+    an image of the other traces predicts them best; likewise the weight of the penalty. The amplitudes of a Kirchhoff
+    operator are not those of recorded data, so that its residual does not fall to the noise, and it is as coherent as
+    ground roll or multiples. Neither the discrepancy principle nor criteria for white noise apply; shots that the image
+    has not seen are a test.
     """
-    from collops.solvers import cgls, cross_validate
+    from collops.solvers import cross_validate
 
     data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
     # Of `_fields` four images of at most float64, and the gathers and their residual.
     writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
-    damp = (job.options.damp or 0.0) * gradient.norm
-    niter, shares = job.options.iterations or _ITERATIONS, None
+    options, penalty = job.options, Penalty(job.options.regularise, job, operator, gradient)
+    niter, weight, shares = options.iterations or _ITERATIONS, options.weight, None
+
+    def method(weight: float | None) -> Any:
+        return penalty.method(weight or 0.0, (options.damp or 0.0) * gradient.norm, preconditioner)
+
     if held is not None:
-        with job.stage("choosing the number of iterations"):
+        with job.stage("choosing the number of iterations" if penalty.kind is None else "choosing the regularisation"):
             parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
-            live = job.listener.live
-            shares = cross_validate(operator, data, _vector(job, operator, parts), niter=niter, tol=0.0, progress=live)
-        niter = max(1, int(shares.argmin()))
-    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
+            out, run = _vector(job, operator, parts), {"niter": niter, "progress": job.listener.live}
+            # Where the number of iterations is given, the image after the last one counts.
+            run["patience"] = _PATIENCE if options.iterations is None else niter
+            tried = {
+                each: cross_validate(operator, data, out, method=method(each), **run)
+                for each in (TRIED if penalty.kind and weight is None else (weight,))
+            }
+        best = min if options.iterations is None else lambda norms: norms[-1]
+        weight, shares = min(tried.items(), key=lambda trial: best(trial[1]))
+        if options.iterations is None and options.damp is None:
+            niter = max(1, int(shares.argmin()))
+    solution = job.solve(method(weight), operator, data, writes=writes, niter=niter)
+    solution = replace(solution, residuals=penalty.residuals(solution))
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, weight, shares)
+
+
+def _preconditioner(
+    job: Job[Options], problem: Problem, operator: Any, tables: list[Any], conditioned: list[Conditioned]
+) -> Any:
+    """Return the right preconditioner of the option. Collective; `tables` are those of `kirchhoff`."""
+    if job.options.precondition == "diagonal":
+        return inverse_root(job, operator, probed_diagonal(job, operator))
+    from collops.operators.kirchhoff.illumination import normal_diagonal
+
+    diagonal = np.zeros(problem.grid.nx * problem.grid.nz)
+    with local_stage(job.comm):
+        weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
+        first = 0
+        for table in tables:
+            last = first + len(table.sources)
+            part = np.stack(weights[first:last])
+            diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
+            first = last
+    return inverse_root(job, operator, job.comm.allreduce(diagonal).reshape(problem.grid.shape))
 
 
 def _weighted(
@@ -255,7 +305,7 @@ def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
 
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
     """Say in words how many iterations there were, and why."""
-    if shares is None:
+    if shares is None or job.options.iterations is not None or job.options.damp is not None:
         return f"{iterations}, from the options"
     if not shares.argmin():
         job.listener.warn(
@@ -283,9 +333,14 @@ def some_gathers(
     picked = {
         int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
     }
-    samples = np.arange(0, geometry.samples, -(-geometry.samples // _SAMPLES))
+    step = -(-geometry.samples // _SAMPLES)
+    samples = np.arange(0, geometry.samples, step)
+
+    def fewer(part: np.ndarray) -> np.ndarray:
+        return part if step == 1 else resample(part, 1e-6, step * 1e-6)
+
     own = [
-        np.stack([part[picked[shot]][:, samples] for part in (measured, measured - modelled)])[None]
+        np.stack([fewer(part[picked[shot]]) for part in (measured, measured - modelled)])[None]
         for shot, measured, modelled in zip(problem.shots, traces, explained, strict=False)
         if shot in picked
     ]

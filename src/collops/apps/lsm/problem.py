@@ -175,6 +175,31 @@ class Options(CommonOptions):
         ),
         RecordedOnly(),
     ] = None
+    regularise: Annotated[
+        str | None,
+        option(
+            "Penalise roughness (laplacian), changes along reflectors (dip), total variation (tv), or amplitudes (l1).",
+            METHOD,
+        ),
+        OneOf("laplacian", "dip", "tv", "l1"),
+    ] = None
+    weight: Annotated[
+        float | None,
+        option(
+            "Weight of --regularise, relative to the operator or the adjoint image.",
+            METHOD,
+            show_default="from the data",
+        ),
+        Positive,
+    ] = None
+    precondition: Annotated[
+        str | None,
+        option(
+            "Divide by the root of the diagonal of the normal operator: exact (illumination), or estimated (diagonal).",
+            METHOD,
+        ),
+        OneOf("illumination", "diagonal"),
+    ] = None
     mode: Annotated[
         str | None,
         option(
@@ -214,6 +239,15 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency both name a wavelet: leave one of them out")
         self.conditioning()
+        if self.weight is not None and self.regularise is None:
+            raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
+        if self.regularise in ("tv", "l1"):
+            for name in ("damp", "precondition"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} needs a quadratic penalty, which --regularise {self.regularise} is not: leave out "
+                        "one of them"
+                    )
         # A survey that this package wrote may name its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
