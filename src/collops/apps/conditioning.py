@@ -184,7 +184,7 @@ def bandpass(traces: np.ndarray, interval: float, band: tuple[float, float], mar
     low, high = band
     kind = "lowpass" if low == 0 else "highpass" if high == np.inf else "bandpass"
     corners = [corner for corner in band if 0 < corner < np.inf]
-    sections = butter(_ORDER, corners, kind, fs=1 / interval, output="sos")
+    sections = butter(_ORDER, corners if len(corners) == 2 else corners[0], kind, fs=1 / interval, output="sos")
     longest = traces.shape[-1] - 1
     wanted = round(1 / ((low or high) * interval)) if margin is None else margin
     filtered = sosfiltfilt(sections, traces.astype(np.float64), axis=-1, padlen=min(wanted, longest))
@@ -332,7 +332,7 @@ class Conditioning:
         said = [
             "polarity reversed" if self.reverse else "",
             "" if self.interval is None else f"resampled to {1e3 * self.interval:g} ms",
-            "" if self.band is None else f"band-pass {_ends(self.band)} Hz, zero phase",
+            "" if self.band is None else f"band-pass {_ends(self.band)} Hz (zero phase)",
             "" if self.offsets is None else f"offsets {_ends(self.offsets)} m",
             "" if self.mute is None else f"mute {self.mute.text}",
             "" if self.window is None else f"times {_ends(self.window)} s",

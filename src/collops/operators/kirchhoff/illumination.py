@@ -54,10 +54,10 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
         first = taps.size - 1 - center
         return oaconvolve(square, kernel[None, None, ::-1], axes=-1)[..., first : first + samples]
 
-    energy = correlated(taps**2)
-    shifted = correlated(np.concatenate([[0.0], taps[1:] * taps[:-1]]))
-    # The product of the wavelets at samples i and i + 1 is `shifted` at i + 1.
-    energy, product = (np.broadcast_to(each, shape) for each in (energy, shifted))
+    energy, product = (
+        np.broadcast_to(correlated(kernel), shape)
+        for kernel in (taps**2, np.concatenate([[0.0], taps[1:] * taps[:-1]]))
+    )
     total = np.zeros(tables.sources.shape[1])
     mask = (1 << bits) - 1
     for source, outward in enumerate(tables.sources):
@@ -67,5 +67,5 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
             points = np.flatnonzero((index >= 0) & (index < samples - 1))
             before, far = index[points], np.ldexp((time[points] & mask).astype(np.float64), -bits)
             e, c, near = energy[source, receiver], product[source, receiver], 1 - far
-            total[points] += near**2 * e[before] + 2 * far * near * c[before + 1] + far**2 * e[before + 1]
+            total[points] += near**2 * e[before] + 2 * far * near * c[before] + far**2 * e[before + 1]
     return np.maximum(total, 0)
