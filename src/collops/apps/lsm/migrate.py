@@ -83,10 +83,11 @@ def run(job: Job[Options]) -> Findings:
         held = whole[problem.shots.start : problem.shots.stop]
     found = invert(job, reduced, believed, held, problem.segy_bytes, preconditioner)
 
-    modelled = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
+    explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
     # Undo gain and polarity; what is muted stays so, in both.
-    explained = [values * each.mute / each.gain for values, each in zip(modelled, conditioned, strict=False)]
-    measured = [each.traces / each.gain for each in conditioned]
+    measured = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
+    for values, each in zip(explained, conditioned, strict=False):
+        values *= each.mute / each.gain
     gathers = some_gathers(problem, measured, explained, comm)
     with local_stage(comm):
         segy = _segy(problem, found, measured, explained, comm.rank)
@@ -99,7 +100,7 @@ def run(job: Job[Options]) -> Findings:
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "traces_left_out": left_out,
-        "conditioning": options.conditioning().describe() or None,
+        "conditioning": problem.conditioning or None,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,

@@ -306,6 +306,7 @@ class Problem:
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
     warnings: list[str] = field(default_factory=list)  # doubts, in sentences for the user
     headers: SurveyHeaders | None = None  # of a recorded survey
+    conditioning: str = ""  # what was done to the traces, in words
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
 
@@ -417,14 +418,15 @@ def recorded(options: Options, comm: Communicator) -> Problem:
             )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {headers.file.samples} samples")
     notes.append(f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line")
-    if said := conditioning.describe():
-        notes.append(f"conditioning: {said}")
+    said = conditioning.describe()
+    notes += [f"conditioning: {said}"] if said else []
     problem = Problem(
         *(geometry, shots, grid, velocity, str(model) if isinstance(model, Gradient) else None, mode, frequency),
         line=line,
         notes=notes,
         warnings=warnings,
         headers=headers,
+        conditioning=said,
         given_wavelet=wavelet,
     )
     with local_stage(comm):
