@@ -475,7 +475,7 @@ def _wavelet_for(
     if band is not None:
         # Until the filter has decayed; the kernels omit what is below the rounding error.
         wavelet = bandpass(
-            np.pad(wavelet, min(round(3 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
+            np.pad(wavelet, min(round(6 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
         )
     size = 8 * len(wavelet)
     padded = np.pad(wavelet, (0, size - len(wavelet)))[None]
