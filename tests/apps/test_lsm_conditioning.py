@@ -109,7 +109,7 @@ def test_a_wavelet_from_a_file(comm, folder, survey):
     alone = np.zeros(4001)
     alone[2000 - 14 : 2000 + 15] = ricker(25.0, 0.004)[0]
     expected = sosfiltfilt(butter(4, [8, 40], "bandpass", fs=250, output="sos"), alone)[2000 - centre : 2001 + centre]
-    np.testing.assert_allclose(filtered, expected, atol=2e-6)
+    np.testing.assert_allclose(filtered, expected, atol=1e-5)
     assert len(recorded(Options(**options, wavelet="data", bandpass="8,40"), comm).wavelet[0]) == 61
 
 
