@@ -103,7 +103,7 @@ class TestMute:
         # The survey's second and fifth shot are picked; the others are interpolated in the order of the survey.
         for shot, expected in enumerate([(0.6, 0.6), (0.6, 0.6), (7 / 15, 0.8), (1 / 3, 1.0), (0.2, 1.2), (0.2, 1.2)]):
             np.testing.assert_allclose(self.until(mute, headers_of([0, 1000], shot, records)), expected, atol=0.004)
-        with pytest.raises(InputError, match="field record 10, which the survey does not have"):
+        with pytest.raises(InputError, match="the picks name field record 10, which the survey does not have"):
             mute.starts(headers_of([0], 0, (12, 13)), self.PERIOD)
         (tmp_path / "p.txt").write_text("12 0 0.2\n12 1000 1.2\n")
         one = parse_mute(str(tmp_path / "p.txt"))
@@ -138,7 +138,7 @@ def test_the_order_of_steps_and_their_inverse():
         *(True, None, (5.0, 50.0), 0.0, (100.0, 900.0), (0.2, 1.5), parse_mute("2000,0.1"), parse_gain("agc:0.3")),
         weights=np.array([[7, 102, 0.5], [7, 103, 2.0], [8, 101, 9.0]]),
     )
-    headers = headers_of([50, 200, 400, 1000])
+    headers = headers_of([50, 200, 400, 1000], records=(7, 8))
     filtered = steps.filtered(raw, 0.004)
     np.testing.assert_allclose(filtered, -bandpass(raw, 0.004, (5.0, 50.0)), rtol=1e-12)
     found = steps.conditioned(filtered, headers, 0.04)
@@ -149,6 +149,8 @@ def test_the_order_of_steps_and_their_inverse():
     )
     np.testing.assert_allclose(found.traces / found.gain, -filtered * found.mute, atol=1e-12)
     np.testing.assert_allclose(-found.gain, agc_gain(filtered * found.mute, 75), rtol=1e-12)
+    with pytest.raises(InputError, match="the trace weights name field record 7, which"):
+        steps.conditioned(filtered, headers_of([50, 200, 400, 1000], records=(8, 9)), 0.04)
     balanced = Conditioning(outliers=0.0, weights="balance").conditioned(raw, headers, 0.04)
     np.testing.assert_allclose(balanced.trust * np.sqrt((raw**2).mean(axis=1)), 1)
 

@@ -116,8 +116,7 @@ class Mute:
         if self.picks.shape[1] == 2:
             return _interpolated(self.picks, headers.offsets)
         numbers = np.unique(self.picks[:, 0])
-        if (unknown := np.setdiff1d(numbers, headers.records)).size:
-            raise InputError(f"{self.text} has picks of field record {unknown[0]:g}, which the survey does not have")
+        _check_records("the picks", numbers, headers)
         places = np.array([np.flatnonzero(headers.records == number)[0] for number in numbers])
         order = np.argsort(places)
         numbers, places = numbers[order], places[order]
@@ -321,6 +320,7 @@ class Conditioning:
             amplitude = np.sqrt((muted**2).mean(axis=1))
             trust /= np.where(amplitude > 0, amplitude, 1)
         elif self.weights is not None:
+            _check_records("the trace weights", self.weights[:, 0], headers)
             own = self.weights[self.weights[:, 0] == headers.records[headers.shot], 1:]
             place, row = np.nonzero(headers.channels[:, None] == own[:, 0])
             trust[place] *= own[row, 1]
@@ -340,6 +340,11 @@ class Conditioning:
             "" if self.weights is None else "trace weights",
         ]
         return ", ".join(filter(None, said))
+
+
+def _check_records(what: str, numbers: np.ndarray, headers: ShotHeaders) -> None:
+    if (unknown := np.setdiff1d(numbers, headers.records)).size:
+        raise InputError(f"{what} name field record {unknown[0]:g}, which the survey does not have: correct the file")
 
 
 def _ends(pair: tuple[float, float]) -> str:
