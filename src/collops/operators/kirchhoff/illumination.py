@@ -60,12 +60,16 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
     )
     total = np.zeros(tables.sources.shape[1])
     mask = (1 << bits) - 1
+    unsigned = np.dtype(tables.scale.fixed_type.str.replace("i", "u"))
+    none = unsigned.type(samples - 1)  # for arrivals before the first sample, at the last or after it
     for source, outward in enumerate(tables.sources):
         for receiver, back in enumerate(tables.receivers):
+            e, c = energy[source, receiver], product[source, receiver, :-1]
+            # The same as a polynomial of f; only the places of arrivals within the trace have coefficients.
+            zero, one, two = np.zeros((3, samples))
+            zero[:-1], one[:-1], two[:-1] = e[:-1], 2 * (c - e[:-1]), e[:-1] - 2 * c + e[1:]
             time = outward + back
-            index = time >> bits
-            points = np.flatnonzero((index >= 0) & (index < samples - 1))
-            before, far = index[points], np.ldexp((time[points] & mask).astype(np.float64), -bits)
-            e, c, near = energy[source, receiver], product[source, receiver], 1 - far
-            total[points] += near**2 * e[before] + 2 * far * near * c[before] + far**2 * e[before + 1]
+            index = np.minimum((time >> bits).view(unsigned), none)
+            far = (time & mask) * 2.0**-bits
+            total += (two[index] * far + one[index]) * far + zero[index]
     return np.maximum(total, 0)
