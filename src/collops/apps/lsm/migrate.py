@@ -35,7 +35,7 @@ _PATIENCE = 5  # iterations without a better prediction, after which the data st
 
 
 def run(job: Job[Options]) -> Findings:
-    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
+    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS (or FISTA or ADMM: --regularise).
 
     By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
     With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it chooses the
