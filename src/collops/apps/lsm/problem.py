@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from collops.apps.conditioning import (
+    Conditioned,
+    Conditioning,
+    ShotHeaders,
+    bandpass,
+    parse_gain,
+    parse_mute,
+    parse_range,
+    read_table,
+    sound_traces,
+)
 from collops.apps.lsm.checks import check_reach, check_speed
 from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
-from collops.apps.lsm.selection import sound_traces
-from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
+from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.apps.options import (
@@ -25,12 +35,14 @@ from collops.apps.options import (
     OneOf,
     Out,
     Positive,
+    RecordedOnly,
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, fits_segy, segy_bytes
-from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum
+from collops.apps.segy import SegyFile, fits_segy, segy_bytes, whole_interval
+from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +53,7 @@ __all__ = ["Options", "Problem", "synthetic"]
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
 
-_FILES, _IMAGE = "Survey and velocity", "Image"
+_FILES, _IMAGE, _CONDITIONING = "Survey and velocity", "Image", "Conditioning of the traces"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
@@ -84,14 +96,109 @@ class Options(CommonOptions):
         option("Peak frequency of the Ricker wavelet, Hz.", METHOD, show_default="from the data"),
         Positive,
     ] = None
+    wavelet: Annotated[
+        str | None,
+        option(
+            "A Ricker wavelet; one from a file, at the interval of the traces, with time zero at its middle sample; or "
+            "a zero-phase one with the spectrum of the data.",
+            METHOD,
+            metavar="ricker:HZ|FILE.npy|data",
+            show_default="a Ricker wavelet of --frequency",
+        ),
+        RecordedOnly(),
+    ] = None
+    polarity: Annotated[
+        str,
+        option("normal, or reversed: change the sign of all traces.", _CONDITIONING),
+        OneOf("normal", "reversed"),
+    ] = "normal"
+    interval: Annotated[
+        float | None,
+        option("Resample to this many milliseconds, after an anti-alias filter.", _CONDITIONING, metavar="MS"),
+        Positive,
+        RecordedOnly(),
+    ] = None
+    bandpass: Annotated[
+        str | None,
+        option(
+            "Zero-phase band-pass in Hz, for the traces and for a wavelet that is given; one end may be missing.",
+            _CONDITIONING,
+            metavar="LOW,HIGH",
+        ),
+        RecordedOnly(),
+    ] = None
+    outliers: Annotated[
+        float,
+        option(
+            "Leave out dead traces, and those that are more than this many times as strong as their neighbours, at all "
+            "frequencies or within a tenth of them; 0 keeps all.",
+            _CONDITIONING,
+        ),
+        NotNegative,
+    ] = 10.0
+    offsets: Annotated[
+        str | None,
+        option("Use traces with offsets between two, in m.", _CONDITIONING, metavar="NEAR,FAR"),
+        RecordedOnly(),
+    ] = None
     mute: Annotated[
+        str | None,
+        option(
+            "Set samples to zero until offset / SPEED (m/s) plus DELAY (s; by default the length of a wavelet), or "
+            "until picked times: a text file with lines of offset and time, or field record, offset and time.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    window: Annotated[
+        str | None,
+        option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"),
+        RecordedOnly(),
+    ] = None
+    gain: Annotated[
+        str | None,
+        option(
+            "Multiply by a power of time, or by an automatic gain control with a window in s.",
+            _CONDITIONING,
+            metavar="POWER|agc:SECONDS",
+        ),
+        RecordedOnly(),
+    ] = None
+    trace_weights: Annotated[
+        str | None,
+        option(
+            "Weights of traces in the misfit: a text file with lines of field record, channel and weight (others have "
+            "1), or balance: the inverse of their root mean square.",
+            _CONDITIONING,
+            metavar="FILE|balance",
+        ),
+        RecordedOnly(),
+    ] = None
+    regularise: Annotated[
+        str | None,
+        option(
+            "Penalise roughness (laplacian), changes along reflectors (dip), total variation (tv), or amplitudes (l1).",
+            METHOD,
+        ),
+        OneOf("laplacian", "dip", "tv", "l1"),
+    ] = None
+    weight: Annotated[
         float | None,
         option(
-            "Mute the direct wave: set samples to zero until offset / SPEED (m/s) plus the length of a wavelet.",
+            "Weight of --regularise, relative to the operator or the adjoint image.",
             METHOD,
-            metavar="SPEED",
+            show_default="from the data",
         ),
         Positive,
+    ] = None
+    precondition: Annotated[
+        str | None,
+        option(
+            "Divide by the root of the diagonal of the normal operator: exact (illumination), or estimated (diagonal).",
+            METHOD,
+        ),
+        OneOf("illumination", "diagonal"),
     ] = None
     mode: Annotated[
         str | None,
@@ -117,14 +224,6 @@ class Options(CommonOptions):
         option("Find the standard deviation of the image from this many samples of the posterior.", METHOD),
         AtLeast(2),
     ] = None
-    outliers: Annotated[
-        float,
-        option(
-            "Leave out dead traces, and those more than this many times as strong as their neighbours; 0 keeps all.",
-            METHOD,
-        ),
-        NotNegative,
-    ] = 10.0
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
@@ -139,6 +238,26 @@ class Options(CommonOptions):
         super().check()
         if self.survey is not None:
             SegyFile.inspect(self.survey)
+        if self.polarity != "normal" and self.survey is None:
+            raise InputError("--polarity belongs to recorded data: leave it out, or name a file with --survey")
+        if self.wavelet is not None:
+            parse_wavelet(self.wavelet)
+            if self.frequency is not None:
+                raise InputError("--wavelet and --frequency both name a wavelet: leave one of them out")
+        self.conditioning()
+        if self.weight is not None and self.regularise is None:
+            raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
+        if self.uncertainty is not None and self.regularise is not None:
+            raise InputError(
+                "--uncertainty takes the reflectivity for white, which --regularise does not: leave out one"
+            )
+        if self.regularise in ("tv", "l1"):
+            for name in ("damp", "precondition"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} needs a quadratic penalty, which --regularise {self.regularise} is not: leave out "
+                        "one of them"
+                    )
         # A survey that this package wrote may name its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
@@ -154,6 +273,30 @@ class Options(CommonOptions):
         if model is not None:
             _mode_for(model, self.mode)
 
+    def conditioning(self) -> Conditioning:
+        """Return how traces are conditioned. Reads the files of picks and weights, and raises `InputError`."""
+        ranges = {
+            name: parse_range(f"--{name}", text, unit)
+            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"))
+            if (text := getattr(self, name)) is not None
+        }
+        weights: np.ndarray | str | None = self.trace_weights
+        if weights is not None and weights != "balance":
+            weights = read_table(Path(weights), (3,), "field record, channel and weight")
+            if (weights[:, 2] < 0).any():
+                raise InputError(f"{self.trace_weights} has negative weights: give 0 for traces that do not count")
+        return Conditioning(
+            self.polarity == "reversed",
+            None if self.interval is None else self.interval / 1e3,
+            ranges.get("bandpass"),
+            self.outliers,
+            ranges.get("offsets"),
+            ranges.get("window"),
+            None if self.mute is None else parse_mute(self.mute),
+            None if self.gain is None else parse_gain(self.gain),
+            weights,
+        )
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -167,11 +310,33 @@ class Problem:
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
     truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
-    traces: list[np.ndarray] | None = None  # one array per shot of this rank; None until a synthetic survey is modelled
+    # of the shots of this rank; None until a synthetic survey is modelled
+    conditioned: list[Conditioned] | None = None
     line: Line = field(default_factory=Line)  # position of the line on the map
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
     warnings: list[str] = field(default_factory=list)  # doubts, in sentences for the user
     headers: SurveyHeaders | None = None  # of a recorded survey
+    conditioning: str = ""  # what was done to the traces, in words
+    # time zero is its middle sample; a Ricker wavelet of `frequency` by default
+    given_wavelet: np.ndarray | None = None
+
+    @property
+    def wavelet(self) -> tuple[np.ndarray, int]:
+        """The wavelet and the index of its time zero."""
+        given = self.given_wavelet
+        return ricker(self.frequency, self.geometry.interval) if given is None else (given, len(given) // 2)
+
+    def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
+        """Condition the traces of this rank's shots, an array for each, that have the sampling of the geometry."""
+        geometry, known = self.geometry, self.headers
+        records = np.arange(geometry.shots) + 1 if known is None else known.records
+        found = []
+        for shot, values in zip(self.shots, traces, strict=True):
+            offsets = np.abs(geometry.receivers[shot][0] - geometry.sources[0, shot])
+            channels = np.arange(len(values)) + 1 if known is None else known.channels[shot]
+            headers = ShotHeaders(offsets, channels, geometry.times, shot, records)
+            found.append(conditioning.conditioned(values, headers, 1 / self.frequency))
+        return found
 
     @property
     def segy_bytes(self) -> int:
@@ -238,41 +403,93 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         _check_memory(grid, positions, options.dtype, comm)
         grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
-        frequency = options.frequency or _header_number("frequency", float, headers)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
-        traces = [shot.astype(options.dtype) for shot in read_traces(headers, shots)]
+        traces = read_traces(headers, shots)
         check_traces(shots, traces)
-        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in traces], geometry.samples)
         biased = count_biased(traces)
+        conditioning = options.conditioning()
+        interval, samples = conditioning.sampling(geometry.interval, geometry.samples)
+        whole_interval(interval, samples)
+        traces = [conditioning.filtered(shot.astype(options.dtype), geometry.interval) for shot in traces]
+        geometry = replace(geometry, interval=interval, samples=samples)
+        headers = replace(headers, geometry=geometry)
+        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in traces], samples)
     power, biased = comm.allreduce(power), comm.allreduce(biased)
     with raised_together():
         if not power.any():
             raise InputError(f"{path} holds nothing but zeros: there is nothing to migrate")
         check_unbiased(biased, path)
-        if frequency is None:
-            frequency = float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
-            notes.append(f"wavelet: Ricker of {frequency:g} Hz, from the spectrum of the data (--frequency)")
+        wavelet, frequency = _wavelet_for(options, headers, power, conditioning.band)
         _check_frequency(frequency, geometry)
         warnings += check_reach(geometry, grid, velocity, frequency)
         if not fits_segy(grid.dz / 1e3, grid.nz):
             warnings.append(
                 "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
             )
-    if options.mute is not None:
-        mute_direct(traces, geometry, shots, options.mute, 1 / frequency)
-        left = comm.allreduce(np.array(float(any(shot.any() for shot in traces))), "max")
-        with raised_together():
-            if not left:
-                raise InputError(
-                    f"--mute {options.mute:g} leaves nothing of the data, which end before offset / SPEED: give the "
-                    "speed of the direct wave in m/s, such as 1500"
-                )
-    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples")
+    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {headers.file.samples} samples")
     notes.append(f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line")
-    expression = str(model) if isinstance(model, Gradient) else None
-    return Problem(
-        geometry, shots, grid, velocity, expression, mode, frequency, None, traces, line, notes, warnings, headers
+    said = conditioning.describe()
+    notes += [f"conditioning: {said}"] if said else []
+    problem = Problem(
+        *(geometry, shots, grid, velocity, str(model) if isinstance(model, Gradient) else None, mode, frequency),
+        line=line,
+        notes=notes,
+        warnings=warnings,
+        headers=headers,
+        conditioning=said,
+        given_wavelet=wavelet,
     )
+    with local_stage(comm):
+        conditioned = problem.condition(conditioning, traces)
+    left = any((each.traces[each.trust > 0] != 0).any() for each in conditioned)
+    left = comm.allreduce(np.array(float(left)), "max")
+    with raised_together():
+        if not left:
+            names = ("offsets", "mute", "window", "trace_weights")
+            given = [(name, value) for name in names if (value := getattr(options, name)) is not None]
+            which = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given) or "--outliers"
+            raise InputError(
+                f"{which} leaves nothing of the data, which last from {geometry.start:g} to {geometry.times[-1]:g} s: "
+                "give times in s, offsets in m, and the speed of a mute in m/s, such as 1500"
+            )
+    return replace(problem, conditioned=conditioned)
+
+
+def _wavelet_for(
+    options: Options, headers: SurveyHeaders, power: np.ndarray, band: tuple[float, float] | None
+) -> tuple[np.ndarray | None, float]:
+    """Return the wavelet, or None for a Ricker wavelet, and its frequency in hertz.
+
+    A wavelet that is given is that of the data as they were read, and is filtered like them. One that comes from the
+    spectrum of the filtered data is not.
+    """
+    geometry, asked = headers.geometry, options.wavelet
+    interval, samples = geometry.interval, geometry.samples
+    kind = None if asked is None else parse_wavelet(asked)
+    number = kind if isinstance(kind, float) else options.frequency
+    if number is None and asked is None:
+        number = _header_number("frequency", float, headers)
+    if number is not None:
+        _check_frequency(number, geometry)
+        if band is None:
+            return None, number
+        wavelet = ricker(number, interval)[0]
+    elif isinstance(kind, Path):
+        wavelet = make_wavelet(kind, samples, interval)
+    elif asked is not None:
+        wavelet, band = from_power(power, samples, interval), None
+    else:
+        number = float(f"{frequency_from_power(power, samples, interval):.3g}")
+        headers.notes.append(f"wavelet: Ricker of {number:g} Hz, from the spectrum of the data (--frequency)")
+        return None, number
+    if band is not None:
+        # Until the filter has decayed; the kernels omit what is below the rounding error.
+        wavelet = bandpass(
+            np.pad(wavelet, min(round(6 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
+        )
+    size = 8 * len(wavelet)
+    padded = np.pad(wavelet, (0, size - len(wavelet)))[None]
+    return wavelet, number or frequency_from_power(power_spectrum([padded], size), size, interval)
 
 
 def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders) -> Any:

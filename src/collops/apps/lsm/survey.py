@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collops.apps.files import not_finite
-from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
-__all__ = ["Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
+__all__ = ["Geometry", "Grid", "Line", "check_traces", "cover", "shots_of"]
 
 _MOST_COLUMNS, _MOST_ROWS = 401, 401
 _MARGIN = 0.05
@@ -128,19 +127,6 @@ def check_traces(shots: range, traces: list[np.ndarray]) -> None:
                 f"shot {shot + 1}, trace {place[0] + 1}, sample {place[1] + 1} is {values[place]}: "
                 "repair or remove samples that are not finite numbers"
             )
-
-
-def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
-    """Mute the direct wave of `shots`, in place: a migration would smear it over the shallow image.
-
-    Samples are zero until offset / `speed` (m/s) + `duration` (of the wavelet, in seconds), and fade in during the same
-    time again.
-    """
-    times = geometry.times
-    for shot, values in zip(shots, traces, strict=True):
-        offsets = np.abs(geometry.receivers[shot][0] - geometry.sources[0, shot])
-        passed = (times[None, :] - offsets[:, None] / speed - duration) / duration
-        values *= smooth_step(passed).astype(values.dtype)
 
 
 @dataclass(frozen=True)

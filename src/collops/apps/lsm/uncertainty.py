@@ -27,12 +27,12 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(
-    job: Job[Options], operator: Any, image: np.ndarray, residual: float, samples: int, damp: float
-) -> Uncertainty | None:
-    """Find the standard deviation of the image, if the options ask for it. Collective.
+    job: Job[Options], count: int, operator: Any, image: np.ndarray, residual: float, counted: int, damp: float
+) -> Uncertainty:
+    """Find the standard deviation of the image from `count` samples of the posterior. Collective.
 
-    The noise is as strong as the residual, of which the norm and the number of samples in live traces are given. The
-    reflectivity is as strong as `damp` says, or as the image. Both are white.
+    The noise is as strong as the residual, of which the norm and this rank's number of samples that count are given.
+    The reflectivity is as strong as `damp` says, or as the image. Both are white.
 
     Raises
     ------
@@ -41,9 +41,7 @@ def uncertainty(
     """
     from collops.uncertainty import GaussianPosterior
 
-    count = job.options.uncertainty
-    if count is None:
-        return None
+    samples = float(job.comm.allreduce(np.array(float(counted))))
     noise = residual / np.sqrt(samples) if samples else 0.0
     prior = noise / damp if damp else float(np.sqrt(np.mean(np.square(image, dtype=np.float64))))
     if not noise or not prior:
