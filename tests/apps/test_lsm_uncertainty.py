@@ -27,8 +27,8 @@ def test_the_deviation_of_the_closed_form(comm, damped):
     strength = float(np.sqrt(gram.diagonal().mean()))
     noise, image = 2 * strength, np.full(shape, 0.5)
     damp = 3 * strength if damped else 0.0
-    found = uncertainty(job, operator, image, noise * np.sqrt(samples), samples, damp)
-    assert found is not None
+    mine = len(own[0])
+    found = uncertainty(job, 24, operator, image, noise * np.sqrt(samples), mine, damp)
     prior = noise / damp if damped else 0.5
     np.testing.assert_allclose([found.noise, found.prior], [noise, prior])
     expected = np.sqrt(np.linalg.inv(gram / noise**2 + unit / prior**2).diagonal()).reshape(shape)
@@ -36,7 +36,7 @@ def test_the_deviation_of_the_closed_form(comm, damped):
     ratio = found.deviation / expected
     assert abs(np.sqrt(np.mean(ratio**2)) - 1) < 0.06 and 0.1 < ratio.std() < 0.2
     with pytest.raises(InputError, match="--uncertainty compares"):
-        uncertainty(job, operator, 0 * image, noise, samples, 0.0)
+        uncertainty(job, 24, operator, 0 * image, noise, mine, 0.0)
 
 
 @pytest.mark.serial
@@ -56,3 +56,9 @@ def test_it_is_written_beside_the_image(comm, tmp_path):
     with segyio.open(f"{out}/deviation.sgy", ignore_geometry=True) as file:
         np.testing.assert_allclose(file.trace.raw[:], deviation, rtol=1e-6)
     assert tmp_path / "out" / "deviation.sgy" in options.results()
+
+
+@pytest.mark.serial
+def test_refused_with_another_prior():
+    with pytest.raises(InputError, match="--uncertainty takes the reflectivity for white, unlike --regularise"):
+        Options(uncertainty=4, regularise="tv").check()
