@@ -87,7 +87,10 @@ def run(job: Job[Options]) -> Findings:
 
     spread = None
     if options.uncertainty is not None:
-        counted = sum(int(np.count_nonzero(each.mute * each.trust[:, None])) for each in conditioned)
+        counted = sum(
+            int(np.count_nonzero(np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape)))
+            for each in conditioned
+        )
         residual, count = float(found.solution.residuals[-1]), options.uncertainty
         spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp)
     explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
