@@ -211,11 +211,11 @@ def test_triangles_are_as_long_as_the_delay_between_receivers():
     positions = np.stack([np.arange(6) * 30.0, np.zeros(6)], axis=1)[rng.permutation(6)]
     slopes = rng.uniform(0, 0.02, 40) / 30.0  # seconds a metre, at 40 points
     times = FixedTables.from_seconds(np.zeros((1, 40)), positions[:, :1] * slopes, 0.001, 500, "float64")
-    bands = Bands.between(times.receivers, times.scale, positions, None, 200)
+    bands = Bands.between(times, positions, None, 200)
     lengths = np.array(bands.lengths)[bands.choice]
     delay = slopes * 30.0 / 0.001  # samples
     assert (lengths >= delay).all() and (lengths <= np.maximum(1, np.maximum(1.5 * delay, delay + 1))).all()
-    wide = Bands.between(times.receivers, times.scale, positions, 60.0, 200)
+    wide = Bands.between(times, positions, 60.0, 200)
     assert (np.array(wide.lengths)[wide.choice] >= 2 * delay).all()
     wavelets, center = bands.wavelets(np.array([0.0, 1.0, 0.5]), 1)
     np.testing.assert_allclose(wavelets.sum(axis=1), 1.5)
@@ -223,9 +223,9 @@ def test_triangles_are_as_long_as_the_delay_between_receivers():
         if length > 1:
             wave = np.exp(2j * np.pi / length * np.arange(wavelet.size))
             assert abs(wavelet @ wave) < 1e-12
-    assert wavelets[0, center] == 1 and Bands.between(
-        times.receivers[:1], times.scale, positions[:1], None, 9
-    ).lengths == (1,)
+    assert wavelets[0, center] == 1
+    alone = FixedTables(times.sources, times.receivers[:1], times.scale)
+    assert Bands.between(alone, positions[:1], None, 9).lengths == (1,)
 
 
 @pytest.mark.serial

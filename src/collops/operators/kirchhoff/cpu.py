@@ -5,8 +5,8 @@ each piece the sample numbers and weights of a trace are computed first, in a lo
 scattered into the trace then. The finished trace is convolved while it is still in cache. Adjoint: a task is one
 piece of the image, which gathers from all traces in turn. No two tasks write the same memory.
 
-Weights and bands are loops of their own over a piece. A trace has one row of samples for each band: arrivals choose their
-row, and each row has its own wavelet.
+Weights and bands are loops of their own over a piece. A trace has one row of samples for each band: arrivals choose
+their row, and each row has its own wavelet.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _convolve(trace, taps, lead, padded, result):
 def _weigh(sources, source, receivers, receiver, form, begin, n, weight, length):
     """Compute the weights of a source and a receiver at the points from `begin` on, from (stations, fields, points).
 
-    `form` are the numbers of `Weights`: axes, whether oblique, whether spreading, and the limits of the dip. `length` is
-    overwritten.
+    `form` are the numbers of `Weights`: axes, whether oblique, whether spreading, and the limits of the dip. `length`
+    is overwritten.
     """
     axes, oblique, spreads, steepest, width = form
     ours, theirs = sources[source, :, begin : begin + n], receivers[receiver, :, begin : begin + n]
@@ -215,6 +215,7 @@ class NumbaKernels:
         tables: FixedTables,
         wavelets: np.ndarray,
         center: int,
+        *,
         weights: Weights | None,
         bands: Bands | None,
         threads: int | None,

@@ -147,8 +147,8 @@ class Kirchhoff(VStack):
        Migration and Inversion", Springer, 2000.
     .. [2] Vidale, J. E., and Houston, H., "Rapid calculation of seismic amplitudes", Geophysics, 55(11),
        pp. 1504-1507, 1990.
-    .. [3] Luo, S., and Qian, J., "Factored singularities and high-order Lax-Friedrichs sweeping schemes for point-source
-       traveltimes and amplitudes", Journal of Computational Physics, 230(12), pp. 4742-4755, 2011.
+    .. [3] Luo, S., and Qian, J., "Factored singularities and high-order Lax-Friedrichs sweeping schemes for
+       point-source traveltimes and amplitudes", Journal of Computational Physics, 230(12), pp. 4742-4755, 2011.
     .. [4] Lumley, D. E., Claerbout, J. F., and Bevc, D., "Anti-aliased Kirchhoff 3-D migration", SEG Technical Program
        Expanded Abstracts, pp. 1282-1285, 1994.
     .. [5] Gray, S. H., "Frequency-selective design of the Kirchhoff migration operator", Geophysical Prospecting,
@@ -236,7 +236,7 @@ class Kirchhoff(VStack):
                 weighting,
             )
         if filters:
-            bands = Bands.between(tables.receivers, tables.scale, receivers, spacing, np.size(wavelet))
+            bands = Bands.between(tables, receivers, spacing, np.size(wavelet))
 
         self.shots = range(own.start, own.stop)
         self.dims = grid.shape

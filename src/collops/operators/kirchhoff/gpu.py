@@ -28,7 +28,9 @@ def _module(device: int, options: tuple[str, ...]) -> Any:
         return cupy.RawModule(code=source, options=("-std=c++17", *options))
 
 
-def _options(tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None):
+def _options(
+    tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None
+) -> tuple[str, ...]:
     """Return the macros for types, unrolling, bands and weights."""
     options = [f"-DRECEIVERS_PER_BLOCK={receivers_per_block}", f"-DBANDS={rows}"]
     options += ["-DCOLLOPS_DOUBLE"] * (tables.scale.dtype.itemsize == 8)
@@ -56,6 +58,7 @@ class CudaKernels:
         tables: FixedTables,
         wavelets: np.ndarray,
         center: int,
+        *,
         weights: Weights | None,
         bands: Bands | None,
         columns: int,
@@ -172,7 +175,10 @@ class CudaKernels:
         )
 
     def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
-        """Convolve every trace: its rows, which are added; or as pairs (value, difference to the next one) into rows."""
+        """Convolve the rows of every trace and add them; for the adjoint, a trace into rows of pairs.
+
+        A pair is a value and the difference to the next one.
+        """
         tile = 511 if as_pairs else 512
         self._convolve(
             (self._traces * (self._bands if as_pairs else 1), -(-self._samples // tile)),

@@ -119,7 +119,7 @@ class LocalKirchhoff:
                 )
         taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
         wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
-        filters = wavelets, center, weights, bands
+        filters = {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands}
         self._kernels = self._choose(tables, filters, kernels, threads, deterministic or repeatable())
 
     def __repr__(self) -> str:
@@ -160,15 +160,17 @@ class LocalKirchhoff:
         kernel(source, result.reshape(-1))
         return store(result, out)
 
-    def _choose(self, tables: FixedTables, filters: Any, kernels: Any, threads: Any, deterministic: bool) -> Any:
+    def _choose(
+        self, tables: FixedTables, filters: dict[str, Any], kernels: Any, threads: Any, deterministic: bool
+    ) -> Any:
         """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays."""
         if self.engine.name == "cupy":
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels
 
-            columns = math.prod(self.dims[:-1])
-            return CudaKernels(tables, *filters, columns, self.dims[-1], deterministic)
+            columns, depths = math.prod(self.dims[:-1]), self.dims[-1]
+            return CudaKernels(tables, **filters, columns=columns, depths=depths, repeatable=deterministic)
         if self.engine.name != "numpy":
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
@@ -179,7 +181,7 @@ class LocalKirchhoff:
         if kernels != "numpy" and installed:
             from collops.operators.kirchhoff.cpu import NumbaKernels
 
-            return NumbaKernels(tables, *filters, threads)
+            return NumbaKernels(tables, **filters, threads=threads)
         if kernels == "numba":
             raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
         if kernels is None:
@@ -189,7 +191,7 @@ class LocalKirchhoff:
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return _NumpyKernels(tables, *filters)
+        return _NumpyKernels(tables, **filters)
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:

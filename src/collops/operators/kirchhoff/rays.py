@@ -20,9 +20,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import map_coordinates
-from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import spsolve_triangular
 
 from collops.operators.kirchhoff.geometry import Grid
 
@@ -64,6 +61,8 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
     velocity : array
         Of the shape of the grid, m/s.
     """
+    from scipy.ndimage import map_coordinates
+
     spacing, axes = np.array(grid.spacing), len(grid.axes)
     place = (position - [axis[0] for axis in grid.axes]) / spacing
     at = float(map_coordinates(velocity, place[:, np.newaxis], order=1, mode="nearest")[0])
@@ -135,6 +134,9 @@ class _Upwind:
         values: np.ndarray | float = 0.0,
     ) -> np.ndarray:
         """Return u, with `values` where it is `known` and where no ray comes from a neighbour."""
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.linalg import spsolve_triangular
+
         least = _SIDEWAYS * slowness.ravel()
         rows, columns, entries, diagonal = [self._rank], [self._rank], [], np.zeros(slowness.size)
         for (side, earlier), part in zip(self._sides, towards, strict=True):
@@ -159,7 +161,7 @@ class _Upwind:
 def _gradient(values: np.ndarray, grid: Grid) -> np.ndarray:
     """Return the gradient, shape (axes, ...)."""
     edge = 1 if min(values.shape) < 3 else 2
-    return np.stack(np.gradient(values, *grid.spacing, edge_order=edge))
+    return np.asarray(np.gradient(values, *grid.spacing, edge_order=edge))
 
 
 def _norm(vectors: np.ndarray) -> np.ndarray:

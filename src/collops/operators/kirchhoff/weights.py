@@ -16,7 +16,7 @@ import numpy as np
 from collops.array import Layout
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.operators.kirchhoff.fixed_point import Scale
+from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import Grid
 from collops.operators.kirchhoff.rays import trace_rays
 
@@ -64,6 +64,10 @@ class Weighting:
         order = {"none": 0.0, "3d": 1.0}.get(self.amplitude, 0.5)
         return _differentiate(taps, center, interval, order) if order else (taps, center)
 
+    def fields(self, axes: int) -> int:
+        """Return the numbers that a station has at each point of an image with so many axes."""
+        return 0 if self.none else 1 + axes * self.traces_rays + (self.amplitude == "2.5d")
+
     def table(
         self,
         times: np.ndarray,
@@ -83,8 +87,7 @@ class Weighting:
         ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
         split = Layout.split(len(positions), ranks)
         (mine,) = split.slices(rank)
-        fields = 1 + (len(grid.axes) if self.traces_rays else 0) + (self.amplitude == "2.5d")
-        table = np.empty((mine.stop - mine.start, fields, grid.points), dtype)
+        table = np.empty((mine.stop - mine.start, self.fields(len(grid.axes)), grid.points), dtype)
         for row, row_times, position in zip(table, times[mine], positions[mine], strict=True):
             row[...] = self._fields(row_times.reshape(grid.shape) * unit, grid, position, velocity)
         if comm is None or comm.size == 1:
@@ -194,18 +197,17 @@ class Bands:
     choice: np.ndarray  # (receivers, points), uint8
 
     @classmethod
-    def between(
-        cls, times: np.ndarray, scale: Scale, positions: np.ndarray, spacing: float | None, longest: int
-    ) -> Bands:
+    def between(cls, tables: FixedTables, positions: np.ndarray, spacing: float | None, longest: int) -> Bands:
         """Choose triangles as long as the delay from one receiver to the next.
 
         The slope of a receiver's times along the spread is the largest towards its nearest receivers, two of
         them in 2-D and four in 3-D. It is multiplied by `spacing` in metres, by default the distance to the
-        nearest one. `times` is the fixed-point table of the receivers, `positions` their coordinates (receivers, axes).
-        No triangle is longer than `longest` samples.
+        nearest one. `positions` are the coordinates of the receivers, (receivers, axes). No triangle is longer than
+        `longest` samples.
         """
         from scipy.spatial import cKDTree
 
+        times, unit = tables.receivers, 2.0**-tables.scale.fraction_bits
         needed = np.zeros(times.shape, np.float32)
         distinct, first, inverse = np.unique(positions, axis=0, return_index=True, return_inverse=True)
         count = min(2 * (positions.shape[1] - 1), len(distinct) - 1)
@@ -214,7 +216,7 @@ class Bands:
             for row, place in enumerate(inverse.reshape(-1)):
                 gap = distances[place, 1] if spacing is None else spacing
                 for distance, other in zip(distances[place, 1:], others[place, 1:], strict=True):
-                    delay = np.abs(times[row] - times[first[other]]) * (gap / distance * 2.0**-scale.fraction_bits)
+                    delay = np.abs(times[row] - times[first[other]]) * (gap / distance * unit)
                     np.maximum(needed[row], delay, out=needed[row])
         sizes = np.unique(np.round(2.0 ** (np.arange(1 + 2 * math.ceil(math.log2(max(longest, 2)))) / 2)).astype(int))
         choice = np.minimum(np.searchsorted(sizes, needed), sizes.size - 1)
