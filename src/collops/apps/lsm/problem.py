@@ -35,6 +35,7 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.operators.kirchhoff import Weighting
 
 __all__ = ["Options", "Problem", "synthetic"]
 
@@ -112,6 +113,28 @@ class Options(CommonOptions):
         option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
         NotNegative,
     ] = None
+    amplitude: Annotated[
+        str,
+        option(
+            "Amplitudes of the operator: none (travel times only), 2d (line sources) or 2.5d (point sources).", METHOD
+        ),
+        OneOf("none", "2d", "2.5d"),
+    ] = "none"
+    aperture: Annotated[
+        float | None,
+        option(
+            "Largest horizontal distance of an image point from source and receiver, m.", METHOD, show_default="any"
+        ),
+        Positive,
+    ] = None
+    max_dip: Annotated[
+        float | None,
+        option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"),
+        Positive,
+    ] = None
+    antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
+        False
+    )
     outliers: Annotated[
         float,
         option(
@@ -128,9 +151,17 @@ class Options(CommonOptions):
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in SEGY_RESULTS]
         return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
 
+    @property
+    def weighting(self) -> Weighting:
+        """The weights of the operator."""
+        from collops.operators.kirchhoff import Weighting
+
+        return Weighting(self.amplitude, self.aperture, self.max_dip)  # type: ignore[arg-type]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
+        _ = self.weighting
         if self.survey is not None:
             SegyFile.inspect(self.survey)
         # A survey that this package wrote may name its velocity; `recorded` reads it.
@@ -193,7 +224,8 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
-        _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype, comm)
+        positions = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
+        _check_memory(grid, positions, options, comm)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
@@ -229,7 +261,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         mode = _mode_for(model, options.mode, headers.defaults.get("mode"))
         grid = _grid_for(headers, model, options)
         positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
-        _check_memory(grid, positions, options.dtype, comm)
+        _check_memory(grid, positions, options, comm)
         grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
         frequency = options.frequency or _header_number("frequency", float, headers)
@@ -334,9 +366,10 @@ def _check_frequency(frequency: float, geometry: Geometry) -> None:
         )
 
 
-def _check_memory(grid: Grid, positions: int, dtype: str, comm: Communicator) -> None:
+def _check_memory(grid: Grid, positions: int, options: Options, comm: Communicator) -> None:
+    tables = max(positions, 8) * (1 + options.weighting.fields(2))
     check_memory(
-        grid.nx * grid.nz * max(positions, 8) * np.dtype(dtype).itemsize,
+        grid.nx * grid.nz * tables * np.dtype(options.dtype).itemsize,
         f"the travel times of {positions} stations on an image of {grid.nx} x {grid.nz} points",
         "choose a smaller --nx or --nz",
         processes=comm.local_size,
