@@ -65,25 +65,31 @@ def _weigh(sources, source, receivers, receiver, form, begin, n, weight, length)
     is overwritten.
     """
     axes, oblique, spreads, steepest, width = form
-    ours, theirs = sources[source, :, begin : begin + n], receivers[receiver, :, begin : begin + n]
+    end = begin + n
+    ours, theirs = sources[source, 0, begin:end], receivers[receiver, 0, begin:end]
     for i in range(n):
-        weight[i] = ours[0, i] * theirs[0, i]
+        weight[i] = ours[i] * theirs[i]
     if axes > 0:
         length[:n] = 0
         for axis in range(1, 1 + axes):
+            ours, theirs = sources[source, axis, begin:end], receivers[receiver, axis, begin:end]
             for i in range(n):
-                length[i] += (ours[axis, i] + theirs[axis, i]) ** 2
+                both = ours[i] + theirs[i]
+                length[i] += both * both
         if oblique:
             for i in range(n):
                 weight[i] *= np.sqrt(length[i])
-        if steepest >= 0:
+        if steepest >= 0:  # `ours` and `theirs` are vertical here
+            real = weight.dtype.type
+            zero, one, nothing = real(0), real(1), real(_NO_DIRECTION)
             for i in range(n):
-                vertical = (ours[axes, i] + theirs[axes, i]) ** 2
-                part = (vertical - steepest * length[i]) / (width * length[i] + width * _NO_DIRECTION)
-                weight[i] *= min(max(part, 0), 1)
+                both = ours[i] + theirs[i]
+                part = (both * both - steepest * length[i]) / (width * (length[i] + nothing))
+                weight[i] *= min(max(part, zero), one)
     if spreads:
+        ours, theirs = sources[source, 1 + axes, begin:end], receivers[receiver, 1 + axes, begin:end]
         for i in range(n):
-            weight[i] /= np.sqrt(ours[1 + axes, i] + theirs[1 + axes, i])
+            weight[i] /= np.sqrt(ours[i] + theirs[i])
 
 
 @njit(**_OPTIONS)

@@ -115,7 +115,7 @@ __device__ __forceinline__ Real weighed(Real value, const Fields &ours, const Fi
     value *= sqrt(square);
 #endif
 #ifdef DIP
-    const Real taper = (vertical - steepest * square) / (taper_width * square + taper_width * (Real)1e-30);
+    const Real taper = (vertical - steepest * square) / (taper_width * (square + (Real)1e-30));
     value *= taper < 0 ? (Real)0 : taper > 1 ? (Real)1 : taper;
 #endif
 #ifdef SPREADS

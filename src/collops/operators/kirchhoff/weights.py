@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -36,11 +37,11 @@ class Weighting:
     dip: float | None = None
 
     def __post_init__(self) -> None:
-        if self.amplitude not in ("none", *_AXES):
+        if not isinstance(self.amplitude, str) or self.amplitude not in ("none", *_AXES):
             raise InputError(f"amplitude must be 'none', '2d', '2.5d' or '3d', not {self.amplitude!r}")
-        if self.aperture is not None and not 0 < self.aperture < math.inf:
+        if self.aperture is not None and not _between_zero_and(math.inf, self.aperture):
             raise InputError(f"aperture must be a positive distance in metres, not {self.aperture!r}")
-        if self.dip is not None and not 0 < self.dip < 90:
+        if self.dip is not None and not _between_zero_and(90, self.dip):
             raise InputError(f"max_dip must be an angle between 0 and 90 degrees, not {self.dip!r}")
 
     def check(self, axes: int) -> None:
@@ -238,11 +239,16 @@ class Bands:
 
 def checked_antialias(antialias: Any) -> tuple[bool, float | None]:
     """Return whether to protect against aliasing, and the receivers' spacing in metres if it is given."""
-    if isinstance(antialias, bool):
-        return antialias, None
-    if not isinstance(antialias, int | float) or not 0 < antialias < math.inf:
+    if isinstance(antialias, bool | np.bool_):
+        return bool(antialias), None
+    if not _between_zero_and(math.inf, antialias):
         raise InputError(f"antialias must be True, False or the receivers' spacing in metres, not {antialias!r}")
     return True, float(antialias)
+
+
+def _between_zero_and(limit: float, value: Any) -> bool:
+    """Return whether a value is a number between 0 and a limit."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < limit
 
 
 def _differentiate(taps: Sequence[float] | np.ndarray, center: int, interval: float, order: float) -> tuple[Any, int]:
