@@ -58,13 +58,13 @@ def _convolve(trace, taps, lead, padded, result):
 
 
 @njit(**_OPTIONS)
-def _weigh(sources, source, receivers, receiver, form, begin, n, weight, length):
+def _weigh(form, sources, source, receivers, receiver, begin, n, weight, length):
     """Compute the weights of a source and a receiver at the points from `begin` on, from (stations, fields, points).
 
     `form` are the numbers of `Weights`: axes, whether oblique, whether spreading, and the limits of the dip. `length`
     is overwritten.
     """
-    axes, oblique, spreads, steepest, width = form
+    axes, oblique, spreads, steepest, width = int(form[0]), form[1] > 0, form[2] > 0, form[3], form[4]
     end = begin + n
     ours, theirs = sources[source, 0, begin:end], receivers[receiver, 0, begin:end]
     for i in range(n):
@@ -100,8 +100,7 @@ def _choose_rows(index, bands, receiver, begin, n, stride):
 
 
 @njit(parallel=True, **_OPTIONS)
-def _forward(image, source_times, receiver_times, bits, scale, weights, bands, taps, lead, traces):
-    source_fields, receiver_fields, form = weights
+def _forward(image, source_times, receiver_times, bits, scale, form, ours, theirs, bands, taps, lead, traces):
     sources, points = source_times.shape
     receivers, samples = receiver_times.shape[0], traces.shape[1]
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
@@ -109,7 +108,7 @@ def _forward(image, source_times, receiver_times, bits, scale, weights, bands, t
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
-    rows, weighing = len(taps), source_fields.size > 0
+    rows = len(taps)
     for task in prange(sources * groups):
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
@@ -135,13 +134,14 @@ def _forward(image, source_times, receiver_times, bits, scale, weights, bands, t
                     weighted = values[i] * (real(fixed(time & mask)) * scale)
                     far[i] = weighted
                     near[i] = values[i] - weighted
-                if weighing:
-                    _weigh(source_fields, source, receiver_fields, first + r, form, begin, n, weight, length)
-                    for i in range(n):
-                        near[i] *= weight[i]
-                        far[i] *= weight[i]
-                if rows > 1:
-                    _choose_rows(index, bands, first + r, begin, n, samples)
+                if form is not None:
+                    if ours.size:
+                        _weigh(form, ours, source, theirs, first + r, begin, n, weight, length)
+                        for i in range(n):
+                            near[i] *= weight[i]
+                            far[i] *= weight[i]
+                    if rows > 1:
+                        _choose_rows(index, bands, first + r, begin, n, samples)
                 a, b = left[r], right[r]
                 for i in range(n):
                     k = index[i]
@@ -161,8 +161,7 @@ def _forward(image, source_times, receiver_times, bits, scale, weights, bands, t
 
 
 @njit(parallel=True, **_OPTIONS)
-def _adjoint(traces, source_times, receiver_times, bits, scale, weights, bands, taps, lead, filtered, image):
-    source_fields, receiver_fields, form = weights
+def _adjoint(traces, source_times, receiver_times, bits, scale, form, ours, theirs, bands, taps, lead, filtered, image):
     sources, points = source_times.shape
     receivers, samples = receiver_times.shape[0], traces.shape[1]
     fixed = source_times.dtype.type
@@ -171,7 +170,7 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, weights, bands, 
     # Arrivals beyond the trace read the zeros after it. Half the bytes of values stored with their slopes: the traces
     # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
     last, nothing = np.uint32(samples - 1), np.uint32(samples)
-    rows, weighing = len(taps), source_fields.size > 0
+    rows = len(taps)
     for trace in prange(sources * receivers):
         padded = np.empty(samples + taps.shape[1], image.dtype)
         filtered[trace, :] = 0
@@ -196,10 +195,13 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, weights, bands, 
                     k = np.uint32(time >> shift)
                     index[i] = k if k < last else nothing
                     fraction[i] = real(fixed(time & mask)) * scale
-                if rows > 1:
-                    _choose_rows(index, bands, receiver, begin, n, samples + _BEHIND)
-                if weighing:
-                    _weigh(source_fields, source, receiver_fields, receiver, form, begin, n, weight, length)
+                if form is not None:
+                    if rows > 1:
+                        _choose_rows(index, bands, receiver, begin, n, samples + _BEHIND)
+                    if ours.size:
+                        _weigh(form, ours, source, theirs, receiver, begin, n, weight, length)
+                    else:
+                        weight[:n] = 1
                     for i in range(n):
                         k = index[i]
                         total[i] += weight[i] * (value[k] + (value[k + 1] - value[k]) * fraction[i])
@@ -245,7 +247,7 @@ class NumbaKernels:
         self._forward_filter = (reversed_taps, np.int64(size - 1 - center))
         self._adjoint_filter = (taps, np.int64(center))
         self._filtered = np.empty((self._size[0], rows * (scale.samples + _BEHIND)), dtype)
-        _compiled(dtype.name, scale.fixed_type.name)
+        _compiled(dtype.name, scale.fixed_type.name, weights is not None or bands is not None)
 
     def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
         """Demigrate a flat image into flat traces."""
@@ -271,15 +273,18 @@ def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
     return max(1, min(limit, int(share_of_cores(others) + 1e-6)))
 
 
-def _factors(weights: Weights | None, bands: Bands | None, dtype: np.dtype) -> tuple[tuple, np.ndarray]:
-    """Return weights and bands as the kernels take them; arrays without elements stand for none."""
+def _factors(weights: Weights | None, bands: Bands | None, dtype: np.dtype) -> tuple[Any, Any, Any, Any]:
+    """Return weights and bands as the kernels take them; of two that are not both None, one without elements is none.
+
+    Numba compiles no code for arguments that are None.
+    """
+    if weights is None and bands is None:
+        return None, None, None, None
     choice = np.empty((0, 0), np.uint8) if bands is None else bands.choice
     if weights is None:
-        nothing = np.empty((0, 0, 0), dtype)
-        return (nothing, nothing, (0, False, False, dtype.type(-1), dtype.type(1))), choice
-    zero, width = map(dtype.type, weights.steepest)
-    form = (weights.axes, weights.oblique, weights.spreads, zero, width)
-    return (weights.sources, weights.receivers, form), choice
+        return np.zeros(5, dtype), np.empty((0, 0, 0), dtype), np.empty((0, 0, 0), dtype), choice
+    form = np.array([weights.axes, weights.oblique, weights.spreads, *weights.steepest], dtype)
+    return form, weights.sources, weights.receivers, choice
 
 
 @contextmanager
@@ -293,7 +298,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _compiled(dtype: str, fixed_type: str) -> None:
+def _compiled(dtype: str, fixed_type: str, with_factors: bool) -> None:
     """Compile both directions for one pair of types, or load them from the cache on disk, so that no later call does.
 
     One process at a time: Numba's index of its cache does not support two writers.
@@ -305,7 +310,8 @@ def _compiled(dtype: str, fixed_type: str) -> None:
     os.makedirs(folder, exist_ok=True)
     table = np.zeros((1, 1), fixed_type)
     taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
-    times = (table, table, np.int64(1), taps.dtype.type(1), *_factors(None, None, taps.dtype))
+    factors = _factors(None, Bands((1,), np.empty((0, 0), np.uint8)) if with_factors else None, taps.dtype)
+    times = (table, table, np.int64(1), taps.dtype.type(1), *factors)
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
         _forward(one, *times, taps[np.newaxis], np.int64(0), trace.reshape(1, 2))
