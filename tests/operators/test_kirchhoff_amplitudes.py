@@ -87,8 +87,9 @@ def test_rays_stay_bounded_where_ray_theory_fails():
     position = np.array([350.0, 0.0])
     salt = np.where((wide - 600) ** 2 + (deep - 400) ** 2 < 200**2, 4500.0, np.where(deep < 250, 1500.0, 2600.0))
     lens = 2000 - 700 * np.exp(-((wide - 500) ** 2 + (deep - 300) ** 2) / 150**2)
-    for velocity, most in ((salt, np.exp(2)), (lens, 2.0)):
-        (times,) = eikonal(grid, grid.nearest_nodes(position[np.newaxis]), velocity)
+    # The second has times of another velocity.
+    for velocity, of_times, most in ((salt, salt, np.exp(2)), (salt, lens, np.exp(2)), (lens, lens, 2.0)):
+        (times,) = eikonal(grid, grid.nearest_nodes(position[np.newaxis]), of_times)
         rays = trace_rays(times, grid, position, velocity)
         at = velocity[35, 0]
         straight = np.sqrt(at / (8 * np.pi * np.maximum(np.hypot(wide - 350, deep), 5)))

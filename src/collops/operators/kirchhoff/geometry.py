@@ -110,7 +110,7 @@ def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
         return np.full(grid.shape, float(values.reshape(())))
     if values.shape != grid.shape:
         raise InputError(f"velocity has shape {values.shape}, the model {grid.shape}; resample it to the model's axes")
-    return values
+    return np.ascontiguousarray(values)  # scikit-fmm ignores strides
 
 
 def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:

@@ -88,12 +88,13 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
     towards *= slowness / np.maximum(_norm(towards), np.finfo(float).tiny)
     solved = upwind.solve(towards, slowness**2 - (towards * away).sum(axis=0) / at, slowness, near, straight)
     # Where two wavefronts meet, or the velocity jumps, the times of the solver are better.
-    rest = np.where(np.abs(solved - rest) > spacing.min() * slowness, rest, solved)
+    cell = spacing.min() * slowness
+    rest = np.where(np.abs(solved - rest) > cell, rest, solved)
     for _ in range(_CORRECTIONS):
         towards = away / at + _gradient(rest, grid)
         missing = slowness**2 - (towards**2).sum(axis=0)
         missing[_kinks(rest, grid, slowness)] = 0
-        rest = rest + upwind.solve(2 * towards, missing, slowness, near)
+        rest = rest + np.clip(upwind.solve(2 * towards, missing, slowness, near), -cell, cell)
 
     slope = _gradient(rest, grid)
     curvature = sum(_gradient(part, grid)[axis] for axis, part in enumerate(slope))
@@ -105,7 +106,7 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
     return Rays(
         amplitude * np.exp(np.clip(logarithm, -_FOCUS, _FOCUS)),
         towards / np.maximum(_norm(towards), np.finfo(float).tiny),
-        np.maximum(at * radius + spreading, at * spacing.min() / 2),
+        at * radius * np.clip(1 + spreading / (at * radius), np.exp(-_FOCUS), np.exp(_FOCUS)),
     )
 
 
