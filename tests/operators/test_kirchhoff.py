@@ -210,6 +210,18 @@ def test_receivers_that_share_a_grid_point(comm):
     check_against(Kirchhoff(**s, comm=comm), peer(s, "eikonal", "float64"))
 
 
+def test_velocity_that_is_a_view(comm):
+    """A profile broadcast over the columns, whose strides scikit-fmm does not read."""
+    pytest.importorskip("skfmm")
+    s = survey(shots=2, receivers=3)
+    profile = 300.0 + 5.0 * s["z"]
+    whole = Kirchhoff(**s | {"velocity": np.tile(profile, (13, 1))}, comm=comm)
+    view = Kirchhoff(**s | {"velocity": np.broadcast_to(profile, (13, 11))}, comm=comm)
+    image, data = random_pair(whole)
+    for found, expected in zip(apply_both(view, image, data), apply_both(whole, image, data), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_messages(comm):
     operator = Kirchhoff(**survey(), mode="analytic", comm=comm)
     image, _ = random_pair(operator)

@@ -180,9 +180,11 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
     its shots. The travel times of each local operator are appended to `kept`.
     """
     from collops.operators import VStack
-    from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
+    from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, Weights, threads_of_rank
+    from collops.operators.kirchhoff.geometry import Grid as Points
 
     comm, geometry, dtype = job.comm, problem.geometry, job.options.dtype
+    weighting = job.options.weighting
     receivers = geometry.distinct_receivers()
     positions = np.concatenate([geometry.sources, *receivers], axis=1)
     distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
@@ -192,22 +194,29 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
     of_receivers = {
         id(group): of_position[first:last] for group, first, last in zip(receivers, ends[:-1], ends[1:], strict=True)
     }
-    wavelet, centre = problem.wavelet
+    wavelet, centre = weighting.wavelet(*problem.wavelet, geometry.interval)
+    fields = None
+    if not weighting.none:
+        points, flat = Points.from_axes(problem.grid.z, problem.grid.x), tables.reshape(len(tables), -1)
+        fields = weighting.table(flat, 1.0, points, distinct.T, problem.velocity, dtype, comm)
     threads = threads_of_rank(comm, job.engine.name)
     shots = problem.shots
     groups = [shots] if geometry.fixed_spread else [range(shot, shot + 1) for shot in shots]
     with local_stage(comm):
         operators = []
         for group in filter(None, groups):
+            ours, theirs = of_position[group.start : group.stop], of_receivers[id(geometry.receivers[group.start])]
             # The operator's time axis begins at the first sample: subtract its time.
-            sources = tables[of_position[group.start : group.stop]] - geometry.start
-            stations = tables[of_receivers[id(geometry.receivers[group.start])]]
+            sources, stations = tables[ours] - geometry.start, tables[theirs]
             times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
             if kept is not None:
                 kept.append(times)
-            operators.append(
-                LocalKirchhoff(times, problem.grid.shape, wavelet, centre, engine=job.engine, threads=threads)
-            )
+            options: dict[str, Any] = {"engine": job.engine, "threads": threads}
+            if fields is not None:
+                options["weights"] = Weights(fields[ours], fields[theirs], weighting)
+            if job.options.antialias:
+                options["bands"] = Bands.between(times, distinct.T[theirs], None, len(wavelet))
+            operators.append(LocalKirchhoff(times, problem.grid.shape, wavelet, centre, **options))
     return VStack(operators, comm, dims=problem.grid.shape)
 
 

@@ -47,6 +47,7 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.operators.kirchhoff import Weighting
 
 __all__ = ["Options", "Problem", "synthetic"]
 
@@ -219,6 +220,28 @@ class Options(CommonOptions):
         option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
         NotNegative,
     ] = None
+    amplitude: Annotated[
+        str,
+        option(
+            "Amplitudes of the operator: none (travel times only), 2d (line sources) or 2.5d (point sources).", METHOD
+        ),
+        OneOf("none", "2d", "2.5d"),
+    ] = "none"
+    aperture: Annotated[
+        float | None,
+        option(
+            "Largest horizontal distance of an image point from source and receiver, m.", METHOD, show_default="any"
+        ),
+        Positive,
+    ] = None
+    max_dip: Annotated[
+        float | None,
+        option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"),
+        Positive,
+    ] = None
+    antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
+        False
+    )
     uncertainty: Annotated[
         int | None,
         option("Find the standard deviation of the image from this many samples of the posterior.", METHOD),
@@ -233,9 +256,17 @@ class Options(CommonOptions):
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
         return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
 
+    @property
+    def weighting(self) -> Weighting:
+        """The weights of the operator."""
+        from collops.operators.kirchhoff import Weighting
+
+        return Weighting(self.amplitude, self.aperture, self.max_dip)  # type: ignore[arg-type]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
+        _ = self.weighting
         if self.survey is not None:
             SegyFile.inspect(self.survey)
         if self.polarity != "normal" and self.survey is None:
@@ -245,11 +276,16 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency both name a wavelet: leave one of them out")
         self.conditioning()
+        if self.precondition == "illumination" and (self.antialias or not self.weighting.none):
+            raise InputError(
+                "--precondition illumination is for operators without --amplitude, --aperture, --max-dip and "
+                "--antialias: use --precondition diagonal"
+            )
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
         if self.uncertainty is not None and self.regularise is not None:
             raise InputError(
-                "--uncertainty takes the reflectivity for white, which --regularise does not: leave out one"
+                "--uncertainty takes the reflectivity for white, unlike --regularise: leave out one of them"
             )
         if self.regularise in ("tv", "l1"):
             for name in ("damp", "precondition"):
@@ -364,7 +400,8 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
-        _check_memory(grid, (options.shots or _SHOTS) + (options.receivers or _RECEIVERS), options.dtype, comm)
+        positions = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
+        _check_memory(grid, positions, options, comm)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
@@ -400,7 +437,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         mode = _mode_for(model, options.mode, headers.defaults.get("mode"))
         grid = _grid_for(headers, model, options)
         positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
-        _check_memory(grid, positions, options.dtype, comm)
+        _check_memory(grid, positions, options, comm)
         grid.check_contains(geometry)
         velocity = on_grid(model, grid, line, notes)
         shots = shots_of(comm.rank, geometry.shots, comm.size)
@@ -557,9 +594,10 @@ def _check_frequency(frequency: float, geometry: Geometry) -> None:
         )
 
 
-def _check_memory(grid: Grid, positions: int, dtype: str, comm: Communicator) -> None:
+def _check_memory(grid: Grid, positions: int, options: Options, comm: Communicator) -> None:
+    tables = max(positions, 8) * (1 + options.weighting.fields(2))
     check_memory(
-        grid.nx * grid.nz * max(positions, 8) * np.dtype(dtype).itemsize,
+        grid.nx * grid.nz * tables * np.dtype(options.dtype).itemsize,
         f"the travel times of {positions} stations on an image of {grid.nx} x {grid.nz} points",
         "choose a smaller --nx or --nz",
         processes=comm.local_size,
