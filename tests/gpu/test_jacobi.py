@@ -78,7 +78,7 @@ def test_timeline(comm, name):
     engine_used = engine("cupy")
     if name == "single":
         comm = comm.split(comm.rank)
-    variant = make(name, problem, comm, engine_used)
+    variant = made(name, problem, comm)
     with profile.record() as recording:
         variant.advance(4, cupy.zeros(4))
     spans = spans_of(recording, engine_used)

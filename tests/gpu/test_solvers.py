@@ -12,8 +12,21 @@ from collops.array import from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
 from collops.operators.dense import DenseMatrix
-from collops.solvers import Status, block_cgls, cg, cgls, execution, lsqr
-from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
+from collops.solvers import (
+    Status,
+    bicgstab,
+    block_cgls,
+    cg,
+    cgls,
+    execution,
+    gmres,
+    hybrid_lsqr,
+    lsmr,
+    lsqr,
+    minres,
+)
+from collops.solvers.nonlinear import gauss_newton, lbfgs
+from tests.solvers.problems import ROWS, Cubic, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -356,3 +369,24 @@ def test_a_block_of_columns(comm, dtype):
     assert result.x.engine.name == "cupy" and result.execution.startswith(("eager", REPLAYED))
     assert_close(result.x.gather().get(), expected.x.gather(), dtype, factor=10)
     np.testing.assert_allclose(result.residual_norms, expected.residual_norms, rtol=1e-4)
+
+
+NEWER = {
+    "lsmr": lambda A, y, **run: lsmr(A, y, niter=4, **run),
+    "hybrid": lambda A, y, **run: hybrid_lsqr(A, y, niter=5, tol=0, **run),
+    "gmres": lambda A, y, **run: gmres(A.H @ A, A.H @ y, niter=5, restart=3, rtol=0, **run),
+    "flexible gmres": lambda A, y, **run: gmres(A.H @ A, A.H @ y, niter=4, rtol=0, flexible=True, **run),
+    "bicgstab": lambda A, y, **run: bicgstab(A.H @ A, A.H @ y, niter=4, rtol=0, **run),
+    "minres": lambda A, y, **run: minres(A.H @ A, A.H @ y, niter=5, rtol=0, **run),
+    "L-BFGS": lambda A, y, **run: lbfgs(Cubic(A, y), 0 * (A.H @ y), niter=5, tol=0, **run),
+    "Gauss-Newton": lambda A, y, **run: gauss_newton(Cubic(A, y), 0 * (A.H @ y), niter=3, tol=0, **run),
+}
+
+
+@pytest.mark.parametrize("name", NEWER)
+def test_other_methods_agree_with_the_host(comm, name):
+    host, y, device, y_there = both(comm, "f8")
+    expected, found = NEWER[name](host, y), NEWER[name](device, y_there)
+    assert found.iterations == expected.iterations
+    assert_close(found.x.gather().get(), expected.x.gather(), factor=1e3)
+    assert_close(found.residual_norms, expected.residual_norms, factor=1e3)

@@ -79,6 +79,10 @@ class DeviceHistory(History):
 
     def store(self, values: Any) -> None:
         """Enqueue the kernel that writes the next row, which may be captured."""
+        if isinstance(values, tuple) and isinstance(values[0], float):  # of a method whose host decides
+            import cupy
+
+            values = cupy.array(values)
         target = np.uint64(self._memory.ptr)
         if hasattr(values, "ndim"):
             kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))

@@ -99,7 +99,7 @@ class Method:
         raise NotImplementedError
 
     def report(self, state: Any) -> Any:
-        """Return the numbers of the last iteration: up to four real 0-d arrays, or one float64 1-d array."""
+        """Return the numbers of the last iteration: up to four real 0-d arrays, one float64 1-d array, or floats."""
         raise NotImplementedError
 
     def status(self, now: Any, first: Any) -> Status | None:
