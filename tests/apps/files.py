@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps import segy
-from collops.apps.lsm.segy import survey_traces
-from collops.apps.lsm.survey import Geometry
 from collops.apps.segy import Traces
+from collops.apps.survey.geometry import Geometry
+from collops.apps.survey.segy import survey_traces
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 

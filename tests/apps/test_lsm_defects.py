@@ -8,12 +8,12 @@ import pytest
 from collops.apps.lsm import Options, run
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.segy import survey_traces
-from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.segy import write_together
 from collops.apps.signals import ricker_shape
+from collops.apps.survey.geometry import Geometry, Grid, shots_of
+from collops.apps.survey.segy import survey_traces
+from collops.apps.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import group_of, job_numbers, job_of
 
 GRID, FREQUENCY, SHOTS, RECEIVERS, SAMPLES = Grid(61, 41, 12.5, 12.5), 20.0, 8, 31, 190

@@ -11,11 +11,11 @@ from collops import profile
 from collops.apps.lsm import Options
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.lsm.traveltimes import travel_time
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.signals import ricker
+from collops.apps.survey.geometry import Geometry, Grid, shots_of
+from collops.apps.survey.traveltimes import travel_time
+from collops.apps.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import job_of
 
 # PyLops announces that its operator has changed inside.

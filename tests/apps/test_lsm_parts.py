@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from collops.apps.lsm.selection import held_out, sound_traces
-from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover, mute_direct
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.lsm.traveltimes import analytic, travel_time, travel_times
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
+from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover, mute_direct
+from collops.apps.survey.selection import held_out, sound_traces
+from collops.apps.survey.traveltimes import analytic, travel_time, travel_times
+from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 

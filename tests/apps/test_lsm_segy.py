@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.lsm.segy import read_headers, read_traces
-from collops.apps.lsm.survey import Geometry, Line, shots_of
+from collops.apps.survey.geometry import Geometry, Line, shots_of
+from collops.apps.survey.segy import read_headers, read_traces
 from collops.errors import InputError
 from tests.apps.files import REAL, random_traces, set_binary, set_header, small_geometry, small_survey, write_survey
 

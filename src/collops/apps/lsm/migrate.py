@@ -11,14 +11,14 @@ import numpy as np
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
-from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
-from collops.apps.lsm.selection import held_out, sound_traces
-from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy, write_together
 from collops.apps.signals import noise_from_power, power_spectrum, ricker, with_noise
 from collops.apps.stages import local_stage
+from collops.apps.survey.segy import image_traces, shot_traces, survey_traces
+from collops.apps.survey.selection import held_out, sound_traces
+from collops.apps.survey.traveltimes import travel_times
 from collops.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from collops.apps.lsm.checks import check_reach, check_speed
-from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
-from collops.apps.lsm.selection import sound_traces
-from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.apps.options import (
     METHOD,
     SYNTHETIC,
@@ -31,6 +26,11 @@ from collops.apps.options import (
 from collops.apps.segy import SegyFile, fits_segy, segy_bytes
 from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum
 from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.survey.checks import check_reach, check_speed
+from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, mute_direct, shots_of
+from collops.apps.survey.segy import SurveyHeaders, read_headers, read_traces
+from collops.apps.survey.selection import sound_traces
+from collops.apps.survey.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.errors import InputError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collops.apps.lsm.survey import Geometry
+from collops.apps.survey.geometry import Geometry
 
 __all__ = ["held_out", "sound_traces"]
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from collops.apps.lsm.checks import check_positions, refuse_stack
-from collops.apps.lsm.survey import Geometry, Grid, Line
 from collops.apps.segy import (
     TIMING,
     SegyFile,
@@ -21,6 +19,8 @@ from collops.apps.segy import (
     uses_degrees,
     whole_interval,
 )
+from collops.apps.survey.checks import check_positions, refuse_stack
+from collops.apps.survey.geometry import Geometry, Grid, Line
 from collops.errors import InputError
 
 __all__ = ["SurveyHeaders", "image_traces", "read_headers", "read_traces", "shot_traces", "survey_traces"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.lsm.survey import Geometry, Grid
+from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.apps.lsm.velocity import Gradient, Section
+    from collops.apps.survey.velocity import Gradient, Section
 
 __all__ = ["check_positions", "check_reach", "check_speed", "refuse_stack"]
 
@@ -64,7 +64,7 @@ def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: n
 
 def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
     """Raise `InputError` if velocities are certainly not in metres per second; return warnings if they may not be."""
-    from collops.apps.lsm.velocity import Gradient
+    from collops.apps.survey.velocity import Gradient
 
     if isinstance(model, Gradient):
         mean = lowest = model.surface

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.lsm.survey import Grid, shots_of
 from collops.apps.stages import local_stage
+from collops.apps.survey.geometry import Grid, shots_of
 from collops.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from collops.apps.files import not_finite, open_array
-from collops.apps.lsm.survey import Grid, Line
 from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
+from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
 __all__ = ["Gradient", "on_grid", "parse_velocity", "read_npy", "read_section"]

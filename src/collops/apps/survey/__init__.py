@@ -1,0 +1,1 @@
+"""Seismic surveys before stacking."""
