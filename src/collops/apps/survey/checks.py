@@ -11,7 +11,7 @@ from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.apps.survey.velocity import Gradient, Section
+    from collops.apps.survey.velocity import Model
 
 __all__ = ["check_positions", "check_reach", "check_speed", "refuse_stack"]
 
@@ -62,7 +62,7 @@ def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: n
     return [] if 0.5 < ratio < 2 else [f"{path} has {text}, which is used: check the units"]
 
 
-def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
+def check_speed(model: Model, name: str) -> list[str]:
     """Raise `InputError` if velocities are certainly not in metres per second; return warnings if they may not be."""
     from collops.apps.survey.velocity import Gradient
 
@@ -82,7 +82,7 @@ def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
 def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency: float) -> list[str]:
     """Raise `InputError` if no wave reaches any receiver within the record; return warnings about distances."""
     distances = np.concatenate(
-        [np.hypot(*(r - s[:, None])) for r, s in zip(geometry.receivers, geometry.sources.T, strict=True)]
+        [np.linalg.norm(r - s[:, None], axis=0) for r, s in zip(geometry.receivers, geometry.sources.T, strict=True)]
     )
     fastest, end = float(velocity.max()), float(geometry.times[-1])
     late = float((distances > fastest * end).mean())

@@ -1,9 +1,10 @@
-"""The geometry of a 2-D survey: the line on the map, the stations, and the image grid."""
+"""The geometry of a survey in 2-D or 3-D: its axes on the map, the stations, and the image grid."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,19 +12,20 @@ from collops.apps.files import not_finite
 from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
-__all__ = ["Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
+__all__ = ["Bins", "Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
 
-_MOST_COLUMNS, _MOST_ROWS = 401, 401
+_MOST_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
 _MARGIN = 0.05
 _MOST_STEPS = 1e12
 
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line on the map."""
+    """A straight line on the map: the axis x of an image, and in 3-D, at right angles to it, the axis y."""
 
     origin: tuple[float, float] = (0.0, 0.0)  # easting and northing in metres of the point at distance zero
     direction: tuple[float, float] = (1.0, 0.0)  # unit vector along which the distance grows
+    side: float = 1.0  # 1 if y grows to the left of the direction, -1 if to the right
 
     @classmethod
     def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
@@ -43,17 +45,83 @@ class Line:
         origin = centre + direction * (direction @ offsets).min()
         return cls((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])))
 
+    @classmethod
+    def around(cls, east: np.ndarray, north: np.ndarray) -> Line:
+        """Choose the longer side of the smallest rectangle around points on the map, from a corner of it."""
+        from scipy.spatial import ConvexHull
+
+        points = np.stack([east, north], axis=1)
+        corners = points[ConvexHull(points - points[0]).vertices]
+        best = None
+        for edge in np.roll(corners, -1, axis=0) - corners:
+            along = edge / np.hypot(*edge)
+            turned = corners @ np.stack([along, [-along[1], along[0]]], axis=1)
+            extent = np.ptp(turned, axis=0)
+            if best is None or extent.prod() < (1 - 1e-9) * best[0]:
+                direction = along if extent[0] >= extent[1] else np.array([-along[1], along[0]])
+                best = extent.prod(), direction * np.sign(direction[np.argmax(np.abs(direction))])
+        assert best is not None
+        direction = best[1]
+        across = np.array([-direction[1], direction[0]])
+        origin = direction * (corners @ direction).min() + across * (corners @ across).min()
+        return cls((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])))
+
     def distance(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance along the line, in metres, of points on the map."""
         return (east - self.origin[0]) * self.direction[0] + (north - self.origin[1]) * self.direction[1]
 
-    def position(self, distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the easting and northing, in metres, of points on the line."""
-        return self.origin[0] + distance * self.direction[0], self.origin[1] + distance * self.direction[1]
+    def across(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
+        """Return the distance from the line, in metres and positive on its `side`, of points on the map."""
+        left = (north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1]
+        return self.side * left
 
-    def deviation(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
-        """Return the distance from the line, in metres, of points on the map."""
-        return np.abs((north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1])
+    def position(self, distance: np.ndarray, across: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """Return the easting and northing, in metres, of points on the line, or so far across it."""
+        (east, north), left = self.direction, self.side * across
+        return self.origin[0] + distance * east - left * north, self.origin[1] + distance * north + left * east
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The numbering of the bins of a 3-D survey, whose axes are those of the survey and begin in its first bin."""
+
+    first: tuple[int, int]  # inline and crossline number of the first bin
+    steps: tuple[int, int]  # of the numbers from bin to bin, along y (inlines) and x (crosslines)
+    spacing: tuple[float, float]  # of the bins along y and x, in metres
+
+    @classmethod
+    def fit(cls, inline: np.ndarray, crossline: np.ndarray, east: np.ndarray, north: np.ndarray) -> tuple[Line, Bins]:
+        """Fit bins to the numbers and the positions of traces; return the axes of the survey and the bins.
+
+        Raises `InputError` if the positions are not those of a regular grid: axes at right angles, and positions within
+        a bin or two of where their numbers put them.
+        """
+        numbers = np.stack([inline, crossline])
+        first, steps = numbers.min(axis=1), np.gcd.reduce(numbers - numbers[:, :1], axis=1)
+        if not steps.all():
+            raise InputError("its inline or its crossline numbers (bytes 189 to 196) are all the same")
+        centre = np.array([east.mean(), north.mean()])
+        counted = np.concatenate([np.ones((1, len(inline))), (numbers - first[:, None]) / steps[:, None]])
+        fitted, _, rank, _ = np.linalg.lstsq(counted.T, np.stack([east, north], axis=1) - centre, rcond=None)
+        corner, y, x = fitted
+        dy, dx = float(np.hypot(*y)), float(np.hypot(*x))
+        misfit = np.hypot(*(np.stack([east, north]) - centre[:, None] - fitted.T @ counted))
+        if rank < 3 or abs(x @ y) > 0.02 * dx * dy or np.sqrt((misfit**2).mean()) > max(dx, dy):
+            raise InputError("its inline and crossline numbers (bytes 189 to 196) are not those of a regular grid")
+        origin, direction = corner + centre, x / dx
+        side = 1.0 if direction[0] * y[1] > direction[1] * y[0] else -1.0
+        line = Line((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])), side)
+        return line, cls((int(first[0]), int(first[1])), (int(steps[0]), int(steps[1])), (dy, dx))
+
+    def numbers(self, grid: Grid) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the inline number of each y and the crossline number of each x of a grid; None if they are between."""
+        found = []
+        for name, first, step, spacing in zip("yx", self.first, self.steps, self.spacing, strict=True):
+            exact = first + step * grid.axes[name] / spacing
+            found.append(np.rint(exact).astype(np.int64))
+            if np.abs(exact - found[-1]).max() > 0.01:
+                return None
+        return found[0], found[1]
 
 
 def shots_of(rank: int, shots: int, ranks: int) -> range:
@@ -65,20 +133,25 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Positions and sampling of a 2-D survey, the same on every rank."""
+    """Positions and sampling of a survey, the same on every rank.
 
-    sources: np.ndarray  # shape ``(2, shots)``, float64: distance along the line and depth, in metres
-    # one array per shot, shape ``(2, receivers of that shot)``, in metres; equal ones are a fixed spread
+    Positions have rows (``y``,) ``x``, ``z`` in metres: in 3-D the distance across the line, the distance along it, and
+    the depth.
+    """
+
+    sources: np.ndarray  # shape ``(2 or 3, shots)``, float64
+    # one array per shot, shape ``(2 or 3, receivers of that shot)``; shots that share an object share an operator
     receivers: Sequence[np.ndarray]
     samples: int  # number of samples of every trace
     interval: float  # time between samples in seconds
     start: float = 0.0  # time of the first sample after the shot, in seconds
 
     def __post_init__(self) -> None:
-        if self.shots < 1 or self.sources.shape != (2, self.shots) or len(self.receivers) != self.shots:
-            raise InputError("a survey needs shots, each with a position along the line, a depth, and receivers")
-        if any(r.ndim != 2 or r.shape[0] != 2 or r.shape[1] < 1 for r in self.receivers):
-            raise InputError("a survey needs at least one receiver with position and depth for each shot")
+        wrong = self.sources.ndim != 2 or self.dims not in (2, 3) or self.shots < 1
+        if wrong or len(self.receivers) != self.shots:
+            raise InputError("a survey needs shots, each with a position in 2-D or 3-D and receivers")
+        if any(r.ndim != 2 or len(r) != self.dims or r.shape[1] < 1 for r in self.receivers):
+            raise InputError(f"a survey needs at least one receiver with a position in {self.dims}-D for each shot")
         # The operator interpolates between samples.
         if self.samples < 2:
             raise InputError(f"a survey needs at least 2 samples a trace, not {self.samples}")
@@ -86,6 +159,11 @@ class Geometry:
             raise InputError(f"the sample interval must be positive and finite, not {self.interval} s")
         if not all(np.isfinite(numbers).all() for numbers in (self.start, self.sources, *self.receivers)):
             raise InputError("the positions of sources and receivers and the first time must be finite numbers")
+
+    @property
+    def dims(self) -> int:
+        """Number of coordinates of a position: 2 or 3."""
+        return len(self.sources)
 
     @property
     def shots(self) -> int:
@@ -102,18 +180,16 @@ class Geometry:
         """Time of every sample after the shot, in seconds."""
         return self.start + self.interval * np.arange(self.samples)
 
-    @property
-    def fixed_spread(self) -> bool:
-        """Whether all shots were recorded by the same receivers."""
-        first = self.receivers[0]
-        return all(r is first or np.array_equal(r, first) for r in self.receivers)
-
-    @property
-    def bounds(self) -> tuple[float, float, float, float]:
-        """Smallest and largest position along the line, and depth, of all sources and receivers."""
+    @cached_property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Smallest and largest coordinates of all sources and receivers, in the order of the rows."""
         positions = np.concatenate([self.sources, *self.distinct_receivers()], axis=1)
-        low, high = positions.min(axis=1), positions.max(axis=1)
-        return float(low[0]), float(high[0]), float(low[1]), float(high[1])
+        return positions.min(axis=1), positions.max(axis=1)
+
+    def offsets(self, shot: int) -> np.ndarray:
+        """Return the horizontal distances of the receivers of a shot, in metres; signed, along the line, in 2-D."""
+        apart = self.receivers[shot][:-1] - self.sources[:-1, shot : shot + 1]
+        return apart[0] if self.dims == 2 else np.hypot(*apart)
 
     def distinct_receivers(self) -> list[np.ndarray]:
         """Return the receiver arrays without those that are the very same object as one before."""
@@ -138,110 +214,216 @@ def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, spee
     """
     times = geometry.times
     for shot, values in zip(shots, traces, strict=True):
-        offsets = np.abs(geometry.receivers[shot][0] - geometry.sources[0, shot])
+        offsets = np.abs(geometry.offsets(shot))
         passed = (times[None, :] - offsets[:, None] / speed - duration) / duration
         values *= smooth_step(passed).astype(values.dtype)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A regular grid of image points; arrays on it have shape ``(nx, nz)``."""
+    """A regular grid of image points; arrays on it have shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``.
 
-    nx: int  # points along the line
-    nz: int  # points in depth, from depth 0
-    dx: float  # their spacings in metres
+    Parameters
+    ----------
+    nx, nz : int
+        Points along the line, and in depth from depth 0; at least 2.
+    dx, dz : float
+        Their spacings in metres.
+    x0 : float
+        Distance along the line of the first column, in metres.
+    ny : int, optional
+        Points across the line, of a 3-D image.
+    dy, y0 : float
+        Their spacing and the distance of the first of them across the line, in metres.
+
+    Raises
+    ------
+    InputError
+        If a number cannot be used.
+
+    Examples
+    --------
+    >>> from collops.apps.survey import Grid
+    >>> Grid(nx=61, nz=41, dx=12.5, dz=10.0).shape
+    (61, 41)
+    >>> grid = Grid(61, 41, 12.5, 10.0, ny=30, dy=25.0, y0=100.0)
+    >>> grid.shape, grid.axes["y"][:2]
+    ((30, 61, 41), array([100., 125.]))
+    """
+
+    nx: int
+    nz: int
+    dx: float
     dz: float
-    x0: float = 0.0  # distance along the line of the first column, in metres
+    x0: float = 0.0
+    ny: int | None = None
+    dy: float = 0.0
+    y0: float = 0.0
 
     def __post_init__(self) -> None:
-        # The eikonal solver and the interpolation of velocities take differences along both axes.
-        for name, size in (("nx", self.nx), ("nz", self.nz)):
+        # The eikonal solver and the interpolation of velocities take differences along all axes.
+        for axis in self._names:
+            size, spacing, start = (getattr(self, name) for name in (f"n{axis}", f"d{axis}", f"{axis}0"))
             if size < 2:
-                raise InputError(f"the image needs at least 2 points along each axis, but --{name} is {size}")
-        for name, spacing in (("dx", self.dx), ("dz", self.dz)):
+                raise InputError(f"the image needs at least 2 points along each axis, but --n{axis} is {size}")
             if not (np.isfinite(spacing) and spacing > 0):
-                raise InputError(f"--{name} must be a positive number of metres, not {spacing}")
-        if not np.isfinite(self.x0):
-            raise InputError(f"--x0 must be a finite number of metres, not {self.x0}")
+                raise InputError(f"--d{axis} must be a positive number of metres, not {spacing}")
+            if not np.isfinite(start):
+                raise InputError(f"--{axis}0 must be a finite number of metres, not {start}")
+
+    def __str__(self) -> str:
+        counts, steps = " x ".join(map(str, self.shape)), " x ".join(f"{each:g}" for each in self.spacing)
+        across = "" if self.ny is None else f" and {self.y0:g} m across"
+        return f"{counts} points, {steps} m, from {self.x0:g} m on the line{across}"
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Points along the line, points in depth."""
-        return self.nx, self.nz
+    def _names(self) -> str:
+        return "xz" if self.ny is None else "yxz"
+
+    @property
+    def z0(self) -> float:
+        """Depth of the first row in metres: 0."""
+        return 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Points (across,) along the line and in depth."""
+        return tuple(getattr(self, f"n{axis}") for axis in self._names)
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return int(np.prod(self.shape, dtype=object))  # of any size: a check of memory needs it
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Spacings (across,) along the line and in depth, in metres."""
+        return tuple(getattr(self, f"d{axis}") for axis in self._names)
+
+    @property
+    def axes(self) -> dict[str, np.ndarray]:
+        """Positions along each axis in metres, by ``"y"`` (in 3-D), ``"x"`` and ``"z"``."""
+        starts = {axis: getattr(self, f"{axis}0") for axis in self._names}
+        return {
+            axis: start + spacing * np.arange(size)
+            for (axis, start), spacing, size in zip(starts.items(), self.spacing, self.shape, strict=True)
+        }
 
     @property
     def x(self) -> np.ndarray:
         """Distance of every column along the line, in metres."""
-        return self.x0 + self.dx * np.arange(self.nx)
+        return self.axes["x"]
 
     @property
     def z(self) -> np.ndarray:
         """Depth of every row, in metres."""
-        return self.dz * np.arange(self.nz)
+        return self.axes["z"]
+
+    @property
+    def numbers(self) -> dict[str, int | float]:
+        """The parameters by name; those of the axis y in 3-D only."""
+        return {name: value for name, value in asdict(self).items() if self.ny is not None or "y" not in name}
+
+    def columns(self) -> list[np.ndarray]:
+        """Return the position of every column of image points: along the line, and in 3-D across it."""
+        axes = self.axes
+        if self.ny is None:
+            return [axes["x"]]
+        across, along = np.meshgrid(axes["y"], axes["x"], indexing="ij")
+        return [along.ravel(), across.ravel()]
 
     def check_contains(self, geometry: Geometry) -> None:
         """Raise `InputError` unless all sources and receivers are on the grid."""
-        left, right, top, bottom = geometry.bounds
-        # Files round coordinates: accept positions up to a thousandth of a cell outside.
-        slack_x, slack_z = self.dx / 1000, self.dz / 1000
-        if left < self.x[0] - slack_x or right > self.x[-1] + slack_x:
-            raise InputError(
-                f"sources and receivers lie at {left:g} to {right:g} m, "
-                f"off the model's {self.x[0]:g} to {self.x[-1]:g} m: "
-                "change --nx, --dx or --x0, or leave them out"
-            )
-        if top < -slack_z or bottom > self.z[-1] + slack_z:
-            raise InputError(
-                f"sources and receivers lie at depths of {top:g} to {bottom:g} m, "
-                f"off the model's 0 to {self.z[-1]:g} m: "
-                "change --nz or --dz, or leave them out"
-            )
+        if geometry.dims != len(self.shape):
+            raise InputError(f"a survey in {geometry.dims}-D needs a grid in {geometry.dims}-D: see --ny")
+        low, high = geometry.bounds
+        for (name, axis), first, last, spacing in zip(self.axes.items(), low, high, self.spacing, strict=True):
+            slack = spacing / 1000  # Files round coordinates: accept positions up to a thousandth of a cell outside.
+            if first < axis[0] - slack or last > axis[-1] + slack:
+                what, change = {
+                    "x": ("at", "--nx, --dx or --x0"),
+                    "y": ("at y of", "--ny, --dy or --y0"),
+                    "z": ("at depths of", "--nz or --dz"),
+                }[name]
+                raise InputError(
+                    f"sources and receivers lie {what} {first:g} to {last:g} m, off the model's {axis[0]:g} to "
+                    f"{axis[-1]:g} m: change {change}, or leave them out"
+                )
 
 
 def cover(
     geometry: Geometry,
     profile: Callable[[np.ndarray], np.ndarray],
     *,
+    bins: Bins | None = None,
     nx: int | None = None,
+    ny: int | None = None,
     nz: int | None = None,
     dx: float | None = None,
+    dy: float | None = None,
     dz: float | None = None,
     x0: float | None = None,
+    y0: float | None = None,
 ) -> Grid:
     """Choose the grid for a survey, keeping the numbers that are given.
 
-    The grid covers the line from the first to the last station with a margin of 5 % on both sides. Columns are half a
-    receiver spacing apart (the spacing of midpoints). Rows have the spacing of the columns and reach down to the
-    reflector whose vertical echo arrives at the end of the record. There are at most 401 of each. Spacings are rounded
-    to three digits. `profile` returns the velocity in m/s at an array of depths in m.
+    The grid covers all stations with a margin of 5 % on each side. In 2-D, columns are half a receiver spacing apart
+    (the spacing of midpoints). In 3-D they are at the `bins`, or without these half as far apart as receivers spread
+    evenly over their area. Rows have the spacing of the columns and reach down to the reflector whose vertical echo
+    arrives at the end of the record. There are at most 401 points along an axis in 2-D, 101 in 3-D. Spacings, but for
+    those of bins, are rounded to three digits. `profile` returns the velocity in m/s at an array of depths in m.
     """
-    left, right, _, deepest = geometry.bounds
-    span = (right - left) * (1 + 2 * _MARGIN)
-    if dx is None:
-        if nx is not None:
-            dx = _rounded(span / max(nx - 1, 1), np.ceil)
-        else:
-            dx = max(_rounded(_receiver_spacing(geometry) / 2, np.floor), _rounded(span / (_MOST_COLUMNS - 1), np.ceil))
-    _check_steps("dx", span, dx)
-    margin = _MARGIN * (right - left)
-    if dx > 0 and nx is None and x0 is None:
-        # Columns are at multiples of the spacing, as stations often are.
-        first, last = np.floor((left - margin) / dx), np.ceil((right + margin) / dx)
-        nx, x0 = int(last - first) + 1, float(first * dx)
-    if nx is None:
-        nx = int(np.ceil((right + margin - (left if x0 is None else x0)) / dx)) + 1 if dx > 0 else 1
-    if x0 is None:
-        # Centre the columns on the line.
-        x0 = ((left + right) - (nx - 1) * dx) / 2
+    low, high = geometry.bounds
+    most = _MOST_POINTS[geometry.dims]
+    columns = _columns("x", low[-2], high[-2], nx, dx, x0, most, _column_spacing(geometry), bins and bins.spacing[1])
+    across: dict[str, float] = {}
+    if geometry.dims == 3:
+        even = columns["dx"] if bins is None else 0.0
+        across = _columns("y", low[0], high[0], ny, dy, y0, most, even, bins and bins.spacing[0])
+    elif any(each is not None for each in (ny, dy, y0)):
+        raise InputError("--ny, --dy and --y0 belong to 3-D surveys: leave them out, or read the survey with --dims 3")
     if dz is None or nz is None:
-        depth = max(_deepest_echo(profile, geometry), 1.5 * deepest)
+        depth = max(_deepest_echo(profile, geometry), 1.5 * float(high[-1]))
         if dz is None:
-            dz = _rounded(depth / (_MOST_ROWS - 1 if nz is None else max(nz - 1, 1)), np.ceil)
-            dz = max(dx, dz) if nz is None else dz
+            dz = _rounded(depth / (most - 1 if nz is None else max(nz - 1, 1)), np.ceil)
+            dz = max(columns["dx"], dz) if nz is None else dz
         if nz is None:
             _check_steps("dz", depth, dz)
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
-    return Grid(nx, nz, dx, dz, x0)
+    return Grid(nz=nz, dz=dz, **columns, **across)  # pyright: ignore[reportArgumentType]
+
+
+def _columns(
+    name: str,
+    low: float,
+    high: float,
+    count: int | None,
+    step: float | None,
+    start: float | None,
+    most: int,
+    spacing: float,
+    bin_spacing: float | None,
+) -> dict[str, float]:
+    """Choose the number, the spacing and the start of points along an axis from the first to the last station."""
+    margin = _MARGIN * (high - low)
+    span = high - low + 2 * margin
+    if step is None and count is not None:
+        step = _rounded(span / max(count - 1, 1), np.ceil)
+    elif step is None and bin_spacing:
+        step = bin_spacing * max(1.0, float(np.ceil(span / (most - 1) / bin_spacing)))
+    elif step is None:
+        step = max(_rounded(spacing, np.floor), _rounded(span / (most - 1), np.ceil))
+    _check_steps(f"d{name}", span, step)
+    if step > 0 and count is None and start is None:
+        # Columns are at multiples of the spacing, as stations often are.
+        first, last = np.floor((low - margin) / step), np.ceil((high + margin) / step)
+        count, start = int(last - first) + 1, float(first * step)
+    if count is None:
+        count = int(np.ceil((high + margin - (low if start is None else start)) / step)) + 1 if step > 0 else 1
+    if start is None:
+        # Centre the columns on the stations.
+        start = float((low + high) - (count - 1) * step) / 2
+    return {f"n{name}": count, f"d{name}": float(step), f"{name}0": float(start)}
 
 
 def _check_steps(name: str, length: float, step: float) -> None:
@@ -250,12 +432,16 @@ def _check_steps(name: str, length: float, step: float) -> None:
         raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
 
 
-def _receiver_spacing(geometry: Geometry) -> float:
-    """Return the median distance between neighbouring receivers along the line, over the shots."""
-    steps = [np.diff(np.unique(receivers[0])) for receivers in geometry.distinct_receivers()]
-    together: np.ndarray = np.concatenate(steps)
-    left, right, _, _ = geometry.bounds
-    return float(np.median(together)) if together.size else (right - left) / 100
+def _column_spacing(geometry: Geometry) -> float:
+    """Return half of the typical distance between neighbouring receivers in metres."""
+    low, high = geometry.bounds
+    receivers = geometry.distinct_receivers()
+    if geometry.dims == 3:
+        count = np.unique(np.concatenate(receivers, axis=1)[:-1], axis=1).shape[1]
+        return float(np.sqrt(np.prod((high - low)[:-1]) / count)) / 2
+    # The median over the shots, along the line.
+    together: np.ndarray = np.concatenate([np.diff(np.unique(each[0])) for each in receivers])
+    return (float(np.median(together)) if together.size else float(high[0] - low[0]) / 100) / 2
 
 
 def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometry) -> float:

@@ -1,4 +1,4 @@
-"""Velocities in depth: constants and gradients as text, NumPy files, and sections of SEG-Y volumes."""
+"""Velocities in depth: constants and gradients as text, NumPy files, and SEG-Y volumes or sections of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
 from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
-__all__ = ["Gradient", "on_grid", "parse_velocity", "read_npy", "read_section"]
+__all__ = ["Gradient", "Model", "Section", "Volume", "load_velocity", "on_grid", "parse_velocity", "read_npy"]
+__all__ += ["read_section", "read_volume"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
@@ -38,19 +39,46 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Section:
-    """Velocities on a vertical section, from a file."""
+class Volume:
+    """Velocities on vertical columns, from a file."""
 
     velocity: np.ndarray  # shape ``(columns, rows)``, m/s
-    distance: np.ndarray  # distance of the columns from the first one, in metres, increasing
     depth: np.ndarray  # depth of the rows in metres, increasing
     east: np.ndarray  # map coordinates of the columns in metres
     north: np.ndarray
-    inline: int  # number of the inline
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
-        """Return the mean velocity of the section at depths in m."""
+        """Return the mean velocity of all columns at depths in m."""
         return np.interp(z, self.depth, self.velocity.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Section(Volume):
+    """Velocities on a vertical section, from a file."""
+
+    distance: np.ndarray  # distance of the columns from the first one, in metres, increasing
+    inline: int  # number of the inline
+
+
+Model = Gradient | Volume | np.ndarray
+"""A velocity: a formula, columns on the map, or values at the points of a grid."""
+
+
+def load_velocity(velocity: object, dims: int = 2, inline: int | None = None) -> Model:
+    """Return a velocity, given as a number, a text (`parse_velocity`), the path of a file or as values on a grid.
+
+    `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.
+    """
+    if isinstance(velocity, Gradient | Volume):
+        return velocity
+    if isinstance(velocity, np.ndarray) and velocity.ndim:
+        return _checked_values(velocity, dims, "the velocity")
+    parsed = velocity if isinstance(velocity, Path) else parse_velocity(str(velocity))
+    if isinstance(parsed, Gradient):
+        return parsed
+    if parsed.suffix.lower() == ".npy":
+        return read_npy(parsed, dims)
+    return read_section(parsed, inline) if dims == 2 else read_volume(parsed)
 
 
 def parse_velocity(text: str) -> Gradient | Path:
@@ -79,16 +107,20 @@ def parse_velocity(text: str) -> Gradient | Path:
     return Gradient(surface, gradient)
 
 
-def read_npy(path: Path) -> np.ndarray:
-    """Read velocities of shape ``(nx, nz)`` in m/s from a NumPy file, as float64."""
-    velocity, _ = open_array(path, ())
-    if velocity.ndim != 2 or min(velocity.shape) < 2:
+def read_npy(path: Path, dims: int = 2) -> np.ndarray:
+    """Read velocities of shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``, in m/s from a NumPy file, as float64."""
+    return _checked_values(open_array(path, ())[0], dims, str(path))
+
+
+def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
+    if velocity.ndim != dims or min(velocity.shape) < 2 or velocity.dtype.kind not in "fiu":
+        shape = "(nx, nz)" if dims == 2 else "(ny, nx, nz)"
         raise InputError(
-            f"{path} holds {velocity.dtype} of shape {velocity.shape}: "
-            "save real velocities of shape (nx, nz), at least 2 along each axis"
+            f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
+            f"give real velocities of shape {shape}, at least 2 along each axis"
         )
     velocity = np.array(velocity, dtype=np.float64)
-    _check(velocity, str(path))
+    _check(velocity, name)
     return velocity
 
 
@@ -99,23 +131,14 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
     recording time in metres.
     """
-    file = SegyFile.inspect(path)
-    fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
-    headers = file.headers(*fields)
-    if uses_degrees(file, headers["CoordinateUnits"]):
-        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
+    file, headers, all_east, all_north, depth = _columns_of(path)
     inlines = np.unique(headers["INLINE_3D"])
     if inline is None:
         inline = int(inlines[len(inlines) // 2])
     elif inline not in inlines:
         raise InputError(f"{path} has no inline {inline}: choose one from {inlines[0]} to {inlines[-1]}")
-    if file.interval == 0:
-        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
     numbers = np.flatnonzero(headers["INLINE_3D"] == inline)
-    east, north = (
-        scaled(headers[name][numbers], headers["SourceGroupScalar"][numbers]) * file.metres
-        for name in ("CDP_X", "CDP_Y")
-    )
+    east, north = all_east[numbers], all_north[numbers]
     distance = Line.through(east, north).distance(east, north)
     order = np.argsort(distance, kind="stable")
     distance = distance[order] - distance.min()
@@ -123,29 +146,57 @@ def read_section(path: Path, inline: int | None = None) -> Section:
         raise InputError(
             f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
         )
-    velocity = file.read(numbers[order]).astype(np.float64)
-    _check(velocity, str(path))
-    depth = float(headers["DelayRecordingTime"][numbers[0]]) + file.interval / 1000 * np.arange(file.samples)
-    return Section(velocity * file.metres, distance, depth * file.metres, east[order], north[order], inline)
+    velocity = _velocities(file, numbers[order])
+    return Section(velocity, depth, east[order], north[order], distance, inline)
 
 
-def on_grid(model: Gradient | Section | np.ndarray, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
-    """Return the velocity at the points of `grid`: float64, shape ``(nx, nz)``, m/s.
+def read_volume(path: Path) -> Volume:
+    """Read all velocities in depth from a SEG-Y file; see `read_section` for the bytes."""
+    file, _, east, north, depth = _columns_of(path)
+    return Volume(_velocities(file, np.arange(file.traces)), depth, east, north)
+
+
+def _columns_of(path: Path) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+    """Return a file in depth, its headers, the easting and northing of its traces, and the depths of its samples."""
+    file = SegyFile.inspect(path)
+    fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
+    headers = file.headers(*fields)
+    if uses_degrees(file, headers["CoordinateUnits"]):
+        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
+    if file.interval == 0:
+        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
+    east, north = (scaled(headers[name], headers["SourceGroupScalar"]) * file.metres for name in ("CDP_X", "CDP_Y"))
+    depth = float(headers["DelayRecordingTime"][0]) + file.interval / 1000 * np.arange(file.samples)
+    return file, headers, east, north, depth * file.metres
+
+
+def _velocities(file: SegyFile, traces: np.ndarray) -> np.ndarray:
+    velocity = file.read(traces).astype(np.float64)
+    _check(velocity, str(file.path))
+    return velocity * file.metres
+
+
+def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+    """Return the velocity at the points of `grid`: float64, of its shape, m/s.
 
     An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
-    the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends.
-    Each decision adds a sentence to `notes`.
+    the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends. A
+    volume is interpolated between its columns, of which the nearest one continues beyond their area. Each decision adds
+    a sentence to `notes`.
     """
     if isinstance(model, Gradient):
         velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
         _check(velocity, f"the velocity {model}")
     elif isinstance(model, Section):
         velocity = _resample(model, grid, line, notes)
+    elif isinstance(model, Volume):
+        velocity = _interpolate(model, grid, line or Line(), notes)
     else:
         velocity = model
         if velocity.shape != grid.shape:
+            sizes = " and ".join(f"--n{axis}" for axis in grid.axes)
             raise InputError(
-                f"the velocity file has shape {velocity.shape}, but the image is {grid.shape}: leave out --nx and --nz"
+                f"the velocity has shape {velocity.shape}, but the image is {grid.shape}: leave out {sizes}"
             )
     return velocity
 
@@ -170,10 +221,35 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
     return velocity
 
 
+def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np.ndarray:
+    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+    from scipy.spatial import QhullError
+
+    at = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
+    columns = np.stack(grid.columns(), axis=1)
+    (left, near), (right, far) = at.min(axis=0), at.max(axis=0)
+    where = f"the velocity's columns are at x of {left:.0f} to {right:.0f} m and y of {near:.0f} to {far:.0f} m"
+    (first_x, first_y), (last_x, last_y) = columns.min(axis=0), columns.max(axis=0)
+    if left > last_x or right < first_x or near > last_y or far < first_y:
+        raise InputError(f"{where}, off the image: check their coordinates (bytes 181 to 188) and scalar (71 to 72)")
+    rows = np.stack([np.interp(grid.z, volume.depth, column) for column in volume.velocity])
+    try:
+        velocity = LinearNDInterpolator(at - at[0], rows)(columns - at[0])
+    except QhullError:
+        raise InputError(f"{where}, on one line: a 3-D image needs a volume, a number or an expression") from None
+    beyond = np.isnan(velocity[:, 0])
+    velocity[beyond] = NearestNDInterpolator(at, rows)(columns[beyond])
+    notes.append(f"{where}, and down to {volume.depth[-1]:.0f} m; {beyond.mean():.0%} of the image lies beyond")
+    return velocity.reshape(grid.shape)
+
+
 def _check(velocity: np.ndarray, name: str) -> None:
+    def at(place: tuple[int, ...]) -> str:
+        names = ("line", "column", "row")[-len(place) :]
+        return ", ".join(f"{axis} {number}" for axis, number in zip(names, place, strict=True))
+
     if (place := not_finite(velocity)) is not None:
-        column, row = place
-        raise InputError(f"{name} is {velocity[place]} at column {column}, row {row}: replace it with a finite number")
+        raise InputError(f"{name} is {velocity[place]} at {at(place)}: replace it with a finite number")
     if velocity.min() <= 0:
-        column, row = np.unravel_index(int(velocity.argmin()), velocity.shape)
-        raise InputError(f"{name} is {velocity.min():g} m/s at column {column}, row {row}: velocities must be positive")
+        lowest = tuple(map(int, np.unravel_index(int(velocity.argmin()), velocity.shape)))
+        raise InputError(f"{name} is {velocity.min():g} m/s at {at(lowest)}: velocities must be positive")

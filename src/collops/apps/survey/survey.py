@@ -1,0 +1,460 @@
+"""A survey on all ranks: who has which shots, their traces, and the operator between them and an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.apps.segy import write_together
+from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
+from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.survey.checks import check_reach, check_speed
+from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
+from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces
+from collops.apps.survey.selection import sound_traces
+from collops.apps.survey.traveltimes import travel_times
+from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
+from collops.backend import Engine
+from collops.backend import engine as engine_called
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.array import DistributedArray, Layout
+    from collops.comm import Communicator
+    from collops.operators import LinearOperator
+
+__all__ = ["Survey", "check_tables", "mode_of", "read"]
+
+
+def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
+    """Read the geometry of a survey from a SEG-Y file. Collective.
+
+    Every rank reads the headers of all traces. The samples are read when they are first needed (`Survey.traces`), by
+    each rank those of its own shots.
+
+    Parameters
+    ----------
+    path : str or Path
+        A SEG-Y file of shots, revision 0 to 2.
+    comm : Communicator, optional
+        The ranks that share the survey; the world by default.
+    dims : {2, 3}, optional
+        Whether positions are distances along a line, or on an area. By default 3 if stations lie further from the line
+        that fits them best than a tenth of its length.
+
+    Returns
+    -------
+    Survey
+        The survey, whose `Survey.notes` say how the headers were understood.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file cannot be read or its headers do not describe shots.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.apps.survey.read("line.sgy")
+    Traceback (most recent call last):
+    collops.errors.InputError: line.sgy does not exist: check the name of the SEG-Y file
+    """
+    from collops.comm.given import communicator_or_world
+
+    comm = communicator_or_world(comm)
+    with local_stage(comm):
+        headers = read_headers(path, dims)
+    return Survey(headers.geometry, comm, headers)
+
+
+class Survey:
+    """The geometry of all shots, the same on every rank, and the traces of each rank's own shots.
+
+    Shots are divided among the ranks in their order, the first ranks having one shot more. Data are in the order of
+    shots, their receivers, and samples.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Positions and sampling.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    headers : SurveyHeaders, optional
+        The headers of the file that has the traces; `read` makes them. Without them `traces` must be set.
+
+    Attributes
+    ----------
+    geometry, comm, headers
+        The parameters.
+    shots : range
+        The shots of this rank.
+    line : Line
+        The axes of the survey on the map: x along it, and in 3-D y across it.
+    notes, warnings : list of str
+        Decisions and doubts, in sentences for the user.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.apps.survey import Geometry, Grid, Survey
+    >>> sources = np.array([[50.0, 150.0], [0.0, 0.0]])  # x and z, in metres
+    >>> receivers = [np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])] * 2
+    >>> survey = Survey(Geometry(sources, receivers, samples=100, interval=0.004))
+    >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
+    >>> A.shape
+    (600, 231)
+    """
+
+    def __init__(
+        self, geometry: Geometry, comm: Communicator | None = None, headers: SurveyHeaders | None = None
+    ) -> None:
+        from collops.comm.given import communicator_or_world
+
+        self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
+        self.shots = shots_of(self.comm.rank, geometry.shots, self.comm.size)
+        self.line = Line() if headers is None else headers.line
+        self.notes: list[str] = [] if headers is None else headers.notes
+        self.warnings: list[str] = [] if headers is None else headers.warnings
+        self._traces: list[np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        shots, traces, samples = self.geometry.shots, self.geometry.traces, self.geometry.samples
+        return f"<Survey {self.geometry.dims}-D: {shots} shots, {traces} traces of {samples} samples>"
+
+    @property
+    def traces(self) -> list[np.ndarray]:
+        """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots; may be replaced.
+
+        Collective when they are first needed: each rank then reads those of its shots from the file.
+
+        Raises
+        ------
+        InputError
+            On every rank, if there is no file, or if samples are not finite, all zero, or do not oscillate about zero.
+        """
+        if self._traces is None:
+            with local_stage(self.comm):
+                if self.headers is None:
+                    raise InputError("the survey has no traces: set its traces, or read it from a file")
+                traces = read_traces(self.headers, self.shots)
+                check_traces(self.shots, traces)
+                counts = count_biased(traces)
+            counts = self.comm.allreduce(counts)
+            with raised_together():
+                if not counts[1]:
+                    raise InputError(f"{self.headers.file.path} holds nothing but zeros: there is nothing to migrate")
+                check_unbiased(counts, str(self.headers.file.path))
+            self._traces = traces
+        return self._traces
+
+    @traces.setter
+    def traces(self, traces: Iterable[np.ndarray]) -> None:
+        traces = list(traces)
+        shapes, needed = [np.shape(each) for each in traces], self._shapes()
+        if shapes != needed:
+            raise InputError(f"the shots of rank {self.comm.rank} need traces of the shapes {needed}, not {shapes}")
+        self._traces = traces
+
+    def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
+        """Return the traces of all shots in the range of the operator. Collective when they are first needed.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            Where they are: ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+
+        Returns
+        -------
+        DistributedArray
+            1-D, split by shots.
+        """
+        return self.array(self.traces, dtype=dtype, engine=engine)
+
+    def array(
+        self, parts: list[np.ndarray], *, dtype: Any = "float32", engine: str | Engine | None = None
+    ) -> DistributedArray:
+        """Return an array in the range of the operator, from an array for each shot of this rank, such as weights."""
+        from collops.array import DistributedArray
+
+        own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
+        return DistributedArray(self.layout, self.comm, _engine(engine).from_host(own))
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the data: 1-D, split by shots."""
+        from collops.array import Layout
+
+        geometry, ranks = self.geometry, self.comm.size
+        ends = np.cumsum([0, *(each.shape[1] for each in geometry.receivers)]) * geometry.samples
+        shares = [shots_of(rank, geometry.shots, ranks) for rank in range(ranks)]
+        return Layout.split((int(ends[-1]),), ranks, sizes=[int(ends[each.stop] - ends[each.start]) for each in shares])
+
+    def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Cut this rank's part of the data into one array per shot, of shape ``(receivers, samples)``."""
+        shapes = self._shapes()
+        ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
+
+    def model(self, velocity: Any, *, inline: int | None = None) -> Model:
+        """Read a velocity and check its units. Collective.
+
+        Parameters
+        ----------
+        velocity : number, str, Path or array
+            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
+            values on the grid.
+        inline : int, optional
+            Which inline of a SEG-Y velocity a survey along a line takes; by default the middle one.
+
+        Returns
+        -------
+        Gradient, Section, Volume or array
+            What the other methods take as a velocity as well.
+        """
+        name = "given" if isinstance(velocity, np.ndarray) else str(velocity)
+        with local_stage(self.comm):
+            model = load_velocity(velocity, self.geometry.dims, inline)
+            self._warn(check_speed(model, name))
+        return model
+
+    def grid(self, velocity: Any, **numbers: Any) -> Grid:
+        """Choose an image grid that covers the survey, keeping the numbers that are given. Collective.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`; it determines how deep the last echoes come from.
+        **numbers
+            Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. Without any,
+            those in the textual header of the file apply, if this package wrote it.
+
+        Returns
+        -------
+        Grid
+            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart.
+        """
+        model = self.model(velocity)
+        with local_stage(self.comm):
+            if isinstance(model, np.ndarray):
+                found = self._grid_of(model, numbers)
+            else:
+                if self.headers is not None and all(value is None for value in numbers.values()):
+                    # All or none: one of them combined with one that is given would describe neither grid.
+                    kinds = {"nx": int, "nz": int, "dx": float, "dz": float, "x0": float}
+                    numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
+                found = self._cover(model, numbers)
+        return found
+
+    def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
+        """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
+        model = self.model(velocity)
+        with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
+            self._check_memory(grid, np.dtype(np.float32))
+            grid.check_contains(self.geometry)
+            values = on_grid(model, grid, self.line, self.notes)
+        return values
+
+    def frequency(self, *, outliers: float = 10.0) -> float:
+        """Return the frequency in Hz of the Ricker wavelet whose spectrum has the same centre of mass. Collective.
+
+        Dead traces are left out, and those more than `outliers` times as strong as their neighbours; 0 keeps all.
+        """
+        geometry, traces = self.geometry, self.traces
+        sound = [shot[sound_traces(shot, outliers)] for shot in traces]
+        power = self.comm.allreduce(power_spectrum(sound, geometry.samples))
+        return float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
+
+    def check(self, velocity: np.ndarray, grid: Grid, frequency: float) -> None:
+        """Check a velocity on a grid and the frequency of a wavelet against the survey; doubts become `warnings`.
+
+        Raises
+        ------
+        InputError
+            If the wavelet does not fit the traces, or no wave reaches any receiver within the record.
+        """
+        samples, interval = self.geometry.samples, self.geometry.interval
+        # A wavelet must fit into the record, and two samples into its period.
+        lowest, highest = 2 / (samples * interval), 0.5 / interval
+        if lowest >= highest:
+            raise InputError(f"a record of {samples} samples is too short for any wavelet: at least 5 are needed")
+        if not lowest <= frequency < highest:
+            raise InputError(
+                f"a wavelet of {frequency:g} Hz does not fit {samples} samples of {interval * 1e3:g} ms: "
+                f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
+            )
+        self._warn(check_reach(self.geometry, grid, velocity, frequency))
+
+    def operator(
+        self,
+        velocity: Any,
+        grid: Grid,
+        *,
+        frequency: float | None = None,
+        mode: str | None = None,
+        dtype: Any = "float32",
+        engine: str | Engine | None = None,
+        **options: Any,
+    ) -> LinearOperator:
+        """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
+
+        Each shot has receivers of its own. Travel times are computed once for each distinct position, and the ranks
+        share that work. Consecutive shots with the same receivers form one local operator; see
+        :class:`collops.operators.kirchhoff.LocalKirchhoff` for the equation.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`.
+        grid : Grid
+            The image grid, which contains all stations.
+        frequency : float, optional
+            Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
+        mode : {"eikonal", "analytic"}, optional
+            Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
+            increases linearly with depth; by default the formula where the velocity is given as a number or text.
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        **options
+            Further keyword arguments of `LocalKirchhoff`.
+
+        Returns
+        -------
+        LinearOperator
+            Its domain is replicated, of the grid's shape, its range the layout of the data. Forward sends no message,
+            adjoint one allreduce of the image.
+
+        Raises
+        ------
+        InputError
+            On every rank, if an argument cannot be used.
+        """
+        from collops.operators import VStack
+        from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
+
+        comm, geometry = self.comm, self.geometry
+        model = self.model(velocity)
+        with raised_together():
+            mode = mode_of(model, mode)
+        values = self.velocity(model, grid)
+        if frequency is None:
+            frequency = self.frequency()
+        with local_stage(comm):
+            self._check_memory(grid, np.dtype(dtype))
+            self.check(values, grid, frequency)
+            compute = _engine(engine)
+        receivers = geometry.distinct_receivers()
+        positions = np.concatenate([geometry.sources, *receivers], axis=1)
+        distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
+        tables = travel_times(distinct, values, grid, mode, comm, np.dtype(dtype).name)
+        of_position = inverse.reshape(-1)
+        rows = np.split(of_position[geometry.shots :], np.cumsum([each.shape[1] for each in receivers])[:-1])
+        of_receivers = {id(group): row for group, row in zip(receivers, rows, strict=True)}
+        wavelet, centre = ricker(frequency, geometry.interval)
+        threads = threads_of_rank(comm, compute.name)
+        with local_stage(comm):
+            operators = []
+            for key, group in groupby(self.shots, key=lambda shot: id(geometry.receivers[shot])):
+                # The operator's time axis begins at the first sample: subtract its time.
+                sources = tables[of_position[list(group)]] - geometry.start
+                times = FixedTables.from_seconds(
+                    sources, tables[of_receivers[key]], geometry.interval, geometry.samples, dtype
+                )
+                operators.append(
+                    LocalKirchhoff(times, grid.shape, wavelet, centre, engine=compute, threads=threads, **options)
+                )
+        return VStack(operators, comm, dims=grid.shape)
+
+    def write(self, path: str | Path, image: np.ndarray, grid: Grid, title: str = "IMAGE") -> Path:
+        """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which is replaced.
+        image : array
+            Of the grid's shape, the same on every rank. The first rank writes it.
+        grid : Grid
+            Its grid; depth steps are at most 65.535 m.
+        title : str
+            First line of the textual header.
+        """
+        with local_stage(self.comm):
+            if self.headers is None:
+                raise InputError("the survey was not read from a file: its image has no place on the map")
+            if np.shape(image) != grid.shape:
+                raise InputError(f"the image has shape {np.shape(image)}, the grid {grid.shape}")
+            traces = image_traces(title, image, grid, self.headers, self.comm.rank)
+        return write_together(Path(path), self.comm, traces)
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [(self.geometry.receivers[shot].shape[1], self.geometry.samples) for shot in self.shots]
+
+    def _warn(self, warnings: list[str]) -> None:
+        self.warnings += [each for each in warnings if each not in self.warnings]
+
+    def _cover(self, profile: Any, numbers: dict[str, Any]) -> Grid:
+        return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
+
+    def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:
+        """Choose the grid of a velocity without distances: columns cover the survey, and cells are square."""
+        names = "xz" if values.ndim == 2 else "yxz"
+        sizes = {f"n{axis}": size for axis, size in zip(names, values.shape, strict=True)}
+        numbers = numbers | {name: numbers.get(name) or size for name, size in sizes.items()}
+        profile = Gradient(float(values.mean()))
+        if any(numbers.get(f"d{axis}") is None for axis in names):
+            found = self._cover(profile, numbers | {"dz": 1.0})
+            spacings = {f"d{axis}": getattr(found, f"d{axis}") for axis in names[:-1]} | {"dz": found.dx}
+            numbers |= {name: numbers.get(name) or spacing for name, spacing in spacings.items()}
+            steps = ", ".join(f"{numbers[f'd{axis}']:g} m along {axis}" for axis in names)
+            remedy = ", ".join(f"--d{axis}" for axis in names)
+            self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
+        return self._cover(profile, numbers)
+
+    def _check_memory(self, grid: Grid, dtype: np.dtype) -> None:
+        geometry = self.geometry
+        positions = geometry.shots + sum(each.shape[1] for each in geometry.distinct_receivers())
+        # Every rank has the times of all positions, and its operators' own copies.
+        groups = groupby(self.shots, key=lambda shot: id(geometry.receivers[shot]))
+        copies = sum(geometry.receivers[shots[0]].shape[1] + len(shots) for _, (*shots,) in groups)
+        check_tables(grid, positions, copies, dtype, self.comm)
+
+
+def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm: Communicator) -> None:
+    """Raise `InputError` if the travel times of so many positions and copies of some do not fit into the memory."""
+    check_memory(
+        grid.points * max(positions + copies, 8) * dtype.itemsize,
+        f"the travel times of {positions} stations on an image of {' x '.join(map(str, grid.shape))} points",
+        "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz"),
+        processes=comm.local_size,
+    )
+
+
+def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
+    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
+
+    Where the velocity decreases with depth, the rays of the formula would leave the ground.
+    """
+    if asked not in (None, "eikonal", "analytic"):
+        raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
+    formula = isinstance(model, Gradient) and model.gradient >= 0
+    if asked == "analytic" and isinstance(model, np.ndarray):
+        column = model.reshape(-1, model.shape[-1])[0]
+        formula = column[-1] >= column[0] and np.allclose(model, np.linspace(column[0], column[-1], len(column)))
+    if asked == "analytic" and not formula:
+        raise InputError(
+            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
+            "give one such as --velocity 1800 or 1500+0.6z"
+        )
+    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
+
+
+def _engine(engine: str | Engine | None) -> Engine:
+    return engine if isinstance(engine, Engine) else engine_called(engine)
