@@ -17,6 +17,7 @@ ERRORS = {
     "least_squares_migration": 0.4,
     "multidimensional_deconvolution": 0.1,
     "poststack_inversion": 0.7,
+    "recorded_shots": 0.5,
     "sparse_reflectivity": 0.2,
     "total_variation": 0.1,
 }

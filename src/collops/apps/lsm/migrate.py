@@ -13,10 +13,10 @@ from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.segy import Traces, fits_segy, write_together
+from collops.apps.segy import Traces, fits_segy
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
-from collops.apps.survey.segy import image_traces, shot_traces, survey_traces
+from collops.apps.survey.segy import image_traces, shot_traces
 from collops.apps.survey.selection import held_out, sound_traces
 from collops.errors import InputError
 
@@ -64,7 +64,8 @@ def run(job: Job[Options]) -> Findings:
             # SEG-Y holds float32. Rounded likewise, a survey gives the same image with and without a file.
             survey.traces = [shot.astype(np.float32) for shot in traces]
             if written is not None:
-                _write_survey(written, job, problem)
+                parameters = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
+                survey.save(written, grid, **parameters)
 
     traces = survey.traces
     reduced, believed, left_out = _leave_out(job, problem, operator, traces)
@@ -310,17 +311,6 @@ def _segy(problem: Problem, found: Migration, explained: np.ndarray) -> dict[str
         shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
     ]
     return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
-
-
-def _write_survey(path: Path, job: Job[Options], problem: Problem) -> None:
-    """Write the traces of all ranks. Collective."""
-    survey = problem.survey
-    defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
-    defaults |= problem.grid.numbers
-    texts = {name: str(value) for name, value in defaults.items() if value is not None}
-    with local_stage(job.comm):
-        traces = survey_traces(survey.geometry, survey.shots, survey.traces, texts)
-    write_together(path, job.comm, *traces)
 
 
 def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:

@@ -213,23 +213,18 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
     survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
-    geometry, headers, notes = survey.geometry, survey.headers, survey.notes
-    defaults = {} if headers is None else headers.defaults
-    text = options.velocity or defaults.get("velocity")
+    geometry, notes = survey.geometry, survey.notes
+    text = options.velocity or survey.defaults.get("velocity")
     with raised_together():
         if text is None:
             raise InputError(f"{options.survey} names no velocity: give one with --velocity, such as 1500+0.6z")
     model = survey.model(text, inline=options.inline)
     with raised_together():
-        described = _described(model, options.mode, defaults.get("mode"))
+        described = _described(model, options.mode, survey.defaults.get("mode"))
     grid = survey.grid(model, **sizes)
     velocity = survey.velocity(model, grid)
     traces = survey.traces
-    with local_stage(comm):
-        frequency = options.frequency or (headers and headers.number("frequency", float))
-    if frequency is None:
-        frequency = survey.frequency(outliers=options.outliers)
-        notes.append(f"wavelet: Ricker of {frequency:g} Hz, from the spectrum of the data (--frequency)")
+    frequency = options.frequency or survey.frequency(outliers=options.outliers)
     with raised_together():
         survey.check(velocity, grid, frequency)
     if not fits_segy(grid.dz / 1e3, grid.nz):

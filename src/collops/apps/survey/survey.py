@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from collops.apps.signals import check_unbiased, count_biased, frequency_from_po
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.survey.checks import check_reach, check_speed
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
-from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces
+from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
 from collops.apps.survey.selection import sound_traces
 from collops.apps.survey.traveltimes import travel_times
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
@@ -195,6 +196,11 @@ class Survey:
         shares = [shots_of(rank, geometry.shots, ranks) for rank in range(ranks)]
         return Layout.split((int(ends[-1]),), ranks, sizes=[int(ends[each.stop] - ends[each.start]) for each in shares])
 
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The parameters of a migration in the textual header of the file, if `save` wrote it, by name."""
+        return {} if self.headers is None else self.headers.defaults
+
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
         """Cut this rank's part of the data into one array per shot, of shape ``(receivers, samples)``."""
         shapes = self._shapes()
@@ -246,7 +252,7 @@ class Survey:
             else:
                 if self.headers is not None and all(value is None for value in numbers.values()):
                     # All or none: one of them combined with one that is given would describe neither grid.
-                    kinds = {"nx": int, "nz": int, "dx": float, "dz": float, "x0": float}
+                    kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
                     numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
                 found = self._cover(model, numbers)
         return found
@@ -261,14 +267,22 @@ class Survey:
         return values
 
     def frequency(self, *, outliers: float = 10.0) -> float:
-        """Return the frequency in Hz of the Ricker wavelet whose spectrum has the same centre of mass. Collective.
+        """Return the peak frequency of the wavelet in Hz: that in the file, if this package wrote it, or of the data.
 
-        Dead traces are left out, and those more than `outliers` times as strong as their neighbours; 0 keeps all.
+        Collective. A Ricker wavelet of that frequency has the same centre of mass in its spectrum as the data. Dead
+        traces are left out, and those more than `outliers` times as strong as their neighbours; 0 keeps all.
         """
-        geometry, traces = self.geometry, self.traces
-        sound = [shot[sound_traces(shot, outliers)] for shot in traces]
+        with local_stage(self.comm):
+            known = self.headers and self.headers.number("frequency", float)
+        if known is not None:
+            return known
+        geometry = self.geometry
+        sound = [shot[sound_traces(shot, outliers)] for shot in self.traces]
         power = self.comm.allreduce(power_spectrum(sound, geometry.samples))
-        return float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
+        found = float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
+        note = f"wavelet: Ricker of {found:g} Hz, from the spectrum of the data (--frequency)"
+        self.notes += [note] if note not in self.notes else []
+        return found
 
     def check(self, velocity: np.ndarray, grid: Grid, frequency: float) -> None:
         """Check a velocity on a grid and the frequency of a wavelet against the survey; doubts become `warnings`.
@@ -342,7 +356,7 @@ class Survey:
         comm, geometry = self.comm, self.geometry
         model = self.model(velocity)
         with raised_together():
-            mode = mode_of(model, mode)
+            mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
         if frequency is None:
             frequency = self.frequency()
@@ -371,6 +385,26 @@ class Survey:
                     LocalKirchhoff(times, grid.shape, wavelet, centre, engine=compute, threads=threads, **options)
                 )
         return VStack(operators, comm, dims=grid.shape)
+
+    def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
+        """Write positions and traces as a SEG-Y file that `read` and ``collops lsm`` understand. Collective.
+
+        Positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre if they
+        are below 214 km. Samples are stored as float32.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which is replaced; the first rank writes it.
+        grid : Grid
+            The image grid that applies when the file is read.
+        **defaults
+            Options of ``collops lsm`` that do so as well: velocity, mode and frequency; None means none.
+        """
+        texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
+        with local_stage(self.comm):
+            traces = survey_traces(self.geometry, self.shots, self.traces, texts)
+        return write_together(Path(path), self.comm, *traces)
 
     def write(self, path: str | Path, image: np.ndarray, grid: Grid, title: str = "IMAGE") -> Path:
         """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.

@@ -223,7 +223,6 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
 
 def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np.ndarray:
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
-    from scipy.spatial import QhullError
 
     at = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
     columns = np.stack(grid.columns(), axis=1)
@@ -232,11 +231,12 @@ def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np
     (first_x, first_y), (last_x, last_y) = columns.min(axis=0), columns.max(axis=0)
     if left > last_x or right < first_x or near > last_y or far < first_y:
         raise InputError(f"{where}, off the image: check their coordinates (bytes 181 to 188) and scalar (71 to 72)")
+    if len(at) < 3 or np.divide(*np.linalg.svd(at - at.mean(axis=0), compute_uv=False)[::-1]) < 1e-3:
+        raise InputError(f"{where}, on one line: a 3-D image needs a volume, a number or an expression")
     rows = np.stack([np.interp(grid.z, volume.depth, column) for column in volume.velocity])
-    try:
-        velocity = LinearNDInterpolator(at - at[0], rows)(columns - at[0])
-    except QhullError:
-        raise InputError(f"{where}, on one line: a 3-D image needs a volume, a number or an expression") from None
+    # Slightly inwards, since rounded positions may put columns on the edge of the area beyond it.
+    columns += 1e-3 * (at.mean(axis=0) - columns)
+    velocity = LinearNDInterpolator(at - at[0], rows)(columns - at[0])
     beyond = np.isnan(velocity[:, 0])
     velocity[beyond] = NearestNDInterpolator(at, rows)(columns[beyond])
     notes.append(f"{where}, and down to {volume.depth[-1]:.0f} m; {beyond.mean():.0%} of the image lies beyond")
