@@ -47,7 +47,7 @@ along = collops.FirstDerivative(A.domain, axis=0, dtype="float32")
 weight = 2.0 * float((A @ plain.x).norm() / plain.x.norm())
 both, target = collops.StackedVStack([A, weight * along]), collops.StackedArray([data, collops.zeros(along.range)])
 regularised = collops.cgls(both, target, niter=10)
-survey.write(f"{folder}/image.sgy", regularised.x.local_array, grid)
+survey.write(f"{folder}/image.sgy", regularised.x, grid)
 # %%
 # The image of every rank is the same.
 if comm.rank == 0 and grid.shape == truth.shape:

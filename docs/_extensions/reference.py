@@ -25,6 +25,7 @@ PACKAGES = (
     "collops.solvers.nonlinear",
     "collops.solvers.proximal",
     "collops.preconditioners",
+    "collops.apps.survey",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

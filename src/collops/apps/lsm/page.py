@@ -71,6 +71,8 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("an iteration", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms"),
         ("ranks", f"{numbers['ranks']} ({numbers['engine']})"),
     ]
+    if "y0" in numbers:
+        facts.insert(1, ("section shown", f"y = {numbers['y0'] + numbers['dy'] * (numbers['ny'] // 2):.5g} m"))
     if numbers["relative_error"] is not None:
         facts.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
     return facts

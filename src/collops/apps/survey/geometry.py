@@ -137,14 +137,42 @@ class Geometry:
 
     Positions have rows (``y``,) ``x``, ``z`` in metres: in 3-D the distance across the line, the distance along it, and
     the depth.
+
+    Parameters
+    ----------
+    sources : array
+        Shape ``(2, shots)``, in 3-D ``(3, shots)``, float64.
+    receivers : sequence of arrays
+        One for each shot, of shape ``(2, receivers of that shot)``, in 3-D ``(3, …)``. Consecutive shots that have the
+        same object share travel times and an operator.
+    samples : int
+        Samples of every trace, at least 2.
+    interval : float
+        Time between samples in seconds.
+    start : float
+        Time of the first sample after the shot, in seconds.
+
+    Raises
+    ------
+    InputError
+        If shapes differ, or numbers are not finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.apps.survey import Geometry
+    >>> boat = np.array([[0.0, 50.0], [5.0, 5.0]])  # x and z of two shots
+    >>> cable = np.array([[100.0, 125.0, 150.0], [8.0, 8.0, 8.0]])
+    >>> geometry = Geometry(boat, [cable, cable + [[50.0], [0.0]]], samples=500, interval=0.004)
+    >>> geometry.shots, geometry.traces, geometry.offsets(1)
+    (2, 6, array([100., 125., 150.]))
     """
 
-    sources: np.ndarray  # shape ``(2 or 3, shots)``, float64
-    # one array per shot, shape ``(2 or 3, receivers of that shot)``; shots that share an object share an operator
+    sources: np.ndarray
     receivers: Sequence[np.ndarray]
-    samples: int  # number of samples of every trace
-    interval: float  # time between samples in seconds
-    start: float = 0.0  # time of the first sample after the shot, in seconds
+    samples: int
+    interval: float
+    start: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = self.sources.ndim != 2 or self.dims not in (2, 3) or self.shots < 1

@@ -48,7 +48,9 @@ _FIELDS = [
     "CDP_Y",
     *TIMING,
 ]
-_WIDE = 0.1  # a survey is 3-D if stations lie further than this part of its length off the line through them
+# A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
+# crossline numbers, and without them, as a crooked line has none.
+_WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
 
     With `dims` 2 `Line.through` chooses the line. With 3 the axes are those of the bins that inline and crossline
     numbers define (`Bins.fit`) at the CDP positions, or else at the midpoints; without numbers, `Line.around` chooses
-    them. By default a survey is 3-D if stations lie further off the line than a tenth of its length.
+    them. By default a survey is 3-D if stations lie further off the line than a tenth of its length, a quarter without
+    numbers.
     """
     if dims not in (None, 2, 3):
         raise InputError(f"a survey has 2 or 3 dimensions, not {dims}")
@@ -122,8 +125,11 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
         raise InputError(
             f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers"
         )
-    bins, wide = None, dims == 3 or (dims is None and off_line > _WIDE * length)
+    numbered = all(np.ptp(headers[name]) > 0 for name in ("INLINE_3D", "CROSSLINE_3D"))
+    least = (_WIDE_WITH_NUMBERS if numbered else _WIDE) * length
+    bins, wide = None, dims == 3 or (dims is None and off_line > least)
     if wide:
+        notes.append(f"stations lie up to {off_line:.0f} m off a line: the survey is 3-D (--dims 2 for a line)")
         if off_line <= 1e-6 * length:
             raise InputError(f"{path} has all sources and receivers on one line: a 3-D image needs them on an area")
         midpoints = (source_east + group_east) / 2, (source_north + group_north) / 2
@@ -271,11 +277,11 @@ def _axes(
             notes.append(f"bins are not used: {problem}")
         else:
             apart = " x ".join(f"{each:.4g}" for each in bins.spacing)
-            notes.append(f"3-D survey: bins of {apart} m (across inlines x along them) from numbers and {where}")
+            notes.append(f"bins of {apart} m (across inlines x along them) from numbers and {where}")
             return line, bins
     line = Line.around(*stations)
     east, north = line.direction
-    notes.append(f"3-D survey: x points {np.degrees(np.arctan2(north, east)):.1f} degrees north of east")
+    notes.append(f"x points {np.degrees(np.arctan2(north, east)):.1f} degrees north of east")
     return line, None
 
 

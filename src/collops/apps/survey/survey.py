@@ -45,7 +45,7 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
         The ranks that share the survey; the world by default.
     dims : {2, 3}, optional
         Whether positions are distances along a line, or on an area. By default 3 if stations lie further from the line
-        that fits them best than a tenth of its length.
+        that fits them best than a quarter of its length, or a tenth if inline and crossline numbers vary.
 
     Returns
     -------
@@ -128,14 +128,16 @@ class Survey:
 
     @property
     def traces(self) -> list[np.ndarray]:
-        """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots; may be replaced.
+        """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots.
 
-        Collective when they are first needed: each rank then reads those of its shots from the file.
+        Collective when they are first needed: each rank then reads those of its shots from the file. They may be
+        replaced, by each rank for itself.
 
         Raises
         ------
         InputError
             On every rank, if there is no file, or if samples are not finite, all zero, or do not oscillate about zero.
+            On this rank, if others take their place that have other shapes.
         """
         if self._traces is None:
             with local_stage(self.comm):
@@ -406,21 +408,25 @@ class Survey:
             traces = survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
-    def write(self, path: str | Path, image: np.ndarray, grid: Grid, title: str = "IMAGE") -> Path:
+    def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
         """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.
 
         Parameters
         ----------
         path : str or Path
             The file, which is replaced.
-        image : array
+        image : array or DistributedArray
             Of the grid's shape, the same on every rank. The first rank writes it.
         grid : Grid
             Its grid; depth steps are at most 65.535 m.
         title : str
             First line of the textual header.
         """
+        from collops.array import DistributedArray
+
         with local_stage(self.comm):
+            if isinstance(image, DistributedArray):
+                image = image.engine.to_host(image.local_array)
             if self.headers is None:
                 raise InputError("the survey was not read from a file: its image has no place on the map")
             if np.shape(image) != grid.shape:
@@ -466,7 +472,7 @@ def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm:
     check_memory(
         grid.points * max(positions + copies, 8) * dtype.itemsize,
         f"the travel times of {positions} stations on an image of {' x '.join(map(str, grid.shape))} points",
-        "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz"),
+        "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"),
         processes=comm.local_size,
     )
 

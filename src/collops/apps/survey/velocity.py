@@ -69,6 +69,8 @@ def load_velocity(velocity: object, dims: int = 2, inline: int | None = None) ->
 
     `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.
     """
+    if inline is not None and dims == 3:
+        raise InputError("--inline chooses a section, and a 3-D image needs the whole volume: leave it out")
     if isinstance(velocity, Gradient | Volume):
         return velocity
     if isinstance(velocity, np.ndarray) and velocity.ndim:
