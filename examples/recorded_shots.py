@@ -34,7 +34,8 @@ def synthetic(path):  # a boat fires at irregular places and tows a cable of 16 
     return survey.save(path, grid, frequency=25.0)
 
 
-folder = comm.allgather_metadata(tempfile.mkdtemp())[0]  # that of the first rank
+place = tempfile.TemporaryDirectory()
+folder = comm.allgather_metadata(place.name)[0]  # that of the first rank
 path, velocity = sys.argv[1:] or (synthetic(f"{folder}/line.sgy"), "1500")
 
 survey = read(path)
@@ -48,6 +49,8 @@ weight = 2.0 * float((A @ plain.x).norm() / plain.x.norm())
 both, target = collops.StackedVStack([A, weight * along]), collops.StackedArray([data, collops.zeros(along.range)])
 regularised = collops.cgls(both, target, niter=10)
 survey.write(f"{folder}/image.sgy", regularised.x, grid)
+comm.barrier()
+place.cleanup()
 # %%
 # The image of every rank is the same.
 if comm.rank == 0 and grid.shape == truth.shape:

@@ -24,7 +24,9 @@ ERRORS = {
 # All of them in one run: importing takes longer than what they compute.
 PROGRAM = f"""
 import runpy
+import sys
 import collops
+del sys.argv[1:]  # those of the test
 comm = collops.world()
 for name in {{names}}:
     comm.barrier()

@@ -107,12 +107,14 @@ def test_a_script_does_what_the_command_does(comm, folder, monkeypatch):
     image, group = names["plain"].x.local_array, group_of(folder, "out")
     assert np.abs(image).max() > 0
     np.testing.assert_allclose(image, group["image"][...], rtol=0, atol=1e-5 * np.abs(image).max())
-    assert names["survey"].data().size == geometry.traces * 60
+    survey, grid, regularised = (names[name] for name in ("survey", "grid", "regularised"))
+    assert survey.data().size == geometry.traces * 60
+    survey.write(folder / "b.sgy", regularised.x, grid)
     if comm.rank == 0:
         import segyio
 
-        with segyio.open(f"{names['folder']}/image.sgy", ignore_geometry=True) as file:
-            np.testing.assert_array_equal(file.trace.raw[:], names["regularised"].x.local_array.astype(np.float32))
+        with segyio.open(str(folder / "b.sgy"), ignore_geometry=True) as file:
+            np.testing.assert_array_equal(file.trace.raw[:], regularised.x.local_array.astype(np.float32))
 
 
 def test_a_point_in_3d_comes_back_at_its_place(comm, folder):
