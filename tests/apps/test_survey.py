@@ -12,83 +12,29 @@ import pytest
 
 import collops
 from collops.apps import lsm
-from collops.apps.signals import ricker, ricker_shape
+from collops.apps.signals import ricker
 from collops.apps.survey import Geometry, Grid, Survey, read
 from collops.apps.survey.geometry import Bins, Line
 from collops.apps.survey.velocity import Gradient, on_grid, read_volume
 from collops.errors import InputError
-from tests.apps.files import random_traces, small_geometry, write_survey, write_traces
+from tests.apps.files import (
+    CORNER,
+    CROSSLINES,
+    FREQUENCY,
+    INLINES,
+    INTERVAL,
+    SPEED,
+    diffractor_file,
+    irregular_area,
+    on_map,
+    random_traces,
+    small_geometry,
+    velocity_volume,
+    write_survey,
+)
 from tests.apps.jobs import group_of, job_numbers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded_shots.py"
-CORNER, ANGLE = np.array([431_000.0, 6_470_000.0]), np.radians(30)
-INLINES, CROSSLINES = np.array([-np.sin(ANGLE), np.cos(ANGLE)]), np.array([np.cos(ANGLE), np.sin(ANGLE)])
-SPEED, FREQUENCY, SAMPLES, INTERVAL = 2000.0, 25.0, 128, 0.004
-
-
-def on_map(y: Any, x: Any) -> np.ndarray:
-    """Return easting and northing of points of a survey whose inlines begin at a corner and point 30 degrees north."""
-    return np.stack([CORNER[axis] + INLINES[axis] * y + CROSSLINES[axis] * x for axis in (0, 1)])
-
-
-def irregular_area(seed: int = 3) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return positions (y, x, z) of six sources and of the receivers of each, whose number and places differ."""
-    rng = np.random.default_rng(seed)
-    sources = rng.uniform([[0], [0], [5]], [[300], [400], [5]], (3, 6))
-    receivers = [rng.uniform([[0], [0], [-20]], [[300], [400], [0]], (3, 30 + shot)) for shot in range(6)]
-    return sources, receivers
-
-
-def diffractor_file(path: Path, diffractor: np.ndarray, *, bins: bool = True) -> None:
-    """Write with segyio the echo of a point at (y, x, z).
-
-    Bins are 25 x 20 m, with inlines 100, 102, … and crosslines 7, 8, ….
-    """
-    import segyio
-
-    sources, receivers = irregular_area()
-    spec = segyio.spec()
-    spec.format, spec.samples = 5, 4 * np.arange(SAMPLES)
-    spec.tracecount = sum(each.shape[1] for each in receivers)
-    field = segyio.TraceField
-    with segyio.create(str(path), spec) as file:
-        file.bin.update({segyio.BinField.Interval: 4000})
-        trace = 0
-        for shot, stations in enumerate(receivers):
-            source = sources[:, shot]
-            for channel, station in enumerate(stations.T):
-                places = on_map(*np.stack([source, station, (source + station) / 2], axis=1)[:2])
-                line, column = np.rint((source + station)[:2] / 2 / [25, 20]).astype(int)
-                places[:, 2] = on_map(25 * line, 20 * column)
-                (source_x, group_x, cdp_x), (source_y, group_y, cdp_y) = np.rint(100 * places).astype(int).tolist()
-                file.header[trace] = {
-                    field.FieldRecord: 50 + shot,
-                    field.TraceNumber: channel + 1,
-                    field.SourceX: source_x,
-                    field.SourceY: source_y,
-                    field.GroupX: group_x,
-                    field.GroupY: group_y,
-                    field.SourceGroupScalar: -100,
-                    field.SourceDepth: 500,
-                    field.ReceiverGroupElevation: int(np.rint(-100 * station[2])),
-                    field.ElevationScalar: -100,
-                    field.TRACE_SAMPLE_INTERVAL: 4000,
-                    field.offset: int(np.rint(np.hypot(*(source - station)[:2]))),
-                    field.CoordinateUnits: 1,
-                    **(
-                        {
-                            field.INLINE_3D: int(100 + 2 * line),
-                            field.CROSSLINE_3D: int(7 + column),
-                            field.CDP_X: cdp_x,
-                            field.CDP_Y: cdp_y,
-                        }
-                        if bins
-                        else {}
-                    ),
-                }
-                time = (np.linalg.norm(source - diffractor) + np.linalg.norm(station - diffractor)) / SPEED
-                file.trace[trace] = ricker_shape(FREQUENCY * (INTERVAL * np.arange(SAMPLES) - time)).astype(np.float32)
-                trace += 1
 
 
 def test_a_script_does_what_the_command_does(comm, folder, monkeypatch):
@@ -151,7 +97,7 @@ def test_a_point_in_3d_comes_back_at_its_place(comm, folder):
 
 def area_survey(comm: Any) -> tuple[Survey, Grid]:
     """Return four shots, recorded late, of which the middle two have the same receivers, and their grid."""
-    sources, receivers = (positions for positions in irregular_area())
+    sources, receivers = irregular_area()
     groups = [np.abs(each[:, : 2 + shot]) for shot, each in enumerate(receivers[:3])]
     geometry = Geometry(sources[:, :4], [groups[0], groups[1], groups[1], groups[2]], 60, INTERVAL, 0.04)
     return Survey(geometry, comm), Grid(9, 7, 50.0, 30.0, ny=7, dy=50.0)
@@ -306,11 +252,7 @@ class TestArea:
             read(tmp_path / "b.sgy", dims=3)
 
     def test_a_velocity_volume_is_interpolated_between_its_columns(self, tmp_path):
-        y, x = (axis.ravel() for axis in np.meshgrid(np.arange(0, 301, 50), np.arange(0, 401, 80), indexing="ij"))
-        places = np.rint(10 * on_map(y, x)).astype(int)
-        values = 1500 + y[:, None] + 2.0 * x[:, None] + 0.5 * 20 * np.arange(30)
-        headers = {"INLINE_3D": y, "CDP_X": places[0], "CDP_Y": places[1], "SourceGroupScalar": np.full(len(x), -10)}
-        write_traces(tmp_path / "v.sgy", values.astype(np.float32), headers, 20_000, "VELOCITY")
+        velocity_volume(tmp_path / "v.sgy")
         volume = read_volume(tmp_path / "v.sgy")
         line = Line((CORNER[0], CORNER[1]), (CROSSLINES[0], CROSSLINES[1]))
         grid = Grid(9, 7, 55.0, 30.0, ny=5, dy=60.0)
