@@ -241,7 +241,8 @@ def recorded(options: Options, comm: Communicator) -> Problem:
                     "speed of the direct wave in m/s, such as 1500"
                 )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples")
-    notes.append(f"image: {grid}")
+    across = "" if grid.ny is None else f" and {grid.y0:g} m across"
+    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{across}")
     return Problem(survey, grid, velocity, *described, frequency)
 
 

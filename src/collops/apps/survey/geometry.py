@@ -300,9 +300,8 @@ class Grid:
                 raise InputError(f"--{axis}0 must be a finite number of metres, not {start}")
 
     def __str__(self) -> str:
-        counts, steps = " x ".join(map(str, self.shape)), " x ".join(f"{each:g}" for each in self.spacing)
-        across = "" if self.ny is None else f" and {self.y0:g} m across"
-        return f"{counts} points, {steps} m, from {self.x0:g} m on the line{across}"
+        counts, steps = " x ".join(map(str, self.shape)), " x ".join(f"{each:.5g}" for each in self.spacing)
+        return f"{counts} points, {steps} m"
 
     @property
     def _names(self) -> str:
@@ -414,7 +413,8 @@ def cover(
         depth = max(_deepest_echo(profile, geometry), 1.5 * float(high[-1]))
         if dz is None:
             dz = _rounded(depth / (most - 1 if nz is None else max(nz - 1, 1)), np.ceil)
-            dz = max(columns["dx"], dz) if nz is None else dz
+            along = columns["dx"] if bins is None else _rounded(columns["dx"], np.round)
+            dz = max(along, dz) if nz is None else dz
         if nz is None:
             _check_steps("dz", depth, dz)
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
