@@ -117,10 +117,10 @@ def test_the_operator_in_3d_is_that_of_pylops_for_each_shot(comm):
 
     survey, grid = area_survey(comm)
     geometry, late = survey.geometry, 10
-    A = survey.operator(SPEED, grid, frequency=FREQUENCY, dtype="float64")
+    wavelet, centre = ricker(FREQUENCY, INTERVAL)
+    A = survey.operator(SPEED, grid, wavelet=(wavelet, centre), dtype="float64")
     image = np.random.default_rng(2).normal(size=grid.shape)
     own = survey.by_shot((A @ collops.from_global(image, A.domain, comm=comm)).local_array)
-    wavelet, centre = ricker(FREQUENCY, INTERVAL)
     points = np.stack([axis.ravel() for axis in np.meshgrid(*grid.axes.values(), indexing="ij")])
 
     def times(positions: np.ndarray) -> np.ndarray:
@@ -169,6 +169,8 @@ def test_a_survey_on_an_area_comes_back_as_it_was_saved(comm, folder):
         (lambda survey, grid: survey.operator(np.full((3, 4, 5), 1500.0), grid), "--ny and --nx and --nz"),
         (lambda survey, grid: survey.operator("3000-z", grid, frequency=20.0, mode="analytic"), "mode analytic"),
         (lambda survey, grid: survey.operator(1500.0, grid, frequency=200.0), "choose a --frequency"),
+        (lambda survey, grid: survey.operator(1500.0, grid, frequency=20.0, wavelet=([1.0], 0)), "both name a wavelet"),
+        (lambda survey, grid: survey.operator(1500.0, grid, wavelet=([1.0], 3)), "wavelet_center must be"),
         (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50.0, 30.0)), "3-D needs a grid in 3-D"),
         (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50, 30, ny=3, dy=50)), "y of .* off the model's 0 to"),
         (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50, 30, ny=10**9, dy=50)), "larger --dx, --dy and"),

@@ -11,6 +11,7 @@ import numpy as np
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
+from collops.apps.lsm.quality import examine, field_bytes
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy
@@ -73,10 +74,14 @@ def run(job: Job[Options]) -> Findings:
     if options.iterations is None and options.damp is None:
         whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
         held = whole[survey.shots.start : survey.shots.stop]
-    found = invert(job, reduced, believed, held, problem.segy_bytes)
+    found = invert(job, reduced, believed, held, problem.segy_bytes + field_bytes(problem, options.gathers))
 
     explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
     gathers = some_gathers(survey, survey.by_shot(explained))
+    quality = None
+    if options.gathers is not None:
+        with job.stage("common-image gathers"):
+            quality = examine(problem, operator, explained, options.gathers, job.engine)
     with local_stage(comm):
         segy = _segy(problem, found, explained)
     error = relative_error(found.image, problem.truth)
@@ -86,6 +91,7 @@ def run(job: Job[Options]) -> Findings:
         "damp": options.damp or 0.0,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
+        "velocity_ratio": None if quality is None else quality.ratio,
         "traces_left_out": left_out,
         "mode": problem.mode,
         "frequency": problem.frequency,
@@ -113,14 +119,17 @@ def run(job: Job[Options]) -> Findings:
         more_rows=[
             ("iterations", _reason(job, count, shares)),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
+            *([] if quality is None else [("gathers", f"flattest at a velocity divided by {quality.ratio:.2f}")]),
         ],
-        fields=_fields(problem, found) | gathers,
+        fields=_fields(problem, found) | gathers | ({} if quality is None else quality.fields()),
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
             "kinds": list(found.solution.seconds),
         },
-        draw=lambda folder: [draw(folder, problem, found, error)],
+        draw=lambda folder: (
+            [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
+        ),
         noise_norm=noise_norm,
         page=write_page,
         files=[] if written is None else [written],

@@ -132,13 +132,24 @@ class Options(CommonOptions):
         ),
         NotNegative,
     ] = 10.0
+    gathers: Annotated[
+        int | None,
+        option(
+            "Image so many classes of offset by themselves: common-image gathers, their moveout, and spectra, in "
+            "quality.png.",
+            METHOD,
+            metavar="CLASSES",
+        ),
+        AtLeast(2),
+    ] = None
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in SEGY_RESULTS]
-        return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
+        quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
+        return [*super().results(), Path(self.out) / "result.html", *quality, *segy, *survey]
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""

@@ -312,6 +312,7 @@ class Survey:
         grid: Grid,
         *,
         frequency: float | None = None,
+        wavelet: tuple[Any, int] | None = None,
         mode: str | None = None,
         dtype: Any = "float32",
         engine: str | Engine | None = None,
@@ -331,6 +332,8 @@ class Survey:
             The image grid, which contains all stations.
         frequency : float, optional
             Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
+        wavelet : tuple of array and int, optional
+            The taps of another wavelet, at the interval of the traces, and the index of its time zero.
         mode : {"eikonal", "analytic"}, optional
             Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
             increases linearly with depth; by default the formula where the velocity is given as a number or text.
@@ -354,17 +357,27 @@ class Survey:
         """
         from collops.operators import VStack
         from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
+        from collops.operators.kirchhoff.geometry import checked_wavelet
 
         comm, geometry = self.comm, self.geometry
         model = self.model(velocity)
         with raised_together():
             mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
+        with local_stage(comm):
+            if wavelet is not None:
+                if frequency is not None:
+                    raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
+                # Zeros after it do not change its spectrum, and make it finer.
+                taps = checked_wavelet(*wavelet)[0]
+                power = power_spectrum([np.pad(taps, (0, 7 * len(taps)))[None]], 8 * len(taps))
+                frequency = frequency_from_power(power, 8 * len(taps), geometry.interval)
         if frequency is None:
             frequency = self.frequency()
         with local_stage(comm):
             self._check_memory(grid, np.dtype(dtype))
             self.check(values, grid, frequency)
+            wavelet = wavelet or ricker(frequency, geometry.interval)
             compute = _engine(engine)
         receivers = geometry.distinct_receivers()
         positions = np.concatenate([geometry.sources, *receivers], axis=1)
@@ -373,7 +386,6 @@ class Survey:
         of_position = inverse.reshape(-1)
         rows = np.split(of_position[geometry.shots :], np.cumsum([each.shape[1] for each in receivers])[:-1])
         of_receivers = {id(group): row for group, row in zip(receivers, rows, strict=True)}
-        wavelet, centre = ricker(frequency, geometry.interval)
         threads = threads_of_rank(comm, compute.name)
         with local_stage(comm):
             operators = []
@@ -384,9 +396,46 @@ class Survey:
                     sources, tables[of_receivers[key]], geometry.interval, geometry.samples, dtype
                 )
                 operators.append(
-                    LocalKirchhoff(times, grid.shape, wavelet, centre, engine=compute, threads=threads, **options)
+                    LocalKirchhoff(times, grid.shape, *wavelet, engine=compute, threads=threads, **options)
                 )
         return VStack(operators, comm, dims=grid.shape)
+
+    def by_offset(
+        self, operator: LinearOperator, classes: int = 8, *, engine: str | Engine | None = None
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Migrate the data in classes of offset, each by itself: common-offset images. Collective.
+
+        A column of all images is a common-image gather: with the right velocity, its reflectors are flat.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            From `operator`.
+        classes : int
+            Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
+        engine : str, optional
+            That of the operator.
+
+        Returns
+        -------
+        offsets : array
+            Mean distance from source to receiver of each class, in metres, increasing.
+        images : list of arrays
+            The adjoint image of each class, of the grid's shape, in host memory.
+        """
+        geometry, traces = self.geometry, self.traces
+        every = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
+        together = np.concatenate(every)
+        edges = np.unique(np.quantile(together, np.linspace(0, 1, classes + 1)))[1:-1]
+        _, number = np.unique(np.searchsorted(edges, together, side="right"), return_inverse=True)
+        offsets = np.bincount(number, together) / np.bincount(number)
+        of_shot = np.split(number, np.cumsum([len(each) for each in every])[:-1])[self.shots.start : self.shots.stop]
+        images = []
+        for which in range(len(offsets)):
+            parts = [np.where((each == which)[:, None], own, 0) for each, own in zip(of_shot, traces, strict=True)]
+            image = operator.adjoint(self.array(parts, dtype=operator.dtype, engine=engine))
+            images.append(image.engine.to_host(image.local_array))
+        return offsets, images
 
     def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
         """Write positions and traces as a SEG-Y file that `read` and ``collops lsm`` understand. Collective.
