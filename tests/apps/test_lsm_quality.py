@@ -25,6 +25,7 @@ def echoes_of_layers(path: Path) -> None:
     squares = [geometry.offsets(shot)[:, None] ** 2 for shot in range(9)]
     arrivals = [[np.sqrt(square + 4 * z**2) / SPEED for z in (250.0, 450.0)] for square in squares]
     traces = [sum(ricker_shape(FREQUENCY * (geometry.times - time)) for time in times) for times in arrivals]
+    traces[4][16] *= 1e4  # a bad trace, which is left out
     write_survey(path, geometry, [np.asarray(each, np.float32) for each in traces], {})
 
 
@@ -46,14 +47,14 @@ def test_a_wrong_velocity_is_seen(comm, folder, factor):
         echoes_of_layers(path)
     comm.barrier()
     files = {"survey": str(path), "velocity": str(SPEED * factor), "out": str(folder / "out")}
-    sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 2, "gathers": 6, "outliers": 0, "frequency": FREQUENCY}
+    sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 2, "gathers": 6, "frequency": FREQUENCY}
     numbers = job_numbers(run, Options(engine="numpy", **files, **sizes), comm)
     assert numbers["velocity_ratio"] == pytest.approx(factor, abs=0.021)
     group = group_of(folder, "out")
     assert group["common_image_gathers"].shape == (5, 6, 120)
     data = np.concatenate(read(path, comm).traces)
     power = comm.allreduce((np.abs(np.fft.rfft(data, axis=1)) ** 2).sum(axis=0))
-    np.testing.assert_allclose(group["data_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(group["data_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3 * power.max() ** 0.5)
     assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
 
 

@@ -81,7 +81,7 @@ def run(job: Job[Options]) -> Findings:
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
-            quality = examine(problem, operator, explained, options.gathers, job.engine)
+            quality = examine(problem, operator, believed, explained, options.gathers, job.engine)
     with local_stage(comm):
         segy = _segy(problem, found, explained)
     error = relative_error(found.image, problem.truth)

@@ -86,14 +86,17 @@ def field_bytes(problem: Problem, classes: int | None) -> int:
     return 8 * _COLUMNS * (classes + len(_RATIOS)) * problem.grid.nz if classes else 0
 
 
-def examine(problem: Problem, operator: Any, explained: np.ndarray, classes: int, engine: Engine) -> Quality:
+def examine(
+    problem: Problem, operator: Any, believed: list[np.ndarray], explained: np.ndarray, classes: int, engine: Engine
+) -> Quality:
     """Image so many classes of offset, look for the moveout that is left, and compare spectra. Collective.
 
-    `operator` is that of the survey, and `explained` this rank's traces modelled from the image, flat. Gathers are
-    columns along the line, in 3-D in the middle of the axis y.
+    `operator` is that of the survey, `believed` are the traces of this rank's shots without those left out, and
+    `explained` its traces modelled from the image, flat. Gathers are columns along the line, in 3-D in the middle of
+    the axis y.
     """
     survey, grid = problem.survey, problem.grid
-    offsets, images = survey.by_offset(operator, classes, engine=engine)
+    offsets, images = survey.by_offset(operator, classes, traces=believed, engine=engine)
     chosen = np.unique(np.linspace(0, grid.nx - 1, _COLUMNS + 2).round().astype(int)[1:-1])
     middle = () if grid.ny is None else (grid.ny // 2,)
     gathers = np.stack([image[(*middle, chosen)] for image in images], axis=1)

@@ -401,7 +401,12 @@ class Survey:
         return VStack(operators, comm, dims=grid.shape)
 
     def by_offset(
-        self, operator: LinearOperator, classes: int = 8, *, engine: str | Engine | None = None
+        self,
+        operator: LinearOperator,
+        classes: int = 8,
+        *,
+        traces: list[np.ndarray] | None = None,
+        engine: str | Engine | None = None,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Migrate the data in classes of offset, each by itself: common-offset images. Collective.
 
@@ -413,6 +418,8 @@ class Survey:
             From `operator`.
         classes : int
             Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
+        traces : list of arrays, optional
+            What to migrate, by shots of this rank; by default `traces` of the survey.
         engine : str, optional
             That of the operator.
 
@@ -423,7 +430,7 @@ class Survey:
         images : list of arrays
             The adjoint image of each class, of the grid's shape, in host memory.
         """
-        geometry, traces = self.geometry, self.traces
+        geometry, traces = self.geometry, self.traces if traces is None else traces
         every = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
         together = np.concatenate(every)
         edges = np.unique(np.quantile(together, np.linspace(0, 1, classes + 1)))[1:-1]
