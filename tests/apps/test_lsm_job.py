@@ -205,7 +205,7 @@ class TestRealSurvey:
     }
 
     def test_marine_shots_over_a_gradient(self, comm, folder):
-        numbers = migrate(comm, folder, "out", **self.SURVEY, velocity="1500+0.6z", mute=1500.0)
+        numbers = migrate(comm, folder, "out", **self.SURVEY, velocity="1500+0.6z", mute="1500")
         assert numbers["relative_error"] is None
         assert numbers["residual_reduction"] < 1
         assert (numbers["shots"], numbers["traces"]) == (4, 480)

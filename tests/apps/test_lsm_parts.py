@@ -8,8 +8,8 @@ from scipy.integrate import quad
 
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
-from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover, mute_direct
-from collops.apps.survey.selection import held_out, sound_traces
+from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
+from collops.apps.survey.selection import held_out
 from collops.apps.survey.traveltimes import analytic, travel_time, travel_times
 from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
@@ -58,17 +58,6 @@ def test_shots_a_wavelength_apart_are_held_out_else_receivers(sources, expected)
 def test_nothing_is_held_out_of_a_single_trace():
     one = Geometry(np.zeros((2, 1)), [np.ones((2, 1))], 50, 0.004)
     assert [each.tolist() for each in held_out(one, 50.0)] == [[False]]
-
-
-def test_dead_and_much_too_strong_traces_are_not_sound():
-    traces = np.random.default_rng(6).normal(size=(30, 80)) * np.geomspace(100, 1, 30)[:, None]
-    assert sound_traces(traces, 10.0).all()  # near traces are stronger, but not than their neighbours
-    traces[[3, 4]] = 0
-    traces[12] *= 30
-    traces[20, 40] = 1e5
-    assert np.flatnonzero(~sound_traces(traces, 10.0)).tolist() == [3, 4, 12, 20]
-    assert sound_traces(traces, 0).all()
-    assert not sound_traces(np.zeros((3, 80)), 10.0).any()
 
 
 @pytest.mark.parametrize("position", [(0.0, 0.0), (1003.0, 6.0), (3000.0, 0.0)])
@@ -183,15 +172,6 @@ def test_small_models_are_finite(nx, nz):
     geometry = fixed_spread(grid, velocity, 1, 1, None)
     grid.check_contains(geometry)
     assert geometry.sources[0, 0] == pytest.approx(grid.x.mean(), abs=1e-4)
-
-
-def test_the_mute_silences_the_direct_wave_and_nothing_later():
-    geometry = small_geometry(samples=200)
-    traces = [np.ones((5, 200), np.float32) for _ in range(1)]
-    mute_direct(traces, geometry, range(1, 2), 1000.0, 0.02)
-    for offset, trace in zip(np.abs(geometry.receivers[1][0] - 200), traces[0], strict=True):
-        assert not trace[geometry.times <= offset / 1000 + 0.0199].any()
-        assert (trace[geometry.times >= offset / 1000 + 0.0401] == 1).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

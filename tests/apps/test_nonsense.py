@@ -62,8 +62,8 @@ def test_a_mute_that_leaves_nothing(comm, folder):
         apart = dataclasses.replace(geometry, sources=geometry.sources + np.array([[50.0], [0.0]]))
         write_survey(Path(path), apart, random_traces(geometry), {})
     comm.barrier()
-    refused(lsm, comm, folder, "--mute 0.001 leaves nothing.*such as 1500", survey=path, velocity="1500", mute=0.001)
-    start(lsm, comm, folder, survey=path, velocity="1500", mute=1e5)
+    refused(lsm, comm, folder, "--mute 0.001 leaves nothing.*such as 1500", survey=path, velocity="1500", mute="0.001")
+    start(lsm, comm, folder, survey=path, velocity="1500", mute="1e5")
 
 
 @pytest.mark.parametrize("application", [lsm, poststack])
@@ -201,7 +201,7 @@ class TestRealData:
     )
 
     def test_good_files(self, comm, tmp_path):
-        assert not start(lsm, comm, tmp_path, survey=self.SHOTS, velocity="1500+0.6z", mute=1500.0).warnings
+        assert not start(lsm, comm, tmp_path, survey=self.SHOTS, velocity="1500+0.6z", mute="1500").warnings
         assert not start(lsm, comm, tmp_path, survey=self.SHOTS, velocity=self.MODEL).warnings
         assert not start(poststack, comm, tmp_path, volume=self.STACK).warnings
 

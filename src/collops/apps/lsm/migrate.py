@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.apps.conditioning import Conditioned, Conditioning, resample
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.quality import examine, field_bytes
+from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
 from collops.apps.survey.segy import image_traces, shot_traces
-from collops.apps.survey.selection import held_out, sound_traces
+from collops.apps.survey.selection import held_out
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 _NOISE = 0.1
 _SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them
+_PATIENCE = 5  # iterations without a better prediction, after which the data stop the search
 
 
 def run(job: Job[Options]) -> Findings:
-    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS.
+    """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS (or FISTA or ADMM: --regularise).
 
     By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
     With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it chooses the
@@ -53,10 +56,11 @@ def run(job: Job[Options]) -> Findings:
     for warning in survey.warnings:
         job.listener.warn(warning)
     job.warn_of_idle_ranks(geometry.shots, "shots")
+    tables: list[Any] = []
     with job.stage("travel times"):
-        operator = kirchhoff(job, problem)
-    noise_norm = None
-    if problem.truth is not None:
+        operator = kirchhoff(job, problem, tables if options.precondition == "illumination" else None)
+    conditioned, noise_norm = problem.conditioned, None
+    if conditioned is None:
         with job.stage("modelling the survey"):
             noise = _NOISE if options.noise is None else options.noise
             traces, noise_norm = with_noise(
@@ -67,17 +71,28 @@ def run(job: Job[Options]) -> Findings:
             if written is not None:
                 parameters = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
                 survey.save(written, grid, **parameters)
+        traces = [shot.astype(options.dtype) for shot in survey.traces]
+        conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
-    traces = survey.traces
-    reduced, believed, left_out = _leave_out(job, problem, operator, traces)
+    reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
+    preconditioner = None
+    if options.precondition is not None:
+        with job.stage("preconditioner"):
+            preconditioner = _preconditioner(job, problem, reduced, tables, conditioned)
+        tables.clear()
     held = None
-    if options.iterations is None and options.damp is None:
+    if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
         whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
         held = whole[survey.shots.start : survey.shots.stop]
-    found = invert(job, reduced, believed, held, problem.segy_bytes + field_bytes(problem, options.gathers))
+    more_bytes = problem.segy_bytes + field_bytes(problem, options.gathers)
+    found = invert(job, reduced, believed, held, more_bytes, preconditioner)
 
-    explained = job.on_host(operator.forward(job.array(operator.domain, found.image)))
-    gathers = some_gathers(survey, survey.by_shot(explained))
+    explained = survey.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
+    # Undo gain and polarity; what is muted stays so, in both.
+    survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
+    for values, each in zip(explained, conditioned, strict=False):
+        values *= each.mute / each.gain
+    gathers = some_gathers(survey, explained)
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
@@ -89,10 +104,12 @@ def run(job: Job[Options]) -> Findings:
     shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,
+        "weight": found.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "velocity_ratio": None if quality is None else quality.ratio,
         "traces_left_out": left_out,
+        "conditioning": problem.conditioning or None,
         "mode": problem.mode,
         "frequency": problem.frequency,
         "shots": geometry.shots,
@@ -118,6 +135,7 @@ def run(job: Job[Options]) -> Findings:
         ],
         more_rows=[
             ("iterations", _reason(job, count, shares)),
+            *([] if found.weight is None else [("weight", f"{found.weight:g} of --regularise {options.regularise}")]),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
             *([] if quality is None else [("gathers", f"flattest at a velocity divided by {quality.ratio:.2f}")]),
         ],
@@ -130,6 +148,8 @@ def run(job: Job[Options]) -> Findings:
         draw=lambda folder: (
             [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
         ),
+        residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
+        curve=METHODS[options.regularise],
         noise_norm=noise_norm,
         page=write_page,
         files=[] if written is None else [written],
@@ -144,20 +164,22 @@ class Migration:
     image: np.ndarray  # the least-squares image
     adjoint: np.ndarray  # the adjoint image
     scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
-    solution: Solution  # of CGLS
+    solution: Solution  # of the solver
+    weight: float | None  # of the regularisation
     # where traces were held out: norm of their residual over their own, before the first iteration and after each
     shares: np.ndarray | None
 
 
-def kirchhoff(job: Job[Options], problem: Problem) -> Any:
+def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None) -> Any:
     """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective."""
     return problem.survey.operator(
         problem.velocity,
         problem.grid,
-        frequency=problem.frequency,
+        wavelet=problem.wavelet,
         mode=problem.mode,
         dtype=job.options.dtype,
         engine=job.engine,
+        kept=kept,
     )
 
 
@@ -174,53 +196,93 @@ def invert(
     traces: list[np.ndarray],
     held: list[np.ndarray] | None = None,
     more_bytes: int = 0,
+    preconditioner: Any = None,
 ) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
     :math:`d` are the traces, one array per shot of this rank, and :math:`\epsilon` is the option damp. The norm of the
-    operator :math:`A` is estimated from below (`Gradient`).
+    operator :math:`A` is estimated from below (`Gradient`). `Penalty` has the terms of the option regularise.
 
     The number of iterations is the option, or, if `held` names traces of these shots to hold out, the one after which
-    an image of the other traces predicts them best. The amplitudes of a Kirchhoff operator are not those of recorded
-    data, so that its residual does not fall to the noise, and it is as coherent as ground roll or multiples. Neither
-    the discrepancy principle nor criteria for white noise apply; shots that the image has not seen are a test.
+    an image of the other traces predicts them best; likewise the weight of the penalty. The amplitudes of a Kirchhoff
+    operator are not those of recorded data, so that its residual does not fall to the noise, and it is as coherent as
+    ground roll or multiples. Neither the discrepancy principle nor criteria for white noise apply; shots that the image
+    has not seen are a test.
     """
-    from collops.solvers import cgls, cross_validate
+    from collops.solvers import cross_validate
 
     data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
     # Of `_fields` four images of at most float64, and the gathers and their residual.
     writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
-    damp = (job.options.damp or 0.0) * gradient.norm
-    niter, shares = job.options.iterations or _ITERATIONS, None
+    options, penalty = job.options, Penalty(job.options.regularise, job, operator, gradient)
+    niter, weight, shares = options.iterations or _ITERATIONS, options.weight, None
+
+    def method(weight: float | None) -> Any:
+        return penalty.method(weight or 0.0, (options.damp or 0.0) * gradient.norm, preconditioner)
+
     if held is not None:
-        with job.stage("choosing the number of iterations"):
+        with job.stage("choosing the number of iterations" if penalty.kind is None else "choosing the regularisation"):
             parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
-            live = job.listener.live
-            shares = cross_validate(operator, data, _vector(job, operator, parts), niter=niter, tol=0.0, progress=live)
-        niter = max(1, int(shares.argmin()))
-    solution = job.solve(cgls, operator, data, writes=writes, niter=niter, damp=damp, tol=0.0)
+            out, run = _vector(job, operator, parts), {"niter": niter, "progress": job.listener.live}
+            # Where the number of iterations is given, the image after the last one counts.
+            run["patience"] = _PATIENCE if options.iterations is None else niter
+            tried = {
+                each: cross_validate(operator, data, out, method=method(each), **run)
+                for each in (TRIED if penalty.kind and weight is None else (weight,))
+            }
+        best = min if options.iterations is None else lambda norms: norms[-1]
+        weight, shares = min(tried.items(), key=lambda trial: best(trial[1]))
+        if options.iterations is None and options.damp is None:
+            niter = max(1, int(shares.argmin()))
+    solution = job.solve(method(weight), operator, data, writes=writes, niter=niter)
+    solution = replace(solution, residuals=penalty.residuals(solution))
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, shares)
+    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, weight, shares)
 
 
-def _leave_out(
-    job: Job[Options], problem: Problem, operator: Any, traces: list[np.ndarray]
+def _preconditioner(
+    job: Job[Options], problem: Problem, operator: Any, tables: list[Any], conditioned: list[Conditioned]
+) -> Any:
+    """Return the right preconditioner of the option. Collective; `tables` are those of `kirchhoff`."""
+    if job.options.precondition == "diagonal":
+        return inverse_root(job, operator, probed_diagonal(job, operator))
+    from collops.operators.kirchhoff.illumination import normal_diagonal
+
+    diagonal = np.zeros(problem.grid.points)
+    with local_stage(job.comm):
+        weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
+        first = 0
+        for table in tables:
+            last = first + len(table.sources)
+            part = np.stack(weights[first:last])
+            diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
+            first = last
+    return inverse_root(job, operator, job.comm.allreduce(diagonal).reshape(problem.grid.shape))
+
+
+def _weighted(
+    job: Job[Options], problem: Problem, operator: Any, conditioned: list[Conditioned]
 ) -> tuple[Any, list[np.ndarray], int]:
-    """Remove the dead and the much too strong traces from operator and data; return them with their number."""
+    """Weigh the operator and the data; return them with the number of traces that do not count. Collective."""
     from collops.operators import Diagonal
 
-    sound = [sound_traces(shot, job.options.outliers) for shot in traces]
-    left_out = int(job.comm.allreduce(np.array(float(sum(np.count_nonzero(~each) for each in sound))))[()])
-    if not left_out:
-        return operator, traces, 0
-    job.listener.note(
-        f"{left_out} of {problem.survey.geometry.traces} traces are left out: they are dead, or more than "
-        f"{job.options.outliers:g} times as strong as their neighbours (--outliers)"
-    )
-    believed = [np.where(each[:, None], shot, 0) for shot, each in zip(traces, sound, strict=True)]
-    weights = [np.repeat(each, problem.survey.geometry.samples) for each in sound]
-    return Diagonal(_vector(job, operator, weights)) @ operator, believed, left_out
+    out = float(sum(np.count_nonzero(each.trust == 0) for each in conditioned))
+    changes = float(any((each.trust != 1).any() or (each.mute != 1).any() for each in conditioned))
+    out, changes = job.comm.allreduce(np.array([out, changes]))
+    if out:
+        options = job.options
+        reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
+        reasons += ["outside of --offsets"] * (options.offsets is not None)
+        reasons += ["without a weight (--trace-weights)"] * (options.trace_weights is not None)
+        job.listener.note(
+            f"{int(out)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
+        )
+    if not changes:
+        return operator, [each.traces for each in conditioned], 0
+    weighted = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in conditioned]
+    weights = [np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape) for each in conditioned]
+    return Diagonal(_vector(job, operator, weights)) @ operator, weighted, int(out)
 
 
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
@@ -230,7 +292,7 @@ def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
 
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
     """Say in words how many iterations there were, and why."""
-    if shares is None:
+    if shares is None or job.options.iterations is not None or job.options.damp is not None:
         return f"{iterations}, from the options"
     if not shares.argmin():
         job.listener.warn(
@@ -256,9 +318,14 @@ def some_gathers(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field
     picked = {
         int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
     }
-    samples = np.arange(0, geometry.samples, -(-geometry.samples // _SAMPLES))
+    step = -(-geometry.samples // _SAMPLES)
+    samples = np.arange(0, geometry.samples, step)
+
+    def fewer(part: np.ndarray) -> np.ndarray:
+        return part if step == 1 else resample(part, 1e-6, step * 1e-6)
+
     own = [
-        np.stack([part[picked[shot]][:, samples] for part in (measured, measured - modelled)])[None]
+        np.stack([fewer(part[picked[shot]]) for part in (measured, measured - modelled)])[None]
         for shot, measured, modelled in zip(survey.shots, survey.traces, explained, strict=False)
         if shot in picked
     ]
@@ -300,7 +367,7 @@ def _fields(problem: Problem, found: Migration) -> dict[str, Field]:
     return fields
 
 
-def _segy(problem: Problem, found: Migration, explained: np.ndarray) -> dict[str, Traces]:
+def _segy(problem: Problem, found: Migration, explained: list[np.ndarray]) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
     survey, grid, images = problem.survey, problem.grid, []
     if (headers := survey.headers) is None:
@@ -312,12 +379,13 @@ def _segy(problem: Problem, found: Migration, explained: np.ndarray) -> dict[str
             image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
             image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
         ]
-    modelled = explained.reshape(-1, survey.geometry.samples)
-    residual = np.concatenate([modelled[:0], *survey.traces])
-    residual -= modelled
+    nothing = np.empty((0, survey.geometry.samples), np.float32)
+    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, survey.traces))
     traces_of_shots = [
-        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE", headers, shots, modelled),
-        shot_traces("RESIDUAL: RECORDED (AND MUTED) LESS MODELLED TRACES", headers, shots, residual),
+        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, modelled),
+        shot_traces(
+            "RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, recorded - modelled
+        ),
     ]
     return dict(zip(SEGY_RESULTS[-2:] + SEGY_RESULTS[:-2], traces_of_shots + images, strict=False))
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
+from collops.apps.conditioning import (
+    Conditioned,
+    Conditioning,
+    ShotHeaders,
+    bandpass,
+    parse_gain,
+    parse_mute,
+    parse_range,
+    read_table,
+    sound_traces,
+)
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.options import (
     METHOD,
@@ -24,13 +35,14 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, fits_segy, segy_bytes
+from collops.apps.segy import SegyFile, fits_segy, segy_bytes, whole_interval
+from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
-from collops.apps.survey.checks import check_speed
-from collops.apps.survey.geometry import mute_direct
+from collops.apps.survey.checks import check_frequency, check_speed
 from collops.apps.survey.survey import check_tables, mode_of
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
+from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +53,7 @@ __all__ = ["Options", "Problem", "synthetic"]
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
 
-_FILES, _IMAGE = "Survey and velocity", "Image"
+_FILES, _IMAGE, _CONDITIONING = "Survey and velocity", "Image", "Conditioning of the traces"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
@@ -96,14 +108,109 @@ class Options(CommonOptions):
         option("Peak frequency of the Ricker wavelet, Hz.", METHOD, show_default="from the data"),
         Positive,
     ] = None
+    wavelet: Annotated[
+        str | None,
+        option(
+            "A Ricker wavelet; one from a file, at the interval of the traces, with time zero at its middle sample; or "
+            "a zero-phase one with the spectrum of the data.",
+            METHOD,
+            metavar="ricker:HZ|FILE.npy|data",
+            show_default="a Ricker wavelet of --frequency",
+        ),
+        RecordedOnly(),
+    ] = None
+    polarity: Annotated[
+        str,
+        option("normal, or reversed: change the sign of all traces.", _CONDITIONING),
+        OneOf("normal", "reversed"),
+    ] = "normal"
+    interval: Annotated[
+        float | None,
+        option("Resample to this many milliseconds, after an anti-alias filter.", _CONDITIONING, metavar="MS"),
+        Positive,
+        RecordedOnly(),
+    ] = None
+    bandpass: Annotated[
+        str | None,
+        option(
+            "Zero-phase band-pass in Hz, for the traces and for a wavelet that is given; one end may be missing.",
+            _CONDITIONING,
+            metavar="LOW,HIGH",
+        ),
+        RecordedOnly(),
+    ] = None
+    outliers: Annotated[
+        float,
+        option(
+            "Leave out dead traces, and those that are more than this many times as strong as their neighbours, at all "
+            "frequencies or within a tenth of them; 0 keeps all.",
+            _CONDITIONING,
+        ),
+        NotNegative,
+    ] = 10.0
+    offsets: Annotated[
+        str | None,
+        option("Use traces with offsets between two, in m.", _CONDITIONING, metavar="NEAR,FAR"),
+        RecordedOnly(),
+    ] = None
     mute: Annotated[
+        str | None,
+        option(
+            "Set samples to zero until offset / SPEED (m/s) plus DELAY (s; by default the length of a wavelet), or "
+            "until picked times: a text file with lines of offset and time, or field record, offset and time.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    window: Annotated[
+        str | None,
+        option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"),
+        RecordedOnly(),
+    ] = None
+    gain: Annotated[
+        str | None,
+        option(
+            "Multiply by a power of time, or by an automatic gain control with a window in s.",
+            _CONDITIONING,
+            metavar="POWER|agc:SECONDS",
+        ),
+        RecordedOnly(),
+    ] = None
+    trace_weights: Annotated[
+        str | None,
+        option(
+            "Weights of traces in the misfit: a text file with lines of field record, channel and weight (others have "
+            "1), or balance: the inverse of their root mean square.",
+            _CONDITIONING,
+            metavar="FILE|balance",
+        ),
+        RecordedOnly(),
+    ] = None
+    regularise: Annotated[
+        str | None,
+        option(
+            "Penalise roughness (laplacian), changes along reflectors (dip), total variation (tv), or amplitudes (l1).",
+            METHOD,
+        ),
+        OneOf("laplacian", "dip", "tv", "l1"),
+    ] = None
+    weight: Annotated[
         float | None,
         option(
-            "Mute the direct wave: set samples to zero until offset / SPEED (m/s) plus the length of a wavelet.",
+            "Weight of --regularise, relative to the operator or the adjoint image.",
             METHOD,
-            metavar="SPEED",
+            show_default="from the data",
         ),
         Positive,
+    ] = None
+    precondition: Annotated[
+        str | None,
+        option(
+            "Divide by the root of the diagonal of the normal operator: exact (illumination), or estimated (diagonal).",
+            METHOD,
+        ),
+        OneOf("illumination", "diagonal"),
     ] = None
     mode: Annotated[
         str | None,
@@ -124,14 +231,6 @@ class Options(CommonOptions):
         option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
         NotNegative,
     ] = None
-    outliers: Annotated[
-        float,
-        option(
-            "Leave out dead traces, and those more than this many times as strong as their neighbours; 0 keeps all.",
-            METHOD,
-        ),
-        NotNegative,
-    ] = 10.0
     gathers: Annotated[
         int | None,
         option(
@@ -156,6 +255,22 @@ class Options(CommonOptions):
         super().check()
         if self.survey is not None:
             SegyFile.inspect(self.survey)
+        if self.polarity != "normal" and self.survey is None:
+            raise InputError("--polarity belongs to recorded data: leave it out, or name a file with --survey")
+        if self.wavelet is not None:
+            parse_wavelet(self.wavelet)
+            if self.frequency is not None:
+                raise InputError("--wavelet and --frequency both name a wavelet: leave one of them out")
+        self.conditioning()
+        if self.weight is not None and self.regularise is None:
+            raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
+        if self.regularise in ("tv", "l1"):
+            for name in ("damp", "precondition"):
+                if getattr(self, name) is not None:
+                    raise InputError(
+                        f"--{name} needs a quadratic penalty, which --regularise {self.regularise} is not: leave out "
+                        "one of them"
+                    )
         # A survey that this package wrote may name its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
@@ -171,6 +286,30 @@ class Options(CommonOptions):
         if model is not None:
             mode_of(model, self.mode)
 
+    def conditioning(self) -> Conditioning:
+        """Return how traces are conditioned. Reads the files of picks and weights, and raises `InputError`."""
+        ranges = {
+            name: parse_range(f"--{name}", text, unit)
+            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"))
+            if (text := getattr(self, name)) is not None
+        }
+        weights: np.ndarray | str | None = self.trace_weights
+        if weights is not None and weights != "balance":
+            weights = read_table(Path(weights), (3,), "field record, channel and weight")
+            if (weights[:, 2] < 0).any():
+                raise InputError(f"{self.trace_weights} has negative weights: give 0 for traces that do not count")
+        return Conditioning(
+            self.polarity == "reversed",
+            None if self.interval is None else self.interval / 1e3,
+            ranges.get("bandpass"),
+            self.outliers,
+            ranges.get("offsets"),
+            ranges.get("window"),
+            None if self.mute is None else parse_mute(self.mute),
+            None if self.gain is None else parse_gain(self.gain),
+            weights,
+        )
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -183,6 +322,28 @@ class Problem:
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
     truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
+    # of the shots of this rank; None until a synthetic survey is modelled
+    conditioned: list[Conditioned] | None = None
+    conditioning: str = ""  # what was done to the traces, in words
+    # time zero is its middle sample; a Ricker wavelet of `frequency` by default
+    given_wavelet: np.ndarray | None = None
+
+    @property
+    def wavelet(self) -> tuple[np.ndarray, int]:
+        """The wavelet and the index of its time zero."""
+        given = self.given_wavelet
+        return ricker(self.frequency, self.survey.geometry.interval) if given is None else (given, len(given) // 2)
+
+    def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
+        """Condition the traces of this rank's shots, an array for each, that have the sampling of the geometry."""
+        geometry, known = self.survey.geometry, self.survey.headers
+        records = np.arange(geometry.shots) + 1 if known is None else known.records
+        found = []
+        for shot, values in zip(self.survey.shots, traces, strict=True):
+            channels = np.arange(len(values)) + 1 if known is None else known.channels[shot]
+            headers = ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
+            found.append(conditioning.conditioned(values, headers, 1 / self.frequency))
+        return found
 
     @property
     def segy_bytes(self) -> int:
@@ -224,7 +385,7 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
     survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
-    geometry, notes = survey.geometry, survey.notes
+    notes, headers = survey.notes, survey.headers
     text = options.velocity or survey.defaults.get("velocity")
     with raised_together():
         if text is None:
@@ -235,26 +396,81 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     grid = survey.grid(model, **sizes)
     velocity = survey.velocity(model, grid)
     traces = survey.traces
-    frequency = options.frequency or survey.frequency(outliers=options.outliers)
+    with local_stage(comm):
+        conditioning, before = options.conditioning(), survey.geometry
+        interval, samples = conditioning.sampling(before.interval, before.samples)
+        whole_interval(interval, samples)
+        geometry = replace(before, interval=interval, samples=samples)
+        if headers is not None:
+            headers = replace(headers, geometry=geometry)
+        survey.geometry, survey.headers = geometry, headers
+        survey.traces = [conditioning.filtered(shot.astype(options.dtype), before.interval) for shot in traces]
+        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in survey.traces], samples)
+    power = comm.allreduce(power)
     with raised_together():
+        wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
     if not fits_segy(grid.dz / 1e3, grid.nz):
         survey.warnings.append(
             "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
         )
-    if options.mute is not None:
-        mute_direct(traces, geometry, survey.shots, options.mute, 1 / frequency)
-        left = comm.allreduce(np.array(float(any(shot.any() for shot in traces))), "max")
-        with raised_together():
-            if not left:
-                raise InputError(
-                    f"--mute {options.mute:g} leaves nothing of the data, which end before offset / SPEED: give the "
-                    "speed of the direct wave in m/s, such as 1500"
-                )
-    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples")
-    across = "" if grid.ny is None else f" and {grid.y0:g} m across"
-    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{across}")
-    return Problem(survey, grid, velocity, *described, frequency)
+    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
+    between = "" if grid.ny is None else f" and {grid.y0:g} m across"
+    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
+    said = conditioning.describe()
+    notes += [f"conditioning: {said}"] if said else []
+    problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
+    with local_stage(comm):
+        conditioned = problem.condition(conditioning, survey.traces)
+    left = any((each.traces[each.trust > 0] != 0).any() for each in conditioned)
+    left = comm.allreduce(np.array(float(left)), "max")
+    with raised_together():
+        if not left:
+            names = ("offsets", "mute", "window", "trace_weights")
+            given = [(name, value) for name in names if (value := getattr(options, name)) is not None]
+            which = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given) or "--outliers"
+            raise InputError(
+                f"{which} leaves nothing of the data, which last from {geometry.start:g} to {geometry.times[-1]:g} s: "
+                "give times in s, offsets in m, and the speed of a mute in m/s, such as 1500"
+            )
+    return replace(problem, conditioned=conditioned)
+
+
+def _wavelet_for(
+    options: Options, survey: Survey, power: np.ndarray, band: tuple[float, float] | None
+) -> tuple[np.ndarray | None, float]:
+    """Return the wavelet, or None for a Ricker wavelet, and its frequency in hertz.
+
+    A wavelet that is given is that of the data as they were read, and is filtered like them. One that comes from the
+    spectrum of the filtered data is not.
+    """
+    geometry, asked = survey.geometry, options.wavelet
+    interval, samples = geometry.interval, geometry.samples
+    kind = None if asked is None else parse_wavelet(asked)
+    number = kind if isinstance(kind, float) else options.frequency
+    if number is None and asked is None and survey.headers is not None:
+        number = survey.headers.number("frequency", float)
+    if number is not None:
+        check_frequency(number, geometry)
+        if band is None:
+            return None, number
+        wavelet = ricker(number, interval)[0]
+    elif isinstance(kind, Path):
+        wavelet = make_wavelet(kind, samples, interval)
+    elif asked is not None:
+        wavelet, band = from_power(power, samples, interval), None
+    else:
+        number = float(f"{frequency_from_power(power, samples, interval):.3g}")
+        survey.notes.append(f"wavelet: Ricker of {number:g} Hz, from the spectrum of the data (--frequency)")
+        return None, number
+    if band is not None:
+        # Until the filter has decayed; the kernels omit what is below the rounding error.
+        wavelet = bandpass(
+            np.pad(wavelet, min(round(6 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
+        )
+    size = 8 * len(wavelet)
+    padded = np.pad(wavelet, (0, size - len(wavelet)))[None]
+    return wavelet, number or frequency_from_power(power_spectrum([padded], size), size, interval)
 
 
 def _described(model: Model, asked: str | None, header: str | None = None) -> tuple[str | None, str]:

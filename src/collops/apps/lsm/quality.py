@@ -87,12 +87,17 @@ def field_bytes(problem: Problem, classes: int | None) -> int:
 
 
 def examine(
-    problem: Problem, operator: Any, believed: list[np.ndarray], explained: np.ndarray, classes: int, engine: Engine
+    problem: Problem,
+    operator: Any,
+    believed: list[np.ndarray],
+    explained: list[np.ndarray],
+    classes: int,
+    engine: Engine,
 ) -> Quality:
     """Image so many classes of offset, look for the moveout that is left, and compare spectra. Collective.
 
     `operator` is that of the survey, `believed` are the traces of this rank's shots without those left out, and
-    `explained` its traces modelled from the image, flat. Gathers are columns along the line, in 3-D in the middle of
+    `explained` those modelled from the image. Gathers are columns along the line, in 3-D in the middle of
     the axis y.
     """
     survey, grid = problem.survey, problem.grid
@@ -106,12 +111,11 @@ def examine(
         wavelength = float(np.median(column)) / problem.frequency / 2 / grid.dz
         powers.append(semblance(gather, grid.z, offsets / 2, max(3, round(wavelength))))
     stacked, flatness = (np.stack(each) for each in zip(*powers, strict=True))
-    traces = survey.by_shot(explained)
     samples = survey.geometry.samples
     kinds = {
         "data": survey.traces,
-        "explained": traces,
-        "residual": [measured - modelled for measured, modelled in zip(survey.traces, traces, strict=True)],
+        "explained": explained,
+        "residual": [measured - modelled for measured, modelled in zip(survey.traces, explained, strict=False)],
     }
     spectra = {name: np.sqrt(survey.comm.allreduce(power_spectrum(each, samples))) for name, each in kinds.items()}
     return Quality(

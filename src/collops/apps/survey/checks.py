@@ -13,7 +13,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey.velocity import Model
 
-__all__ = ["check_positions", "check_reach", "check_speed", "refuse_stack"]
+__all__ = ["check_frequency", "check_positions", "check_reach", "check_speed", "refuse_stack"]
 
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
@@ -77,6 +77,18 @@ def check_speed(model: Model, name: str) -> list[str]:
     if mean > _FASTEST:
         raise InputError(f"{what}, faster than any rock: give metres per second (0.3048 for each foot per second)")
     return [f"{what}, nowhere below {lowest:g}: is it in feet per second?"] if lowest > _DOUBTFUL else []
+
+
+def check_frequency(frequency: float, geometry: Geometry) -> None:
+    """Raise `InputError` unless a wavelet fits into the record, and two samples into its period."""
+    lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
+    if lowest >= highest:
+        raise InputError(f"a record of {geometry.samples} samples is too short for any wavelet: at least 5 are needed")
+    if not lowest <= frequency < highest:
+        raise InputError(
+            f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
+            f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
+        )
 
 
 def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency: float) -> list[str]:

@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from collops.apps.files import not_finite
-from collops.apps.signals import smooth_step
 from collops.errors import InputError
 
-__all__ = ["Bins", "Geometry", "Grid", "Line", "check_traces", "cover", "mute_direct", "shots_of"]
+__all__ = ["Bins", "Geometry", "Grid", "Line", "check_traces", "cover", "shots_of"]
 
 _MOST_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
 _MARGIN = 0.05
@@ -232,19 +231,6 @@ def check_traces(shots: range, traces: list[np.ndarray]) -> None:
                 f"shot {shot + 1}, trace {place[0] + 1}, sample {place[1] + 1} is {values[place]}: "
                 "repair or remove samples that are not finite numbers"
             )
-
-
-def mute_direct(traces: list[np.ndarray], geometry: Geometry, shots: range, speed: float, duration: float) -> None:
-    """Mute the direct wave of `shots`, in place: a migration would smear it over the shallow image.
-
-    Samples are zero until offset / `speed` (m/s) + `duration` (of the wavelet, in seconds), and fade in during the same
-    time again.
-    """
-    times = geometry.times
-    for shot, values in zip(shots, traces, strict=True):
-        offsets = np.abs(geometry.offsets(shot))
-        passed = (times[None, :] - offsets[:, None] / speed - duration) / duration
-        values *= smooth_step(passed).astype(values.dtype)
 
 
 @dataclass(frozen=True)

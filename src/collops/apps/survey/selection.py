@@ -1,4 +1,4 @@
-"""Which traces of a survey to believe, and which to hold out to check an image that was made from the others."""
+"""Which traces of a survey to hold out to check an image that was made from the others."""
 
 from __future__ import annotations
 
@@ -6,27 +6,7 @@ import numpy as np
 
 from collops.apps.survey.geometry import Geometry
 
-__all__ = ["held_out", "sound_traces"]
-
-_NEIGHBOURS = 11  # traces whose median amplitude is the reference for the one in their middle
-
-
-def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
-    """Return which traces of a shot are neither dead nor much stronger than their neighbours; bool, one per trace.
-
-    `traces` has the shape ``(traces, samples)``. A trace is left out if it is zero, or if its root mean square exceeds
-    `factor` times the median of those of the eleven traces around it that are not zero. A `factor` of 0 keeps all.
-    """
-    if not factor:
-        return np.ones(len(traces), dtype=bool)
-    from scipy.ndimage import median_filter
-
-    amplitudes = np.sqrt((traces.astype(np.float64) ** 2).mean(axis=1))
-    sound = amplitudes > 0
-    if sound.any():
-        usual = median_filter(amplitudes[sound], _NEIGHBOURS, mode="nearest")
-        sound[sound] = amplitudes[sound] <= factor * usual
-    return sound
+__all__ = ["held_out"]
 
 
 def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:

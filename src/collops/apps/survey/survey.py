@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.apps.conditioning import sound_traces
 from collops.apps.segy import write_together
 from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import check_memory, local_stage, raised_together
-from collops.apps.survey.checks import check_reach, check_speed
+from collops.apps.survey.checks import check_frequency, check_reach, check_speed
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
 from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
-from collops.apps.survey.selection import sound_traces
 from collops.apps.survey.traveltimes import travel_times
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.backend import Engine
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collops.array import DistributedArray, Layout
     from collops.comm import Communicator
     from collops.operators import LinearOperator
+    from collops.operators.kirchhoff import FixedTables
 
 __all__ = ["Survey", "check_tables", "mode_of", "read"]
 
@@ -294,16 +295,7 @@ class Survey:
         InputError
             If the wavelet does not fit the traces, or no wave reaches any receiver within the record.
         """
-        samples, interval = self.geometry.samples, self.geometry.interval
-        # A wavelet must fit into the record, and two samples into its period.
-        lowest, highest = 2 / (samples * interval), 0.5 / interval
-        if lowest >= highest:
-            raise InputError(f"a record of {samples} samples is too short for any wavelet: at least 5 are needed")
-        if not lowest <= frequency < highest:
-            raise InputError(
-                f"a wavelet of {frequency:g} Hz does not fit {samples} samples of {interval * 1e3:g} ms: "
-                f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
-            )
+        check_frequency(frequency, self.geometry)
         self._warn(check_reach(self.geometry, grid, velocity, frequency))
 
     def operator(
@@ -316,6 +308,7 @@ class Survey:
         mode: str | None = None,
         dtype: Any = "float32",
         engine: str | Engine | None = None,
+        kept: list[FixedTables] | None = None,
         **options: Any,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
@@ -341,6 +334,8 @@ class Survey:
             float32 or float64.
         engine : str, optional
             ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        kept : list, optional
+            The travel times of each local operator are appended to it.
         **options
             Further keyword arguments of `LocalKirchhoff`.
 
@@ -395,6 +390,8 @@ class Survey:
                 times = FixedTables.from_seconds(
                     sources, tables[of_receivers[key]], geometry.interval, geometry.samples, dtype
                 )
+                if kept is not None:
+                    kept.append(times)
                 operators.append(
                     LocalKirchhoff(times, grid.shape, *wavelet, engine=compute, threads=threads, **options)
                 )
