@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from collops import profile
+from collops import Kirchhoff, profile
 from collops.apps.lsm import Options
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
@@ -95,6 +95,23 @@ def test_it_is_the_migration_of_pylops(comm, towed):
     np.testing.assert_allclose(found.adjoint.ravel(), adjoint, rtol=0, atol=1e-8 * np.abs(adjoint).max())
     first, *_ = cgls(serial, data, x0=np.zeros(serial.shape[1]), niter=1, tol=0)
     np.testing.assert_allclose(found.scaled_adjoint.ravel(), first, rtol=0, atol=1e-6 * np.abs(first).max())
+
+
+@pytest.mark.parametrize("towed", [False, True])
+def test_amplitudes_apertures_and_filters_are_those_of_the_operator(comm, towed):
+    problem = small_problem(comm, towed=towed, mode="analytic")
+    chosen = {"amplitude": "2.5d", "aperture": 180.0, "max_dip": 50.0, "antialias": True}
+    _, _, traces = modelled(comm, problem, **chosen)
+    geometry, grid, own = problem.geometry, problem.grid, comm.split(comm.rank)
+    wavelet = ricker(problem.frequency, geometry.interval)
+    for shot, found in zip(problem.shots, traces, strict=True):
+        source, receivers = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
+        one = Kirchhoff(
+            *(grid.z, grid.x, geometry.times, source, receivers, 1500.0, *wavelet),
+            **{"mode": "analytic", "comm": own, "kernels": "numpy"} | chosen,
+        )
+        expected = one.local.forward_local(problem.truth.ravel()).reshape(found.shape)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
 
 
 def test_damping_is_relative_to_the_norm(comm):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+from collops.operators.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
 from tests.operators import kirchhoff_matrix
 
 cupy = pytest.importorskip("cupy")
@@ -71,6 +71,38 @@ def test_agrees_with_numpy(sources, receivers, dims, samples, taps, rough, dtype
 @pytest.mark.parametrize(("taps", "center"), kirchhoff_matrix.WAVELETS)
 def test_both_ways_are_those_of_the_definition(taps, center, dtype, deterministic):
     kirchhoff_matrix.check_matrix(dtype, taps, center, engine="cupy", deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("amplitude", "aperture", "dip"), kirchhoff_matrix.WEIGHTINGS)
+def test_weights_and_bands_are_those_of_geometry(amplitude, aperture, dip, dtype, deterministic):
+    kirchhoff_matrix.check_weighted_matrix(dtype, amplitude, aperture, dip, engine="cupy", deterministic=deterministic)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("shots", "spread", "samples"), [(11, 61, 260), (2, 9, 9000)])
+@pytest.mark.parametrize("amplitude", ["none", "2d", "2.5d", "3d"])
+def test_all_options_agree_with_numba(comm, amplitude, shots, spread, samples, dtype):
+    """Blocks of two receivers and long segments; then rows that are longer than shared memory, and wide times."""
+    rng = np.random.default_rng(4)
+    z, x = 5.0 * np.arange(40), 5.0 * np.arange(36)
+    low, high, y = np.array([[0.0], [0.0]]), np.array([[175.0], [20.0]]), None
+    if amplitude == "3d":
+        low, high, y = np.insert(low, 0, 0.0, 0), np.insert(high, 0, 25.0, 0), 5.0 * np.arange(6)
+    sources, receivers = (low + (high - low) * rng.uniform(0, 1, (len(low), n)) for n in (shots, spread))
+    device, host = (
+        Kirchhoff(
+            *(z, x, 0.001 * np.arange(samples), sources, receivers, 1500.0, np.hanning(31) - 0.5, 15),
+            **{"y": y, "mode": "analytic", "amplitude": amplitude, "antialias": True, "aperture": 150.0},
+            **{"max_dip": 60.0, "dtype": dtype, "engine": engine, "comm": comm.split(comm.rank), "kernels": kernels},
+        ).local
+        for engine, kernels in (("cupy", None), ("numpy", "numba"))
+    )
+    for size, name in ((device.shape[1], "forward_local"), (device.shape[0], "adjoint_local")):
+        vector = rng.standard_normal(size).astype(dtype)
+        found, expected = getattr(device, name)(cupy.asarray(vector)).get(), getattr(host, name)(vector)
+        assert np.linalg.norm(found - expected) < 10 * TOLERANCE[dtype] * np.linalg.norm(expected)
 
 
 def test_no_shots():

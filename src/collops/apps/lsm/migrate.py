@@ -179,6 +179,8 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
         mode=problem.mode,
         dtype=job.options.dtype,
         engine=job.engine,
+        weighting=job.options.weighting,
+        antialias=job.options.antialias,
         kept=kept,
     )
 

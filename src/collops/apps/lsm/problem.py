@@ -47,6 +47,7 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.operators.kirchhoff import Weighting
 
 __all__ = ["Options", "Problem", "synthetic"]
 
@@ -231,6 +232,28 @@ class Options(CommonOptions):
         option("Damping relative to the operator's norm.", METHOD, show_default="none: the iterations are limited"),
         NotNegative,
     ] = None
+    amplitude: Annotated[
+        str,
+        option(
+            "Amplitudes of the operator: none (travel times only), 2d (line sources) or 2.5d (point sources).", METHOD
+        ),
+        OneOf("none", "2d", "2.5d"),
+    ] = "none"
+    aperture: Annotated[
+        float | None,
+        option(
+            "Largest horizontal distance of an image point from source and receiver, m.", METHOD, show_default="any"
+        ),
+        Positive,
+    ] = None
+    max_dip: Annotated[
+        float | None,
+        option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"),
+        Positive,
+    ] = None
+    antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
+        False
+    )
     gathers: Annotated[
         int | None,
         option(
@@ -250,9 +273,17 @@ class Options(CommonOptions):
         quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
         return [*super().results(), Path(self.out) / "result.html", *quality, *segy, *survey]
 
+    @property
+    def weighting(self) -> Weighting:
+        """The weights of the operator."""
+        from collops.operators.kirchhoff import Weighting
+
+        return Weighting(self.amplitude, self.aperture, self.max_dip)  # type: ignore[arg-type]
+
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         super().check()
+        _ = self.weighting
         if self.survey is not None:
             SegyFile.inspect(self.survey)
         if self.polarity != "normal" and self.survey is None:
@@ -367,7 +398,8 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
-        check_tables(grid, stations, 0, np.dtype(options.dtype), comm)
+        tables = stations * (1 + options.weighting.fields(2))
+        check_tables(grid, tables, 0, np.dtype(options.dtype), comm)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collops.array import DistributedArray, Layout
     from collops.comm import Communicator
     from collops.operators import LinearOperator
-    from collops.operators.kirchhoff import FixedTables
+    from collops.operators.kirchhoff import FixedTables, Weighting
 
 __all__ = ["Survey", "check_tables", "mode_of", "read"]
 
@@ -308,8 +308,9 @@ class Survey:
         mode: str | None = None,
         dtype: Any = "float32",
         engine: str | Engine | None = None,
+        weighting: Weighting | None = None,
+        antialias: bool = False,
         kept: list[FixedTables] | None = None,
-        **options: Any,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
 
@@ -334,10 +335,12 @@ class Survey:
             float32 or float64.
         engine : str, optional
             ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        weighting : Weighting, optional
+            Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; none by default.
+        antialias : bool
+            Whether to filter what is steeper than the receivers sample.
         kept : list, optional
             The travel times of each local operator are appended to it.
-        **options
-            Further keyword arguments of `LocalKirchhoff`.
 
         Returns
         -------
@@ -351,7 +354,15 @@ class Survey:
             On every rank, if an argument cannot be used.
         """
         from collops.operators import VStack
-        from collops.operators.kirchhoff import FixedTables, LocalKirchhoff, threads_of_rank
+        from collops.operators.kirchhoff import (
+            Bands,
+            FixedTables,
+            LocalKirchhoff,
+            Weighting,
+            Weights,
+            threads_of_rank,
+        )
+        from collops.operators.kirchhoff.geometry import Grid as Points
         from collops.operators.kirchhoff.geometry import checked_wavelet
 
         comm, geometry = self.comm, self.geometry
@@ -372,7 +383,9 @@ class Survey:
         with local_stage(comm):
             self._check_memory(grid, np.dtype(dtype))
             self.check(values, grid, frequency)
-            wavelet = wavelet or ricker(frequency, geometry.interval)
+            weighting = weighting or Weighting()
+            taps, centre = wavelet or ricker(frequency, geometry.interval)
+            taps, centre = weighting.wavelet(taps, centre, geometry.interval)
             compute = _engine(engine)
         receivers = geometry.distinct_receivers()
         positions = np.concatenate([geometry.sources, *receivers], axis=1)
@@ -381,20 +394,27 @@ class Survey:
         of_position = inverse.reshape(-1)
         rows = np.split(of_position[geometry.shots :], np.cumsum([each.shape[1] for each in receivers])[:-1])
         of_receivers = {id(group): row for group, row in zip(receivers, rows, strict=True)}
+        weights = None
+        if not weighting.none:
+            axes = grid.axes
+            points, flat = Points.from_axes(axes["z"], axes["x"], axes.get("y")), tables.reshape(len(tables), -1)
+            weights = weighting.table(flat, 1.0, points, distinct.T, values, dtype, comm)
         threads = threads_of_rank(comm, compute.name)
         with local_stage(comm):
             operators = []
             for key, group in groupby(self.shots, key=lambda shot: id(geometry.receivers[shot])):
                 # The operator's time axis begins at the first sample: subtract its time.
-                sources = tables[of_position[list(group)]] - geometry.start
-                times = FixedTables.from_seconds(
-                    sources, tables[of_receivers[key]], geometry.interval, geometry.samples, dtype
-                )
+                ours, theirs = of_position[list(group)], of_receivers[key]
+                sources, stations = tables[ours] - geometry.start, tables[theirs]
+                times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
+                options: dict[str, Any] = {"engine": compute, "threads": threads}
+                if weights is not None:
+                    options["weights"] = Weights(weights[ours], weights[theirs], weighting)
+                if antialias:
+                    options["bands"] = Bands.between(times, distinct.T[theirs], None, len(taps))
                 if kept is not None:
                     kept.append(times)
-                operators.append(
-                    LocalKirchhoff(times, grid.shape, *wavelet, engine=compute, threads=threads, **options)
-                )
+                operators.append(LocalKirchhoff(times, grid.shape, taps, centre, **options))
         return VStack(operators, comm, dims=grid.shape)
 
     def by_offset(

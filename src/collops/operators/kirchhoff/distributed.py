@@ -27,6 +27,7 @@ from collops.operators.kirchhoff.geometry import (
     require_eikonal_solver,
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
+from collops.operators.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
 from collops.operators.stacks import VStack
 
 __all__ = ["Kirchhoff"]
@@ -35,15 +36,16 @@ Mode = Literal["analytic", "eikonal", "byot"]
 
 
 class Kirchhoff(VStack):
-    """Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
+    r"""Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
 
     The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more.
-    Ranks without shots have no rows. Forward sends no message, adjoint one allreduce of the image. Results agree with
-    ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+    Ranks without shots have no rows. Forward sends no message, adjoint one allreduce of the image. By default results
+    agree with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
 
     Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources.
     All ranks need the receiver times: in mode ``"eikonal"``, where they are expensive, each distinct grid point of the
-    receivers is solved for by one rank, and the tables are gathered; otherwise every rank computes them.
+    receivers is solved for by one rank, and the tables are gathered; otherwise every rank computes them. The ranks also
+    share the tables of the receivers' weights, if there are any.
 
     Parameters
     ----------
@@ -54,9 +56,11 @@ class Kirchhoff(VStack):
     sources, receivers : array
         Shapes (2, sources) and (2, receivers) with rows x, z; in 3-D (3, …) with rows y, x, z.
     velocity : float or array
-        A number, or (mode ``"eikonal"``) an array of the image's shape. Ignored in mode ``"byot"``.
+        A number, or (mode ``"eikonal"``) an array of the image's shape, in metres per second. Mode ``"byot"``
+        takes either, and only needs it for `amplitude` and `max_dip`.
     wavelet : array
-        Taps of the wavelet, at the interval of `t`.
+        Taps of the wavelet, at the interval of `t`. With an `amplitude`, the wavelet of a wave that came straight
+        from a source.
     wavelet_center : int
         Index of the tap at time zero.
     y : array, optional
@@ -67,6 +71,20 @@ class Kirchhoff(VStack):
     travel_times : tuple of two arrays, optional
         Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
         Of the sources only this rank's columns are read. Infinity means that nothing arrives.
+    amplitude : {"none", "2d", "2.5d", "3d"}, optional
+        ``"none"`` models travel times only. The others model the amplitudes of reflected waves (see Notes):
+        ``"2d"`` from line sources, ``"2.5d"`` from point sources above a medium that does not vary in y, both for 2-D
+        images, and ``"3d"`` for 3-D images.
+    aperture : float, optional
+        Horizontal distance in metres from the source and from the receiver at which weights fall to zero,
+        from four fifths of it on. By default there is no limit.
+    max_dip : float, optional
+        Dip in degrees, below 90, at which weights fall to zero, from four fifths of it on. It is that of a
+        reflector which bisects the two rays. By default there is no limit.
+    antialias : bool or float, optional
+        Whether to filter each arrival by a triangle as long as its delay from one receiver to the next, so that the
+        operator is not steeper than the receivers sample. A number is their spacing in metres; by default it is the
+        distance to the nearest receiver.
     comm : Communicator, optional
         The ranks; the world by default.
     engine : str, optional
@@ -92,10 +110,49 @@ class Kirchhoff(VStack):
     UnsupportedTypeError
         On every rank, for other types and engines.
 
+    Notes
+    -----
+    With an `amplitude` the data are those of the Kirchhoff approximation [1]_: for cells of size :math:`\Delta V` and
+    half the angle :math:`\theta` between the two rays at a point,
+
+    .. math::
+        d(s, r, t) = \sum_p m(p)\, \Delta V\, \frac{2 \cos\theta}{v(p)}\, A(s, p)\, A(r, p)\,
+        D w(t - \tau(s, p) - \tau(r, p)).
+
+    The image is the reflection coefficient per metre across the reflector, :math:`R\, \delta(n)`: an interface with
+    coefficient R in one row of the image, :math:`\Delta z` thick, has the value :math:`R / \Delta z` there.
+
+    ============= ============================================ ===============================
+    amplitude     :math:`A` in a constant velocity             :math:`D`
+    ============= ============================================ ===============================
+    ``"2d"``      :math:`\sqrt{v / (8 \pi r)}`                 half-derivative
+    ``"2.5d"``    as 2-D, and the product of both is divided   half-derivative
+                  by :math:`\sqrt{2 \pi (\sigma_s + \sigma_r)}`,
+                  where :math:`\sigma = v r`
+    ``"3d"``      :math:`1 / (4 \pi r)`                        derivative
+    ============= ============================================ ===============================
+
+    A plane reflector below a constant velocity thus returns the wavelet times its coefficient and the amplitude of a
+    straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreadings follow from
+    the first arrivals and the transport equation [2]_, [3]_; they are those of ray theory, without transmission losses.
+    Smooth the velocity over a wavelength: where two wavefronts meet, and at interfaces, amplitudes are
+    limited to 0.14 to 7.4 times those of straight rays. With weights the tables take 3 to 5 times the memory.
+
+    The triangle filters against aliasing [4]_ are applied to copies of the traces, from which each image point
+    takes one [5]_; lengths grow by factors of 1.4. All weights and filters are in forward and adjoint alike.
+
     References
     ----------
     .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging,
        Migration and Inversion", Springer, 2000.
+    .. [2] Vidale, J. E., and Houston, H., "Rapid calculation of seismic amplitudes", Geophysics, 55(11),
+       pp. 1504-1507, 1990.
+    .. [3] Luo, S., and Qian, J., "Factored singularities and high-order Lax-Friedrichs sweeping schemes for
+       point-source traveltimes and amplitudes", Journal of Computational Physics, 230(12), pp. 4742-4755, 2011.
+    .. [4] Lumley, D. E., Claerbout, J. F., and Bevc, D., "Anti-aliased Kirchhoff 3-D migration", SEG Technical Program
+       Expanded Abstracts, pp. 1282-1285, 1994.
+    .. [5] Gray, S. H., "Frequency-selective design of the Kirchhoff migration operator", Geophysical Prospecting,
+       40(5), pp. 565-571, 1992.
 
     Examples
     --------
@@ -122,6 +179,10 @@ class Kirchhoff(VStack):
         y: Any = None,
         mode: Mode = "eikonal",
         travel_times: tuple[Any, Any] | None = None,
+        amplitude: Amplitude = "none",
+        aperture: float | None = None,
+        max_dip: float | None = None,
+        antialias: bool | float = False,
         comm: Communicator | None = None,
         engine: str | None = None,
         dtype: Any = "float64",
@@ -138,12 +199,17 @@ class Kirchhoff(VStack):
             scale = Scale(interval, samples, 0, np.dtype(dtype))
             sources = checked_positions("sources", sources, grid, inside=mode != "byot")
             receivers = checked_positions("receivers", receivers, grid, inside=mode != "byot")
-            checked_wavelet(wavelet, wavelet_center)
+            weighting = Weighting(amplitude, aperture, max_dip)
+            weighting.check(len(grid.axes))
+            filters, spacing = checked_antialias(antialias)
+            wavelet, wavelet_center = weighting.wavelet(*checked_wavelet(wavelet, wavelet_center), interval)
             engine_name = engine_called(engine).name
             (own,) = Layout.split(len(sources), comm.size).slices(comm.rank)
             if travel_times is not None and mode != "byot":
                 raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
-            speed = checked_velocity(velocity, grid, mode)
+            if mode == "byot" and weighting.traces_rays and velocity is None:
+                raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
+            speed = checked_velocity(velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode)
             tables = None
             if mode == "byot":
                 outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
@@ -159,6 +225,18 @@ class Kirchhoff(VStack):
         if tables is None:
             outward = _first_arrivals(grid, sources[own], speed, scale, None)
             tables = FixedTables(outward, _first_arrivals(grid, receivers, speed, scale, comm), scale)
+            sources, receivers = (grid.coordinates(grid.nearest_nodes(where)) for where in (sources, receivers))
+        weights = bands = None
+        if not weighting.none:
+            unit = interval * 2.0**-tables.scale.fraction_bits
+            speed = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
+            weights = Weights(
+                weighting.table(tables.sources, unit, grid, sources[own], speed, dtype),
+                weighting.table(tables.receivers, unit, grid, receivers, speed, dtype, comm),
+                weighting,
+            )
+        if filters:
+            bands = Bands.between(tables, receivers, spacing, np.size(wavelet))
 
         self.shots = range(own.start, own.stop)
         self.dims = grid.shape
@@ -166,6 +244,7 @@ class Kirchhoff(VStack):
         if threads is None:
             threads = threads_of_rank(comm, engine_name, kernels)
         options: dict[str, Any] = {"kernels": kernels, "threads": threads, "deterministic": deterministic}
+        options |= {"weights": weights, "bands": bands}
         with collective_errors(comm):
             self.local = LocalKirchhoff(tables, self.dims, wavelet, wavelet_center, engine=engine, **options)
         super().__init__([self.local], comm, dims=self.dims)

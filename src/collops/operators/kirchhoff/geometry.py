@@ -54,6 +54,10 @@ class Grid:
         nodes = np.round((positions - [axis[0] for axis in self.axes]) / np.array(self.spacing)).astype(np.int64)
         return np.clip(nodes, 0, np.array(self.shape) - 1)  # rounding may lead just over the edge
 
+    def coordinates(self, nodes: np.ndarray) -> np.ndarray:
+        """Return the coordinates of grid points from their indices, both of shape (positions, axes)."""
+        return np.stack([axis[index] for axis, index in zip(self.axes, nodes.T, strict=True)], axis=1)
+
 
 def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
     """Return source or receiver coordinates, of rows (``y``,) ``x``, ``z``, as float64 of shape (positions, axes).

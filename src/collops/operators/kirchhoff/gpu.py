@@ -9,28 +9,38 @@ from typing import Any
 import numpy as np
 
 from collops.operators.kirchhoff.fixed_point import FixedTables
+from collops.operators.kirchhoff.weights import Bands, Weights
 
 # Measured on an H200 with images of 401 x 300 and 81 x 60 points, at times that differ by 0.2 to 2.5 samples a depth.
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8  # blocks to have in total for each multiprocessor, so that the last wave is short
 _LONGEST_SEGMENT = 32  # columns that a thread of the forward kernel marches over
+_NOWHERE = np.intp(0)  # the address of tables that a kernel does not read
 
 
 @cache
-def _module(device: int, double: bool, wide_times: bool, receivers_per_block: int, repeatable: bool) -> Any:
-    """Compile kirchhoff.cu for one device, its types and unrolling; cached for the life of the process."""
+def _module(device: int, options: tuple[str, ...]) -> Any:
+    """Compile kirchhoff.cu for one device, with options that define macros; cached for the life of the process."""
     import cupy
 
-    options = ["-std=c++17", f"-DRECEIVERS_PER_BLOCK={receivers_per_block}"]
-    if double:
-        options.append("-DCOLLOPS_DOUBLE")
-    if wide_times:
-        options.append("-DCOLLOPS_WIDE_TIMES")
-    if repeatable:
-        options.append("-DREPEATABLE")
     source = Path(__file__).with_name("kirchhoff.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
-        return cupy.RawModule(code=source, options=tuple(options))
+        return cupy.RawModule(code=source, options=("-std=c++17", *options))
+
+
+def _options(
+    tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None
+) -> tuple[str, ...]:
+    """Return the macros for types, unrolling, bands and weights."""
+    options = [f"-DRECEIVERS_PER_BLOCK={receivers_per_block}", f"-DBANDS={rows}"]
+    options += ["-DCOLLOPS_DOUBLE"] * (tables.scale.dtype.itemsize == 8)
+    options += ["-DCOLLOPS_WIDE_TIMES"] * (tables.scale.fixed_type.itemsize == 8)
+    options += ["-DREPEATABLE"] * repeatable
+    if weights is not None:
+        options += [f"-DFIELDS={weights.sources.shape[1]}", f"-DAXES={weights.axes}"]
+        options += ["-DOBLIQUE"] * weights.oblique + ["-DSPREADS"] * weights.spreads
+        options += ["-DDIP"] * (weights.weighting.dip is not None)
+    return tuple(options)
 
 
 class CudaKernels:
@@ -39,11 +49,21 @@ class CudaKernels:
     Nothing is allocated after construction and nothing synchronises with the device, so that both directions can be
     captured in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding; with
     `repeatable`, to the bit, which takes longer: sums are then of integers, and not divided among blocks. The image is
-    (columns, depths); a 3-D image has ny * nx columns. `center` is the index of the tap at time zero.
+    (columns, depths); a 3-D image has ny * nx columns. `wavelets` has a row of taps for each band, and `center` is the
+    index of their tap at time zero.
     """
 
     def __init__(
-        self, tables: FixedTables, wavelet: np.ndarray, center: int, columns: int, depths: int, repeatable: bool
+        self,
+        tables: FixedTables,
+        wavelets: np.ndarray,
+        center: int,
+        *,
+        weights: Weights | None,
+        bands: Bands | None,
+        columns: int,
+        depths: int,
+        repeatable: bool,
     ) -> None:
         import cupy
 
@@ -56,13 +76,22 @@ class CudaKernels:
             return
         self._source_times = cupy.asarray(tables.sources)
         self._receiver_times = cupy.asarray(tables.receivers)
-        self._taps, self._center = len(wavelet), center
-        self._wavelet = cupy.asarray(wavelet, dtype=self._dtype)
-        self._reversed_wavelet = cupy.ascontiguousarray(self._wavelet[::-1])
-        # The traces before the convolution (forward), or after it as pairs (adjoint).
-        self._scratch = cupy.zeros(2 * self._traces * n_samples, dtype=self._dtype)
+        self._bands, self._taps = wavelets.shape
+        self._center = center
+        self._wavelets = cupy.asarray(wavelets, dtype=self._dtype)
+        self._reversed_wavelets = cupy.ascontiguousarray(self._wavelets[:, ::-1])
+        tables_of_weights: list = [_NOWHERE, _NOWHERE]
+        if weights is not None:
+            tables_of_weights = [cupy.asarray(table, self._dtype) for table in (weights.sources, weights.receivers)]
+        choice = _NOWHERE if bands is None else cupy.asarray(bands.choice)
+        dip = map(self._dtype.type, (0, 1) if weights is None else weights.steepest)
+        self._factors = (*tables_of_weights, choice, *dip)
+        # The rows of the traces before the convolution (forward), or after it as pairs (adjoint).
+        row = self._bands * n_samples
+        self._scratch = cupy.zeros(2 * self._traces * row, dtype=self._dtype)
 
         self._repeatable = repeatable
+        self._largest_weight = np.float64(1.0 if weights is None else weights.bound)
         self._scale = cupy.ones(1)
 
         device = cupy.cuda.Device()
@@ -74,9 +103,7 @@ class CudaKernels:
         share = columns * depths * self._traces // (wanted * _THREADS)
         segment = max(1, min(_LONGEST_SEGMENT, share, columns))
         receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
-        module = _module(
-            device.id, self._dtype.itemsize == 8, tables.scale.fixed_type.itemsize == 8, receivers_per_block, repeatable
-        )
+        module = _module(device.id, _options(tables, receivers_per_block, repeatable, self._bands, weights))
         self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
@@ -85,10 +112,10 @@ class CudaKernels:
         # Forward: one block for every (source, group of receivers), part of the image and window of samples.
         bytes_per_sample = (8 if repeatable else self._dtype.itemsize) * receivers_per_block
         groups = self._sources * -(-self._receivers // receivers_per_block)
-        window = min(n_samples, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
+        window = min(row, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
         slots = depths * -(-columns // segment)
         parts = 1 if repeatable else min(-(-wanted // groups), max(1, slots // _THREADS))
-        self._forward_grid = (groups, parts, -(-n_samples // window))
+        self._forward_grid = (groups, parts, -(-row // window))
         self._forward_shared = bytes_per_sample * window
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
         bits = tables.scale.fraction_bits
@@ -106,37 +133,55 @@ class CudaKernels:
         if self._traces == 0:
             return
         if self._repeatable:
-            self._choose_scale((1,), (1024,), (image, np.int64(image.size), self._scale))
-        raw = self._scratch[: traces.size]
+            self._choose_scale((1,), (1024,), (image, np.int64(image.size), self._largest_weight, self._scale))
+        raw = self._scratch[: self._bands * traces.size]
         if self._forward_grid[1] > 1:
             raw.fill(0)  # the parts of the image add to it
         self._forward_kernel(
             self._forward_grid,
             (_THREADS,),
-            (image, self._source_times, self._receiver_times, self._scale, raw, *self._forward_sizes),
+            (
+                image,
+                self._source_times,
+                self._receiver_times,
+                *self._factors,
+                self._scale,
+                raw,
+                *self._forward_sizes,
+            ),
             shared_mem=self._forward_shared,
         )
-        self._filter(raw, self._wavelet, traces, self._center, as_pairs=False)
+        self._filter(raw, self._wavelets, traces, self._center, as_pairs=False)
 
     def adjoint(self, traces: Any, image: Any) -> None:
         """Migrate flat traces into a flat image, ordered on the current stream."""
         if self._traces == 0:
             image.fill(0)
             return
-        self._filter(traces, self._reversed_wavelet, self._scratch, self._taps - 1 - self._center, as_pairs=True)
+        self._filter(traces, self._reversed_wavelets, self._scratch, self._taps - 1 - self._center, as_pairs=True)
         if self._adjoint_grid[1] > 1:
             image.fill(0)
         self._adjoint_kernel(
             self._adjoint_grid,
             (_THREADS,),
-            (self._scratch, self._source_times, self._receiver_times, image, *self._adjoint_sizes),
+            (
+                self._scratch,
+                self._source_times,
+                self._receiver_times,
+                *self._factors,
+                image,
+                *self._adjoint_sizes,
+            ),
         )
 
     def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
-        """Convolve every trace; as pairs (value, difference to the next one) for the adjoint."""
+        """Convolve the rows of every trace and add them; for the adjoint, a trace into rows of pairs.
+
+        A pair is a value and the difference to the next one.
+        """
         tile = 511 if as_pairs else 512
         self._convolve(
-            (self._traces, -(-self._samples // tile)),
+            (self._traces * (self._bands if as_pairs else 1), -(-self._samples // tile)),
             (128,),
             (traces, taps, result, *_int32(self._samples, self._taps, center, as_pairs)),
         )

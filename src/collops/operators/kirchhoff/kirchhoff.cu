@@ -11,9 +11,15 @@
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
 // compile-with: -DRECEIVERS_PER_BLOCK=1 -DREPEATABLE
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DREPEATABLE -DCOLLOPS_DOUBLE
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=1 -DBANDS=7
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=3 -DAXES=2 -DDIP
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=4 -DAXES=2 -DOBLIQUE -DSPREADS -DDIP -DBANDS=5 -DCOLLOPS_DOUBLE
+// compile-with: -DRECEIVERS_PER_BLOCK=1 -DFIELDS=4 -DAXES=3 -DOBLIQUE -DREPEATABLE
 //
 // Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times (sources, points);
-// receiver_times (receivers, points); traces (sources, receivers, samples).
+// receiver_times (receivers, points); traces (sources, receivers, samples); weights (stations, FIELDS, points) and
+// bands (receivers, points). Inside the kernels a trace has BANDS rows of samples: an arrival falls on the row of its
+// band, and each row has its own wavelet. Options not given cost nothing: they are constants of the compiler.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -49,6 +55,16 @@ typedef Real Sum;
 #define AS_REAL(sum, scale) (sum)
 #endif
 
+#ifndef BANDS
+#define BANDS 1
+#endif
+#ifndef FIELDS
+#define FIELDS 0  // without weights
+#endif
+#ifndef AXES
+#define AXES 0  // components of the directions of the rays
+#endif
+
 #define SOURCES_PER_PASS 5  // of 4, 5 and 10 the fastest on an H200 at all slopes, in float32 and float64
 
 #define NOWHERE 0x3fffffff  // an index beyond every window
@@ -58,6 +74,55 @@ __device__ __forceinline__ Real fraction_of(Fixed time, int fraction_bits)
 {
     const Bits mantissa = ((Bits)time << (MANTISSA_BITS - fraction_bits)) & (((Bits)1 << MANTISSA_BITS) - 1);
     return BITS_AS_REAL(mantissa | ONE_BITS) - (Real)1;
+}
+
+// The fields of the weight of one station at one point, and the weight of a source and a receiver: the product of
+// their factors, and of what the sum of their directions says (the fields 1 to AXES, the last one vertical). `steepest` is
+// the squared cosine of the dip at which the weight is zero, and where the taper begins it is larger by `taper_width`.
+struct Fields {
+#if FIELDS > 0
+    Real values[FIELDS];
+#endif
+};
+
+__device__ __forceinline__ Fields load_fields(const Real *__restrict__ weights, long long station, long long n_points,
+                                              int point)
+{
+    Fields fields;
+#if FIELDS > 0
+#pragma unroll
+    for (int field = 0; field < FIELDS; ++field)
+        fields.values[field] = __ldg(weights + (station * FIELDS + field) * n_points + point);
+#endif
+    return fields;
+}
+
+__device__ __forceinline__ Real weighed(Real value, const Fields &ours, const Fields &theirs, Real steepest,
+                                        Real taper_width)
+{
+#if FIELDS > 0
+    value *= ours.values[0] * theirs.values[0];
+#endif
+#if AXES > 0
+    Real square = 0, vertical = 0;
+#pragma unroll
+    for (int axis = 1; axis <= AXES; ++axis) {
+        const Real sum = ours.values[axis] + theirs.values[axis];
+        vertical = sum * sum;
+        square += vertical;
+    }
+#ifdef OBLIQUE
+    value *= sqrt(square);
+#endif
+#ifdef DIP
+    const Real taper = (vertical - steepest * square) / (taper_width * (square + (Real)1e-30));
+    value *= taper < 0 ? (Real)0 : taper > 1 ? (Real)1 : taper;
+#endif
+#ifdef SPREADS
+    value /= sqrt(ours.values[FIELDS - 1] + theirs.values[FIELDS - 1]);
+#endif
+#endif
+    return value;
 }
 
 // A thread's running sums for the two samples of one trace that its point last fell between.
@@ -86,9 +151,10 @@ __device__ __forceinline__ double larger(double a, double b)  // or NaN
 }
 
 // ---- the scale of repeatable sums: by one block, from the image -------------------------------------------------------
-// A sum of all elements stays below 2^62. If it is infinite or NaN, the scale and every sum are NaN.
+// A sum of all elements, times their largest weight, stays below 2^62. If it is infinite or NaN, the scale and every sum
+// are NaN.
 extern "C" __global__ void __launch_bounds__(1024)
-choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
+choose_scale(const Real *__restrict__ image, long long n_points, double largest_weight, double *scale)
 {
     __shared__ double largest[1024];
     double mine = 0;
@@ -101,7 +167,7 @@ choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
             largest[threadIdx.x] = larger(largest[threadIdx.x], largest[threadIdx.x + half]);
     }
     if (threadIdx.x == 0) {
-        const double bound = largest[0] * n_points;
+        const double bound = largest[0] * largest_weight * n_points;
         int exponent;
         frexp(bound, &exponent);
         *scale = isfinite(bound) ? ldexp(1.0, min(62 - exponent, 1000)) : bound - bound;
@@ -114,9 +180,10 @@ choose_scale(const Real *__restrict__ image, long long n_points, double *scale)
 // more atomic additions. A trace that is longer than shared memory is computed in windows, one block each.
 extern "C" __global__ void __launch_bounds__(256)
 forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, const double *__restrict__ scale, Real *__restrict__ traces,
-        int n_receivers, int n_samples, int n_columns, int n_depths, int segment_columns, int window_length,
-        int fraction_bits)
+        const Fixed *__restrict__ receiver_times, const Real *__restrict__ source_weights,
+        const Real *__restrict__ receiver_weights, const unsigned char *__restrict__ bands, Real steepest, Real taper_width,
+        const double *__restrict__ scale, Real *__restrict__ traces, int n_receivers, int n_samples, int n_columns,
+        int n_depths, int segment_columns, int window_length, int fraction_bits)
 {
     extern __shared__ char shared_bytes[];
     Sum *sums = (Sum *)shared_bytes;
@@ -157,19 +224,25 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
             const int point = column * n_depths + depth;
             const Real value = __ldg(image + point);
             const Fixed source_time = __ldg(source_times + point);
+            const Fields source_fields = load_fields(source_weights, source, n_points, point);
             Fixed receiver_time[RECEIVERS_PER_BLOCK];
 #pragma unroll
             for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
                 receiver_time[r] = __ldg(times[r] + point);
 #pragma unroll
             for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
+                const int receiver = min(first_receiver + r, n_receivers - 1);
+                const Fields receiver_fields = load_fields(receiver_weights, receiver, n_points, point);
+                const Real weighted = weighed(value, source_fields, receiver_fields, steepest, taper_width);
                 const Fixed time = source_time + receiver_time[r];
                 int index = (int)(time >> fraction_bits);
-                const Real right = value * fraction_of(time, fraction_bits);
-                const Real left = value - right;
+                const Real right = weighted * fraction_of(time, fraction_bits);
+                const Real left = weighted - right;
                 Run &run = runs[r];
                 if ((unsigned)index >= (unsigned)(n_samples - 1))
                     index = NOWHERE;
+                else if (BANDS > 1)
+                    index += __ldg(bands + receiver * n_points + point) * n_samples;
                 if (index != run.index) {
                     const Window &window = windows[r];
                     if (index == run.index - 1) {
@@ -200,22 +273,24 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
     }
     __syncthreads();
 
-    traces += ((long long)source * n_receivers + first_receiver) * n_samples + start;
-    const int length = min(window_length, n_samples - start);
+    const int row = BANDS * n_samples;
+    traces += ((long long)source * n_receivers + first_receiver) * row + start;
+    const int length = min(window_length, row - start);
     for (int r = 0; r < receivers; ++r)
         for (int i = threadIdx.x; i < length; i += blockDim.x) {
             const Real value = AS_REAL(sums[r * window_length + i], *scale);
             if (gridDim.y == 1)
-                traces[(long long)r * n_samples + i] = value;
+                traces[(long long)r * row + i] = value;
             else
-                atomicAdd(traces + (long long)r * n_samples + i, value);
+                atomicAdd(traces + (long long)r * row + i, value);
         }
 }
 
 // ---- convolution of every trace with the wavelet --------------------------------------------------------------------
 // result[i] = sum over k of wavelet[k] * trace[i + center - k]. A block computes a tile of one trace; a thread computes four
 // neighbouring samples from a window of seven in registers. `as_pairs` writes (value, next value - value), zeros
-// at the last sample, from which the adjoint interpolates.
+// at the last sample, from which the adjoint interpolates, and for each trace a row for each band; otherwise the rows
+// of a trace are added. `wavelet` has a row of taps for each band.
 #define TILE_THREADS 128
 #define TILE (4 * TILE_THREADS)
 #define TAPS 64
@@ -229,10 +304,14 @@ convolve(const Real *__restrict__ traces, const Real *__restrict__ wavelet, Real
     __shared__ Real taps[TAPS];
     const int step = as_pairs ? TILE - 1 : TILE;
     const int tile_start = blockIdx.y * step;
-    const Real *trace = traces + (long long)blockIdx.x * n_samples;
+    const int first_band = as_pairs ? blockIdx.x % BANDS : 0;
+    const int last_band = as_pairs ? first_band + 1 : BANDS;
+    const long long first_row = as_pairs ? blockIdx.x / BANDS : (long long)blockIdx.x * BANDS;
+    const Real *trace = traces + first_row * n_samples;
     const int mine = 4 * threadIdx.x;
     Real sums[4] = {0, 0, 0, 0};
 
+    for (int band = first_band; band < last_band; ++band, trace += n_samples)
     for (int first_tap = 0; first_tap < n_taps; first_tap += TAPS) {
         // segment[j] is the sample tile_start + center - first_tap - (TAPS - 1) + j
         const int base = tile_start + center - first_tap - (TAPS - 1);
@@ -242,7 +321,9 @@ convolve(const Real *__restrict__ traces, const Real *__restrict__ wavelet, Real
             segment[PADDED(j)] = sample >= 0 && sample < n_samples ? trace[sample] : (Real)0;
         }
         if (threadIdx.x < TAPS)
-            taps[threadIdx.x] = first_tap + threadIdx.x < n_taps ? wavelet[first_tap + threadIdx.x] : (Real)0;
+            taps[threadIdx.x] = first_tap + threadIdx.x < n_taps
+                                    ? wavelet[(long long)band * n_taps + first_tap + threadIdx.x]
+                                    : (Real)0;
         __syncthreads();
         // window[m] is segment[mine + TAPS - 1 - k + m - 3] for the current k
         Real window[7];
@@ -303,8 +384,10 @@ __device__ __forceinline__ Real interpolate(const Pair *__restrict__ trace, Fixe
 // receivers pass by, so that each receiver time is read once for all of them.
 extern "C" __global__ void __launch_bounds__(256)
 adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, Real *__restrict__ image, int n_sources, int n_receivers,
-        int n_samples, int n_columns, int n_depths, int receivers_per_part, int fraction_bits)
+        const Fixed *__restrict__ receiver_times, const Real *__restrict__ source_weights,
+        const Real *__restrict__ receiver_weights, const unsigned char *__restrict__ bands, Real steepest, Real taper_width,
+        Real *__restrict__ image, int n_sources, int n_receivers, int n_samples, int n_columns, int n_depths,
+        int receivers_per_part, int fraction_bits)
 {
     const int tiles = (n_depths + 31) / 32;
     const int depth = (blockIdx.x % tiles) * 32 + (threadIdx.x & 31);
@@ -315,23 +398,30 @@ adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
     const long long n_points = (long long)n_columns * n_depths;
     const int first_receiver = blockIdx.y * receivers_per_part;
     const int last_receiver = min(first_receiver + receivers_per_part, n_receivers);
-    const long long source_stride = (long long)n_receivers * n_samples;
+    const int row = BANDS * n_samples;
+    const long long source_stride = (long long)n_receivers * row;
     Real sum = 0;
     for (int first_source = 0; first_source < n_sources; first_source += SOURCES_PER_PASS) {
         Fixed source_time[SOURCES_PER_PASS];
+        Fields source_fields[SOURCES_PER_PASS];
 #pragma unroll
-        for (int s = 0; s < SOURCES_PER_PASS; ++s)
-            source_time[s] = first_source + s < n_sources
-                                 ? __ldg(source_times + (first_source + s) * n_points + point)
-                                 : 0;
-        const Pair *trace = pairs + first_source * source_stride + (long long)first_receiver * n_samples;
-        for (int receiver = first_receiver; receiver < last_receiver; ++receiver, trace += n_samples) {
+        for (int s = 0; s < SOURCES_PER_PASS; ++s) {
+            const bool there = first_source + s < n_sources;
+            source_time[s] = there ? __ldg(source_times + (first_source + s) * n_points + point) : 0;
+            if (there)
+                source_fields[s] = load_fields(source_weights, first_source + s, n_points, point);
+        }
+        const Pair *trace = pairs + first_source * source_stride + (long long)first_receiver * row;
+        for (int receiver = first_receiver; receiver < last_receiver; ++receiver, trace += row) {
             const Fixed receiver_time = __ldg(receiver_times + receiver * n_points + point);
+            const Fields receiver_fields = load_fields(receiver_weights, receiver, n_points, point);
+            const Pair *samples = BANDS > 1 ? trace + __ldg(bands + receiver * n_points + point) * n_samples : trace;
 #pragma unroll
             for (int s = 0; s < SOURCES_PER_PASS; ++s)
                 if (first_source + s < n_sources)
-                    sum += interpolate(trace + s * source_stride, source_time[s] + receiver_time, n_samples,
-                                       fraction_bits);
+                    sum += weighed(interpolate(samples + s * source_stride, source_time[s] + receiver_time, n_samples,
+                                               fraction_bits),
+                                   source_fields[s], receiver_fields, steepest, taper_width);
         }
     }
     if (gridDim.y == 1)

@@ -15,6 +15,7 @@ from collops.backend import engine as engine_called
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import checked_wavelet
+from collops.operators.kirchhoff.weights import Bands, Weights
 from collops.operators.local import applied_on_host
 from collops.operators.memory import contiguous, store
 
@@ -32,6 +33,10 @@ class LocalKirchhoff:
         Taps of the wavelet that every trace is convolved with, at the sampling interval of the traces.
     wavelet_center : int
         Index of the tap at time zero.
+    weights : Weights, optional
+        What arrivals are multiplied by: tables of the operator's dtype; by default nothing.
+    bands : Bands, optional
+        Filters against aliasing; by default none.
     engine : str or Engine, optional
         ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
     kernels : {"numba", "numpy"}, optional
@@ -66,9 +71,12 @@ class LocalKirchhoff:
     With travel times :math:`\tau`, wavelet :math:`w` and sampling interval :math:`\Delta t`, forward is
 
     .. math::
-        d(s, r, t) = w(t) * \sum_p m(p)\, \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
+        d(s, r, t) = \sum_b w_b(t) * \sum_{p \in P_b(r)} m(p)\, W(s, r, p)\,
+        \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
 
-    where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. Arrivals
+    where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. The
+    weights :math:`W` are 1 without `weights`. Each of the `bands` has a wavelet :math:`w_b`, and the image
+    points :math:`P_b(r)` that arrive with it at a receiver; without, there is one wavelet for all. Arrivals
     before the first sample, at the last or after it are omitted. Travel times are stored as integers, with relative
     errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
     more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that are below the
@@ -85,6 +93,8 @@ class LocalKirchhoff:
         wavelet: Any,
         wavelet_center: int,
         *,
+        weights: Weights | None = None,
+        bands: Bands | None = None,
         engine: str | Engine | None = None,
         kernels: str | None = None,
         threads: int | None = None,
@@ -101,8 +111,16 @@ class LocalKirchhoff:
         self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
         self.dtype = tables.scale.dtype
         self.shape = (math.prod(self.dimsd), points)
+        for what, of_stations in (("weights", weights and weights.sources), ("bands", bands and bands.choice)):
+            count = len(tables.sources if what == "weights" else tables.receivers)
+            if of_stations is not None and (len(of_stations), of_stations.shape[-1]) != (count, points):
+                raise InputError(
+                    f"{what} of shape {of_stations.shape} do not fit {count} stations and {points} image points"
+                )
         taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
-        self._kernels = self._choose(tables, taps, center, kernels, threads, deterministic or repeatable())
+        wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
+        filters = {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands}
+        self._kernels = self._choose(tables, filters, kernels, threads, deterministic or repeatable())
 
     def __repr__(self) -> str:
         return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
@@ -143,7 +161,7 @@ class LocalKirchhoff:
         return store(result, out)
 
     def _choose(
-        self, tables: FixedTables, taps: np.ndarray, center: int, kernels: Any, threads: Any, deterministic: bool
+        self, tables: FixedTables, filters: dict[str, Any], kernels: Any, threads: Any, deterministic: bool
     ) -> Any:
         """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays."""
         if self.engine.name == "cupy":
@@ -151,8 +169,8 @@ class LocalKirchhoff:
                 raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels
 
-            columns = math.prod(self.dims[:-1])
-            return CudaKernels(tables, taps, center, columns, self.dims[-1], deterministic)
+            columns, depths = math.prod(self.dims[:-1]), self.dims[-1]
+            return CudaKernels(tables, **filters, columns=columns, depths=depths, repeatable=deterministic)
         if self.engine.name != "numpy":
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
@@ -163,7 +181,7 @@ class LocalKirchhoff:
         if kernels != "numpy" and installed:
             from collops.operators.kirchhoff.cpu import NumbaKernels
 
-            return NumbaKernels(tables, taps, center, threads)
+            return NumbaKernels(tables, **filters, threads=threads)
         if kernels == "numba":
             raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
         if kernels is None:
@@ -173,7 +191,7 @@ class LocalKirchhoff:
                 RuntimeWarning,
                 stacklevel=4,
             )
-        return _NumpyKernels(tables, taps, center)
+        return _NumpyKernels(tables, **filters)
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
@@ -191,39 +209,48 @@ def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray
 class _NumpyKernels:
     """Forward and adjoint in plain NumPy, one trace at a time: for machines without Numba, and to check the kernels."""
 
-    def __init__(self, tables: FixedTables, wavelet: np.ndarray, center: int) -> None:
+    def __init__(
+        self, tables: FixedTables, wavelets: np.ndarray, center: int, weights: Weights | None, bands: Bands | None
+    ) -> None:
         from scipy.signal import oaconvolve
 
         self._convolve = oaconvolve
-        self._tables = tables
-        self._wavelet, self._center = wavelet, center
+        self._tables, self._weights, self._bands = tables, weights, bands
+        self._wavelets, self._center = wavelets, center
+        self._size = (len(wavelets), tables.scale.samples)  # of a trace: a row for each band
 
     def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
         """Demigrate a flat image into flat traces."""
-        samples = self._tables.scale.samples
-        for trace, (points, index, fraction) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
-            values = image[points]
+        rows, samples = self._size
+        for trace, (points, index, fraction, weight) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
+            values = image[points] * weight
             far = values * fraction
-            raw = np.bincount(index, values - far, samples) + np.bincount(index + 1, far, samples)
-            trace[...] = self._convolve(raw, self._wavelet)[self._center : self._center + samples]
+            raw = np.bincount(index, values - far, rows * samples) + np.bincount(index + 1, far, rows * samples)
+            full = self._convolve(raw.reshape(self._size), self._wavelets, axes=1).sum(axis=0)
+            trace[...] = full[self._center : self._center + samples]
 
     def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
         """Migrate flat traces into a flat image."""
-        samples = self._tables.scale.samples
+        samples = self._size[1]
         total = np.zeros(image.size)
-        first = self._wavelet.size - 1 - self._center
-        for trace, (points, index, fraction) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
-            filtered = self._convolve(trace, self._wavelet[::-1])[first : first + samples]
-            total[points] += filtered[index] * (1 - fraction) + filtered[index + 1] * fraction
+        first = self._wavelets.shape[1] - 1 - self._center
+        for trace, (points, index, fraction, weight) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
+            full = self._convolve(np.broadcast_to(trace, self._size), self._wavelets[:, ::-1], axes=1)
+            filtered = full[:, first : first + samples].ravel()
+            total[points] += weight * (filtered[index] * (1 - fraction) + filtered[index + 1] * fraction)
         image[...] = total
 
-    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield for each trace the points that arrive within it, the sample before each and the fraction after it."""
+    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
+        """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""
         scale = self._tables.scale
         mask = (1 << scale.fraction_bits) - 1
-        for outward in self._tables.sources:
-            for back in self._tables.receivers:
+        for source, outward in enumerate(self._tables.sources):
+            for receiver, back in enumerate(self._tables.receivers):
                 time = outward + back
                 index = time >> scale.fraction_bits
                 points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
-                yield points, index[points], np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
+                fraction = np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
+                weight = 1.0 if self._weights is None else self._weights.of_pair(source, receiver)[points]
+                if self._bands is not None:
+                    index = index + self._bands.choice[receiver].astype(index.dtype) * scale.samples
+                yield points, index[points], fraction, weight
