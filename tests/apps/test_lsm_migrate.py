@@ -102,7 +102,7 @@ def test_amplitudes_apertures_and_filters_are_those_of_the_operator(comm, towed)
     problem = small_problem(comm, towed=towed, mode="analytic")
     chosen = {"amplitude": "2.5d", "aperture": 180.0, "max_dip": 50.0, "antialias": True}
     _, _, traces = modelled(comm, problem, **chosen)
-    geometry, grid, own = problem.geometry, problem.grid, comm.split(comm.rank)
+    geometry, grid, own = problem.survey.geometry, problem.grid, comm.split(comm.rank)
     wavelet = ricker(problem.frequency, geometry.interval)
     for shot, found in zip(problem.shots, traces, strict=True):
         source, receivers = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
