@@ -104,7 +104,7 @@ def test_amplitudes_apertures_and_filters_are_those_of_the_operator(comm, towed)
     _, _, traces = modelled(comm, problem, **chosen)
     geometry, grid, own = problem.survey.geometry, problem.grid, comm.split(comm.rank)
     wavelet = ricker(problem.frequency, geometry.interval)
-    for shot, found in zip(problem.shots, traces, strict=True):
+    for shot, found in zip(problem.survey.shots, traces, strict=True):
         source, receivers = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
         one = Kirchhoff(
             *(grid.z, grid.x, geometry.times, source, receivers, 1500.0, *wavelet),
