@@ -13,9 +13,9 @@ from collops.apps.conditioning import Conditioned
 from collops.apps.lsm import Options, run
 from collops.apps.lsm.migrate import _weighted, invert, some_gathers
 from collops.apps.lsm.problem import recorded
-from collops.apps.lsm.segy import read_headers, read_traces
 from collops.apps.recipe import run_job
 from collops.apps.signals import ricker
+from collops.apps.survey.segy import read_headers, read_traces
 from collops.errors import InputError
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import Listener, group_of, job_numbers
@@ -137,7 +137,7 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
     problem = small_problem(comm, towed=True)
     job, operator, traces = modelled(comm, problem, iterations=6)
     conditioned, diagonals = [], []
-    for shot, values in zip(problem.shots, traces, strict=True):
+    for shot, values in zip(problem.survey.shots, traces, strict=True):
         rng = np.random.default_rng(shot)
         mute, trust = rng.uniform(size=values.shape).round(1), rng.integers(0, 3, len(values)).astype(float)
         conditioned.append(Conditioned(values * mute, mute, np.ones((1, 1)), trust))
@@ -153,11 +153,12 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
 
 def test_gathers_of_the_page_are_not_aliased(comm):
     problem = small_problem(comm, towed=False)
-    problem = dataclasses.replace(problem, geometry=dataclasses.replace(problem.geometry, samples=750))
-    times = problem.geometry.times
+    survey = problem.survey
+    survey.geometry = dataclasses.replace(survey.geometry, samples=750)
+    times = problem.survey.geometry.times
     slow, fast = np.sin(2 * np.pi * 12 * times), np.sin(2 * np.pi * 90 * times)  # Every third sample holds 42 Hz.
-    traces = [np.broadcast_to(slow + fast, (7, 750)) for _ in problem.shots]
-    fields = some_gathers(problem, traces, traces, comm)
+    survey.traces = [np.broadcast_to(slow + fast, (7, 750)) for _ in survey.shots]
+    fields = some_gathers(survey, survey.traces)
     if comm.rank == 0:
         assert fields["data"].values.shape == (3, 7, 250) and len(fields["time"].values) == 250
         np.testing.assert_allclose(fields["data"].values[..., 10:-10] - slow[::3][10:-10], 0, atol=0.02)

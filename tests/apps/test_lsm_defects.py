@@ -8,12 +8,12 @@ import pytest
 from collops.apps.lsm import Options, run
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.segy import survey_traces
-from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.segy import write_together
 from collops.apps.signals import ricker_shape
+from collops.apps.survey import Geometry, Grid, Survey
+from collops.apps.survey.segy import survey_traces
+from collops.apps.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import group_of, job_numbers, job_of
 
 GRID, FREQUENCY, SHOTS, RECEIVERS, SAMPLES = Grid(61, 41, 12.5, 12.5), 20.0, 8, 31, 190
@@ -35,9 +35,7 @@ def problem_of(comm, velocity: str = "1500+0.6z", *, irregular: bool = False) ->
     geometry = Geometry(np.stack([sources, np.zeros(SHOTS)]), [stations] * SHOTS, SAMPLES, 0.004)
     values = on_grid(model, GRID, None, [])
     truth = reflectivity(GRID, on_grid(Gradient(1500, 0.6), GRID, None, []), FREQUENCY)
-    return Problem(
-        geometry, shots_of(comm.rank, SHOTS, comm.size), GRID, values, velocity, "analytic", FREQUENCY, truth
-    )
+    return Problem(Survey(geometry, comm), GRID, values, velocity, "analytic", FREQUENCY, truth)
 
 
 def linear_events(geometry: Geometry, speed: float, frequency: float) -> np.ndarray:
@@ -72,7 +70,7 @@ def test_the_default_is_as_good_as_the_best_damping_by_hand(comm, folder, defect
     true = problem_of(comm, irregular=defect == "irregular shots")
     job = job_of(Options(engine="numpy"), comm)
     clean = np.array(model_traces(job, true, kirchhoff(job, true)), dtype=np.float64)
-    traces = list(with_defect(defect, clean, true.geometry))
+    traces = list(with_defect(defect, clean, true.survey.geometry))
     believed, truth = true, np.asarray(true.truth)
     if defect.startswith("velocity"):
         # At vertical incidence, reflectors are imaged where the wrong velocity puts their time.
@@ -81,7 +79,9 @@ def test_the_default_is_as_good_as_the_best_damping_by_hand(comm, folder, defect
         depths = np.interp(times[1], times[0], GRID.z)
         truth = np.stack([np.interp(depths, GRID.z, column) for column in truth])
     path = folder / "a.sgy"
-    write_together(path, comm, *survey_traces(true.geometry, true.shots, traces, {"frequency": str(FREQUENCY)}))
+    write_together(
+        path, comm, *survey_traces(true.survey.geometry, true.survey.shots, traces, {"frequency": str(FREQUENCY)})
+    )
     grid = {"nx": GRID.nx, "nz": GRID.nz, "dx": GRID.dx, "dz": GRID.dz, "x0": GRID.x0}
     files = {"survey": str(path), "velocity": believed.expression, "out": str(folder / "out")}
     numbers = job_numbers(run, Options(engine="numpy", **files, **grid), comm)

@@ -11,11 +11,11 @@ from collops import Kirchhoff, profile
 from collops.apps.lsm import Options
 from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.lsm.traveltimes import travel_time
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.signals import ricker
+from collops.apps.survey import Geometry, Grid, Survey
+from collops.apps.survey.traveltimes import travel_time
+from collops.apps.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import job_of
 
 # PyLops announces that its operator has changed inside.
@@ -34,14 +34,14 @@ def small_problem(comm, *, towed: bool, start: float = 0.0, mode: str = "eikonal
         groups = [spread[:, : 4 + shot % 3] + np.array([[10.0 * shot], [0.0]]) for shot in range(SHOTS)]
     geometry = Geometry(sources, groups, 90, 0.004, start)
     truth = reflectivity(grid, velocity, 25.0)
-    return Problem(geometry, shots_of(comm.rank, SHOTS, comm.size), grid, velocity, None, mode, 25.0, truth)
+    return Problem(Survey(geometry, comm), grid, velocity, None, mode, 25.0, truth)
 
 
 def pylops_operator(problem: Problem):
     """The whole survey as one serial operator of PyLops, shot by shot; late recording by cutting whole samples."""
     import pylops
 
-    geometry, grid = problem.geometry, problem.grid
+    geometry, grid = problem.survey.geometry, problem.grid
     late = round(geometry.start / geometry.interval)
     times = geometry.interval * np.arange(geometry.samples + late)
     wavelet, centre = ricker(problem.frequency, geometry.interval)
@@ -79,7 +79,9 @@ def test_it_is_the_migration_of_pylops(comm, towed):
 
     problem = small_problem(comm, towed=towed)
     job, operator, traces = modelled(comm, problem, iterations=8)
-    assert [t.shape for t in traces] == [(problem.geometry.receivers[s].shape[1], 90) for s in problem.shots]
+    assert [t.shape for t in traces] == [
+        (problem.survey.geometry.receivers[s].shape[1], 90) for s in problem.survey.shots
+    ]
     serial = pylops_operator(problem)
     data = serial @ problem.truth.ravel()
     np.testing.assert_allclose(gather_traces(comm, traces), data, rtol=0, atol=1e-8 * np.abs(data).max())
@@ -100,9 +102,9 @@ def test_amplitudes_apertures_and_filters_are_those_of_the_operator(comm, towed)
     problem = small_problem(comm, towed=towed, mode="analytic")
     chosen = {"amplitude": "2.5d", "aperture": 180.0, "max_dip": 50.0, "antialias": True}
     _, _, traces = modelled(comm, problem, **chosen)
-    geometry, grid, own = problem.geometry, problem.grid, comm.split(comm.rank)
+    geometry, grid, own = problem.survey.geometry, problem.grid, comm.split(comm.rank)
     wavelet = ricker(problem.frequency, geometry.interval)
-    for shot, found in zip(problem.shots, traces, strict=True):
+    for shot, found in zip(problem.survey.shots, traces, strict=True):
         source, receivers = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
         one = Kirchhoff(
             *(grid.z, grid.x, geometry.times, source, receivers, 1500.0, *wavelet),
@@ -133,10 +135,10 @@ def test_the_number_of_iterations_is_that_which_predicts_the_held_out_shots_best
     problem = small_problem(comm, towed=True)
     job, operator, traces = modelled(comm, problem)
     noisy = []
-    for shot, clean in zip(problem.shots, traces, strict=True):
+    for shot, clean in zip(problem.survey.shots, traces, strict=True):
         noise = np.random.default_rng([1, shot]).normal(size=clean.shape)
         noisy.append(clean + 2 * np.abs(clean).max() * noise)
-    held = [np.full(len(noisy[place]), shot % 2 == 1) for place, shot in enumerate(problem.shots)]
+    held = [np.full(len(noisy[place]), shot % 2 == 1) for place, shot in enumerate(problem.survey.shots)]
     found = invert(job, operator, noisy, held)
     data, rows = gather_traces(comm, noisy), gather_traces(comm, [np.repeat(each, 90) for each in held]) == 1
     serial, expected = pylops_operator(problem), [1.0]

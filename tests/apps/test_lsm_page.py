@@ -54,13 +54,13 @@ def test_gathers_are_those_of_their_shots(comm):
     assert truth is not None
     traces = model_traces(job, problem, operator)
     # Every shot is told from others by its number: what the true image leaves unexplained is that number.
-    marked = [shot + number for shot, number in zip(traces, problem.shots, strict=True)]
-    gathers = some_gathers(problem, marked, traces, comm)
+    problem.survey.traces = [shot + number for shot, number in zip(traces, problem.survey.shots, strict=True)]
+    gathers = some_gathers(problem.survey, traces)
     names = ("shot", "time", "offset", "data", "data_residual")
     shots, times, offsets, data, residuals = (gathers[name].values for name in names)
     assert shots.tolist() == [1, 2, 3]
     assert offsets.shape == (3, 9)
-    assert times[1] - times[0] == pytest.approx(problem.geometry.interval)
+    assert times[1] - times[0] == pytest.approx(problem.survey.geometry.interval)
     if comm.rank > 0:
         assert data.shape == (0, 9, 101)
         return
@@ -73,7 +73,8 @@ def test_one_shot_with_few_receivers(comm):
     problem = synthetic(job.options, comm)
     operator = kirchhoff(job, problem)
     traces = model_traces(job, problem, operator)
-    gathers = some_gathers(problem, traces, [np.zeros_like(shot) for shot in traces], comm)
+    problem.survey.traces = traces
+    gathers = some_gathers(problem.survey, [np.zeros_like(shot) for shot in traces])
     assert gathers["shot"].values.tolist() == [0]
     assert gathers["data"].values.shape == ((1, 2, 101) if comm.rank == 0 else (0, 2, 101))
     np.testing.assert_array_equal(gathers["data_residual"].values, gathers["data"].values)

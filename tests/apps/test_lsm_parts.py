@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from collops.apps.lsm.selection import held_out
-from collops.apps.lsm.survey import Geometry, Grid, check_traces, cover
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.lsm.traveltimes import analytic, travel_time, travel_times
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
+from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
+from collops.apps.survey.selection import held_out
+from collops.apps.survey.traveltimes import analytic, travel_time, travel_times
+from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
 from tests.apps.files import small_geometry
 
@@ -114,7 +114,7 @@ def test_ranks_share_travel_times(comm):
 def test_the_grid_covers_the_survey_with_a_margin_and_reaches_as_deep_as_the_record():
     geometry = small_geometry(samples=501)
     grid = cover(geometry, Gradient(2000.0))
-    left, right, _, deepest = geometry.bounds
+    (left, _), (right, deepest) = geometry.bounds
     assert grid.x[0] < left and grid.x[-1] > right
     assert grid.dx == 50  # half of the 100 m between receivers
     assert grid.z[-1] == pytest.approx(2000, abs=grid.dz)
@@ -136,7 +136,7 @@ def test_given_sizes_stay_and_still_cover(nx, nz):
     grid = cover(geometry, Gradient(1500, 0.6), nx=nx, nz=nz)
     assert grid.shape == (nx, nz)
     # One cell of room is what the snapping of the first column may take.
-    assert grid.x[0] <= geometry.bounds[0] + grid.dx and grid.x[-1] >= geometry.bounds[1] - grid.dx
+    assert grid.x[0] <= geometry.bounds[0][0] + grid.dx and grid.x[-1] >= geometry.bounds[1][0] - grid.dx
 
 
 @pytest.mark.parametrize("change", [{"x0": 150.0}, {"dx": 1.0, "nx": 10}, {"nz": 2, "dz": 1.0}])

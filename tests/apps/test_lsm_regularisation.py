@@ -13,11 +13,12 @@ from collops.apps.lsm import Options, migrate
 from collops.apps.lsm.migrate import Migration, _preconditioner, _weighted, invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
 from collops.apps.lsm.regularisation import Penalty
-from collops.apps.lsm.survey import Geometry, Grid, shots_of
 from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.lsm.velocity import Gradient, on_grid
 from collops.apps.recipe import Gradient as AdjointImage
 from collops.apps.signals import ricker_shape, with_noise
+from collops.apps.survey import Geometry, Grid, Survey
+from collops.apps.survey.geometry import shots_of
+from collops.apps.survey.velocity import Gradient, on_grid
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.illumination import normal_diagonal
 from tests.apps.jobs import job_of
@@ -111,10 +112,10 @@ def noisy_problem(
     stations = np.stack([np.linspace(0, 500, 21), np.zeros(21)])
     geometry = Geometry(sources, [stations] * 8, 150, 0.004)
     truth = reflectivity(grid, velocity, 20.0) if truth is None else truth
-    problem = Problem(geometry, shots_of(comm.rank, 8, comm.size), grid, velocity, None, "analytic", 20.0, truth)
+    problem = Problem(Survey(geometry, comm), grid, velocity, None, "analytic", 20.0, truth)
     problem = dataclasses.replace(problem, given_wavelet=wavelet)
     job, operator, traces = modelled(comm, problem, **options)
-    return job, operator, with_noise(traces, problem.shots, noise, 0, comm)[0], truth
+    return job, operator, with_noise(traces, problem.survey.shots, noise, 0, comm)[0], truth
 
 
 def smallest_error(comm, noise: float, options: dict[str, Any], weights, name: str, **problem: Any) -> float:
@@ -183,8 +184,8 @@ def test_the_illumination_is_the_diagonal_of_the_normal_operator(comm):
     job = job_of(Options(dtype="float64", precondition="illumination"), comm)
     operator = kirchhoff(job, problem, tables)
     weights = [
-        np.random.default_rng(shot).uniform(size=(problem.geometry.receivers[shot].shape[1], 90))
-        for shot in problem.shots
+        np.random.default_rng(shot).uniform(size=(problem.survey.geometry.receivers[shot].shape[1], 90))
+        for shot in problem.survey.shots
     ]
     conditioned = [Conditioned(each, each, np.ones((1, 1)), np.ones(len(each))) for each in weights]
     reduced, *_ = _weighted(job, problem, operator, conditioned)
@@ -211,13 +212,13 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
     sources, stations = (np.stack([np.linspace(0, 750, count), np.zeros(count)]) for count in (8, 21))
     geometry = Geometry(sources, [stations] * 8, 120, 0.004)
     truth = reflectivity(grid, velocity, 20.0)
-    problem = Problem(geometry, shots_of(comm.rank, 8, comm.size), grid, velocity, None, "analytic", 20.0, truth)
+    problem = Problem(Survey(geometry, comm), grid, velocity, None, "analytic", 20.0, truth)
     errors = {}
     for name, iterations in ((None, 30), ("illumination", 15), ("diagonal", 15)):
         job = job_of(Options(iterations=iterations, precondition=name), comm)
         tables: list[Any] = []
         operator = kirchhoff(job, problem, tables)
-        traces, _ = with_noise(model_traces(job, problem, operator), problem.shots, 0.1, 0, comm)
+        traces, _ = with_noise(model_traces(job, problem, operator), problem.survey.shots, 0.1, 0, comm)
         conditioned = [Conditioned(shot, np.ones((1, 1)), np.ones((1, 1)), np.ones(21)) for shot in traces]
         M = None if name is None else _preconditioner(job, problem, operator, tables, conditioned)
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, truth)

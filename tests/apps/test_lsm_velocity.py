@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collops.apps.lsm.survey import Grid, Line
-from collops.apps.lsm.velocity import Gradient, on_grid, parse_velocity, read_npy, read_section
+from collops.apps.survey.geometry import Grid, Line
+from collops.apps.survey.velocity import Gradient, on_grid, parse_velocity, read_npy, read_section
 from collops.errors import InputError
 from tests.apps.files import REAL
 

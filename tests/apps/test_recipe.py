@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.lsm.survey import shots_of
 from collops.apps.recipe import _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
+from collops.apps.survey.geometry import shots_of
 from collops.errors import InputError
 
 

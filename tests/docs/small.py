@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collops.cli import main
-from tests.apps.files import small_survey, stacked_volume
+from tests.apps.files import diffractor_file, small_survey, stacked_volume, velocity_volume
 from tests.docs.pages import ROOT
 
 __all__ = ["LAUNCHER", "run_small"]
@@ -91,6 +91,8 @@ def _right_hand_side(path: Path) -> None:
 
 _FILES: dict[str, Callable[[Path], object]] = {
     "line.sgy": small_survey,
+    "area.sgy": lambda path: diffractor_file(path, np.array([150.0, 220.0, 240.0])),
+    "volume.sgy": velocity_volume,
     "model.npy": lambda path: np.save(path, np.full((41, 31), 1800.0)),
     "stack.sgy": _volume,
     "stack.zarr": _stack,

@@ -15,7 +15,7 @@ from scipy import io, sparse
 
 import collops
 from collops import errors
-from collops.apps.lsm.survey import Geometry
+from collops.apps.survey.geometry import Geometry
 from tests.fuzz.cases import Case, parsed
 from tests.fuzz.damage import damaged, victim
 from tests.fuzz.runner import Transports
@@ -88,8 +88,8 @@ READERS = {
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", READERS)
 def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
-    from collops.apps.lsm import segy, velocity
     from collops.apps.solve import _read_rhs
+    from collops.apps.survey import segy, velocity
 
     write, name, call = READERS[kind]
     whole, hurt = folder / "whole" / name, folder / "hurt" / name

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.apps.lsm.survey import shots_of
+from collops.apps.survey.geometry import shots_of
 from collops.array import DistributedArray
 from collops.operators.kirchhoff import Kirchhoff
 from collops_bench.peers import PEER, Peer, load_peer

@@ -30,6 +30,7 @@ __all__ = [
     "EngineName",
     "Finite",
     "Folder",
+    "Must",
     "NotNegative",
     "OneOf",
     "Out",

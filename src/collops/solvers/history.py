@@ -79,7 +79,7 @@ class DeviceHistory(History):
 
     def store(self, values: Any) -> None:
         """Enqueue the kernel that writes the next row, which may be captured."""
-        if isinstance(values, tuple) and isinstance(values[0], float):  # of a method whose host decides
+        if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method whose host decides
             import cupy
 
             values = cupy.array(values)

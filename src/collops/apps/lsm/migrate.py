@@ -10,22 +10,22 @@ import numpy as np
 
 from collops.apps.conditioning import Conditioned, Conditioning, resample
 from collops.apps.files import Field, check_writable
-from collops.apps.lsm.page import write_page
+from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
+from collops.apps.lsm.quality import examine, field_bytes
 from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
-from collops.apps.lsm.segy import image_traces, shot_traces, survey_traces
-from collops.apps.lsm.selection import held_out
-from collops.apps.lsm.traveltimes import travel_times
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
-from collops.apps.segy import Traces, fits_segy, segy_bytes, write_together
+from collops.apps.segy import Traces, fits_segy, segy_bytes
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
+from collops.apps.survey.segy import image_traces, shot_traces
+from collops.apps.survey.selection import held_out
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.comm import Communicator
+    from collops.apps.survey import Survey
 
 __all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
 
@@ -51,25 +51,28 @@ def run(job: Job[Options]) -> Findings:
             check_writable(written)
     with job.stage("reading" if options.survey else "synthesising the survey"):
         problem = recorded(options, comm) if options.survey else synthetic(options, comm)
-    for note in problem.notes:
+    survey, geometry, grid = problem.survey, problem.survey.geometry, problem.grid
+    for note in survey.notes:
         job.listener.note(note)
-    for warning in problem.warnings:
+    for warning in survey.warnings:
         job.listener.warn(warning)
-    job.warn_of_idle_ranks(problem.geometry.shots, "shots")
+    job.warn_of_idle_ranks(geometry.shots, "shots")
     tables: list[Any] = []
     with job.stage("travel times"):
         operator = kirchhoff(job, problem, tables if options.precondition == "illumination" else None)
-    conditioned, noise_norm, geometry, grid = problem.conditioned, None, problem.geometry, problem.grid
+    conditioned, noise_norm = problem.conditioned, None
     if conditioned is None:
         with job.stage("modelling the survey"):
             noise = _NOISE if options.noise is None else options.noise
             traces, noise_norm = with_noise(
-                model_traces(job, problem, operator), problem.shots, noise, options.seed, comm
+                model_traces(job, problem, operator), survey.shots, noise, options.seed, comm
             )
             # SEG-Y holds float32. Rounded likewise, a survey gives the same image with and without a file.
-            traces = [shot.astype(np.float32).astype(options.dtype) for shot in traces]
+            survey.traces = [shot.astype(np.float32) for shot in traces]
             if written is not None:
-                _write_survey(written, job, problem, traces)
+                parameters = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
+                survey.save(written, grid, **parameters)
+        traces = [shot.astype(options.dtype) for shot in survey.traces]
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
     reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
@@ -80,10 +83,12 @@ def run(job: Job[Options]) -> Findings:
         tables.clear()
     held = None
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
-        whole = held_out(geometry, float(problem.velocity[:, 0].mean()) / problem.frequency)
-        held = whole[problem.shots.start : problem.shots.stop]
-    of_deviation = 8 * operator.domain.size + segy_bytes(grid.nx, grid.nz) if options.uncertainty else 0
-    found = invert(job, reduced, believed, held, problem.segy_bytes + of_deviation, preconditioner)
+        whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
+        held = whole[survey.shots.start : survey.shots.stop]
+    more_bytes = problem.segy_bytes + field_bytes(problem, options.gathers)
+    if options.uncertainty is not None:
+        more_bytes += 8 * grid.points + segy_bytes(grid.points // grid.nz, grid.nz)
+    found = invert(job, reduced, believed, held, more_bytes, preconditioner)
 
     spread = None
     if options.uncertainty is not None:
@@ -93,14 +98,18 @@ def run(job: Job[Options]) -> Findings:
         )
         residual, count = float(found.solution.residuals[-1]), options.uncertainty
         spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp)
-    explained = problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
+    explained = survey.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
     # Undo gain and polarity; what is muted stays so, in both.
-    measured = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
+    survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
     for values, each in zip(explained, conditioned, strict=False):
         values *= each.mute / each.gain
-    gathers = some_gathers(problem, measured, explained, comm)
+    gathers = some_gathers(survey, explained)
+    quality = None
+    if options.gathers is not None:
+        with job.stage("common-image gathers"):
+            quality = examine(problem, operator, believed, explained, options.gathers, job.engine)
     with local_stage(comm):
-        segy = _segy(problem, found, spread, measured, explained, comm.rank)
+        segy = _segy(problem, found, spread, explained)
     error = relative_error(found.image, problem.truth)
     noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
     shares, count = found.shares, len(found.solution.residuals) - 1
@@ -109,6 +118,7 @@ def run(job: Job[Options]) -> Findings:
         "weight": found.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
+        "velocity_ratio": None if quality is None else quality.ratio,
         "traces_left_out": left_out,
         "noise_deviation": None if spread is None else spread.noise,
         "prior_deviation": None if spread is None else spread.prior,
@@ -119,11 +129,11 @@ def run(job: Job[Options]) -> Findings:
         "traces": geometry.traces,
         "samples": geometry.samples,
         "sample_interval": geometry.interval,
-        **{name: getattr(grid, name) for name in ("nx", "nz", "dx", "dz", "x0")},
+        **grid.numbers,
         "survey": options.survey,
         "velocity": options.velocity or problem.expression,
     }
-    line = problem.line
+    line = survey.line
     return Findings(
         title="least-squares migration",
         solution=found.solution,
@@ -134,21 +144,24 @@ def run(job: Job[Options]) -> Findings:
         numbers=numbers,
         rows=[
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
-            ("image", f"{grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m"),
+            ("image", str(grid)),
         ],
         more_rows=[
             ("iterations", _reason(job, count, shares)),
             *([] if found.weight is None else [("weight", f"{found.weight:g} of --regularise {options.regularise}")]),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
             *([] if spread is None else [("uncertainty", _described(spread, options.uncertainty))]),
+            *([] if quality is None else [("gathers", f"flattest at a velocity divided by {quality.ratio:.2f}")]),
         ],
-        fields=_fields(problem, found, spread) | gathers,
+        fields=_fields(problem, found, spread) | gathers | ({} if quality is None else quality.fields()),
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
             "kinds": list(found.solution.seconds),
         },
-        draw=lambda folder: [draw(folder, problem, found, error)],
+        draw=lambda folder: (
+            [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
+        ),
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=noise_norm,
@@ -160,7 +173,7 @@ def run(job: Job[Options]) -> Findings:
 
 @dataclass(frozen=True)
 class Migration:
-    """The result of a migration; images have shape ``(nx, nz)``."""
+    """The result of a migration; images have the shape of the grid."""
 
     image: np.ndarray  # the least-squares image
     adjoint: np.ndarray  # the adjoint image
@@ -173,58 +186,25 @@ class Migration:
 
 
 def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None) -> Any:
-    """Build the operator from an image, the same on every rank, to the traces of each rank's shots. Collective.
-
-    Travel times are computed once for each distinct position. The shots of a fixed spread form one local operator,
-    other shots one each. The domain is replicated, of shape ``(nx, nz)``; the range is 1-D: rank by rank, the traces of
-    its shots. The travel times of each local operator are appended to `kept`.
-    """
-    from collops.operators import VStack
-    from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, Weights, threads_of_rank
-    from collops.operators.kirchhoff.geometry import Grid as Points
-
-    comm, geometry, dtype = job.comm, problem.geometry, job.options.dtype
-    weighting = job.options.weighting
-    receivers = geometry.distinct_receivers()
-    positions = np.concatenate([geometry.sources, *receivers], axis=1)
-    distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
-    tables = travel_times(distinct, problem.velocity, problem.grid, problem.mode, comm, dtype)
-    of_position = inverse.reshape(-1)
-    ends = np.cumsum([0, *(r.shape[1] for r in receivers)]) + geometry.shots
-    of_receivers = {
-        id(group): of_position[first:last] for group, first, last in zip(receivers, ends[:-1], ends[1:], strict=True)
-    }
-    wavelet, centre = weighting.wavelet(*problem.wavelet, geometry.interval)
-    fields = None
-    if not weighting.none:
-        points, flat = Points.from_axes(problem.grid.z, problem.grid.x), tables.reshape(len(tables), -1)
-        fields = weighting.table(flat, 1.0, points, distinct.T, problem.velocity, dtype, comm)
-    threads = threads_of_rank(comm, job.engine.name)
-    shots = problem.shots
-    groups = [shots] if geometry.fixed_spread else [range(shot, shot + 1) for shot in shots]
-    with local_stage(comm):
-        operators = []
-        for group in filter(None, groups):
-            ours, theirs = of_position[group.start : group.stop], of_receivers[id(geometry.receivers[group.start])]
-            # The operator's time axis begins at the first sample: subtract its time.
-            sources, stations = tables[ours] - geometry.start, tables[theirs]
-            times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
-            if kept is not None:
-                kept.append(times)
-            options: dict[str, Any] = {"engine": job.engine, "threads": threads}
-            if fields is not None:
-                options["weights"] = Weights(fields[ours], fields[theirs], weighting)
-            if job.options.antialias:
-                options["bands"] = Bands.between(times, distinct.T[theirs], None, len(wavelet))
-            operators.append(LocalKirchhoff(times, problem.grid.shape, wavelet, centre, **options))
-    return VStack(operators, comm, dims=problem.grid.shape)
+    """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective."""
+    return problem.survey.operator(
+        problem.velocity,
+        problem.grid,
+        wavelet=problem.wavelet,
+        mode=problem.mode,
+        dtype=job.options.dtype,
+        engine=job.engine,
+        weighting=job.options.weighting,
+        antialias=job.options.antialias,
+        kept=kept,
+    )
 
 
 def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.ndarray]:
     """Model the traces of the true reflectivity; return one array per shot of this rank. Collective."""
     if problem.truth is None:
         raise InputError("a recorded survey has no true reflectivity to model")
-    return problem.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
+    return problem.survey.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
 
 
 def invert(
@@ -288,7 +268,7 @@ def _preconditioner(
         return inverse_root(job, operator, probed_diagonal(job, operator))
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
-    diagonal = np.zeros(problem.grid.nx * problem.grid.nz)
+    diagonal = np.zeros(problem.grid.points)
     with local_stage(job.comm):
         weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
         first = 0
@@ -315,7 +295,7 @@ def _weighted(
         reasons += ["outside of --offsets"] * (options.offsets is not None)
         reasons += ["without a weight (--trace-weights)"] * (options.trace_weights is not None)
         job.listener.note(
-            f"{int(out)} of {problem.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
+            f"{int(out)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
         )
     if not changes:
         return operator, [each.traces for each in conditioned], 0
@@ -352,15 +332,13 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
     return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
 
 
-def some_gathers(
-    problem: Problem, traces: list[np.ndarray], explained: list[np.ndarray], comm: Communicator
-) -> dict[str, Field]:
-    """Choose traces of shots along the line, and gather them on the first rank. Collective.
+def some_gathers(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
+    """Choose traces of some shots, and gather them on the first rank. Collective.
 
     `explained` are the traces modelled from the image. The data and their residual (the data less those modelled) have
     the shape ``(shots, traces, samples)`` there.
     """
-    geometry = problem.geometry
+    geometry = survey.geometry
     count = min(_SHOTS, geometry.shots)
     chosen = np.unique(np.linspace(0, geometry.shots - 1, count + 2).round().astype(int)[1:-1])
     fewest = min(_TRACES, *(geometry.receivers[shot].shape[1] for shot in chosen))
@@ -375,17 +353,17 @@ def some_gathers(
 
     own = [
         np.stack([fewer(part[picked[shot]]) for part in (measured, measured - modelled)])[None]
-        for shot, measured, modelled in zip(problem.shots, traces, explained, strict=False)
+        for shot, measured, modelled in zip(survey.shots, survey.traces, explained, strict=False)
         if shot in picked
     ]
     nothing = np.empty((0, 2, fewest, len(samples)))
-    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), comm)
-    offsets = [geometry.receivers[shot][0, rows] - geometry.sources[0, shot] for shot, rows in picked.items()]
+    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), survey.comm)
+    offsets = [geometry.offsets(shot)[rows] for shot, rows in picked.items()]
     gather = ("shot", "trace", "time")
     records, channels = chosen + 1, [rows + 1 for rows in picked.values()]
-    if problem.headers is not None:
-        records = problem.headers.records[chosen]
-        channels = [problem.headers.channels[shot][rows] for shot, rows in picked.items()]
+    if survey.headers is not None:
+        records = survey.headers.records[chosen]
+        channels = [survey.headers.channels[shot][rows] for shot, rows in picked.items()]
     return {
         "shot": Field(chosen, ("shot",), "1"),
         "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
@@ -398,18 +376,17 @@ def some_gathers(
 
 
 def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> dict[str, Field]:
-    grid, image = problem.grid, ("x", "z")
-    fields = {
-        "x": Field(grid.x, ("x",), "m"),
-        "z": Field(grid.z, ("z",), "m"),
+    grid, image = problem.grid, tuple(problem.grid.axes)
+    fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
+    fields |= {
         "image": Field(found.image, image, "1"),
         "adjoint_image": Field(found.adjoint, image, "1"),
         "velocity": Field(problem.velocity, image, "m/s"),
         "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
-    if problem.headers is not None:
-        east, north = problem.line.position(grid.x)
-        fields |= {"cdp_x": Field(east, ("x",), "m", True), "cdp_y": Field(north, ("x",), "m", True)}
+    if problem.survey.headers is not None:
+        places = zip(("cdp_x", "cdp_y"), problem.survey.line.position(*grid.columns()), strict=True)
+        fields |= {name: Field(each.reshape(grid.shape[:-1]), image[:-1], "m", True) for name, each in places}
     if spread is not None:
         fields["standard_deviation"] = Field(spread.deviation, image, "1")
     if found.shares is not None:
@@ -420,17 +397,13 @@ def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> d
 
 
 def _segy(
-    problem: Problem,
-    found: Migration,
-    spread: Uncertainty | None,
-    measured: list[np.ndarray],
-    explained: list[np.ndarray],
-    rank: int,
+    problem: Problem, found: Migration, spread: Uncertainty | None, explained: list[np.ndarray]
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
-    if (headers := problem.headers) is None:
+    survey, grid, images = problem.survey, problem.grid, []
+    if (headers := survey.headers) is None:
         return {}
-    grid, shots, images = problem.grid, problem.shots, []
+    shots, rank = survey.shots, survey.comm.rank
     if fits_segy(grid.dz / 1e3, grid.nz):
         depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
         images = [
@@ -440,8 +413,8 @@ def _segy(
         if spread is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
             images.append(image_traces(title, spread.deviation, grid, headers, rank))
-    nothing = np.empty((0, problem.geometry.samples), np.float32)
-    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, measured))
+    nothing = np.empty((0, survey.geometry.samples), np.float32)
+    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, survey.traces))
     traces_of_shots = [
         shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, modelled),
         shot_traces(
@@ -452,19 +425,13 @@ def _segy(
     return dict(zip(names, traces_of_shots + images, strict=False))
 
 
-def _write_survey(path: Path, job: Job[Options], problem: Problem, traces: list[np.ndarray]) -> None:
-    """Write the traces of all ranks. Collective."""
-    defaults = {name: getattr(problem.grid, name) for name in ("nx", "nz", "dx", "dz", "x0")}
-    defaults = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency} | defaults
-    texts = {name: str(value) for name, value in defaults.items() if value is not None}
-    with local_stage(job.comm):
-        survey = survey_traces(problem.geometry, problem.shots, traces, texts)
-    write_together(path, job.comm, *survey)
-
-
 def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:
-    """Draw the truth (for recorded data the velocity), the adjoint image and the image; return the picture."""
-    grid, truth, velocity = problem.grid, problem.truth, problem.velocity
+    """Draw the truth (for recorded data the velocity), the adjoint image and the image; return the picture.
+
+    Of 3-D images it draws the section in the middle of the axis y.
+    """
+    grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
+    adjoint, image = section(found.scaled_adjoint), section(found.image)
     wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
     to_scale = 0.5 < wide / deep < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if wide > 2000 else (1, "m")
@@ -476,7 +443,7 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
     count = len(found.solution.residuals) - 1
     title = f"least-squares image, {count} iteration{'s' * (count != 1)}"
     if truth is None:
-        adjoint, image = balanced(found.scaled_adjoint), balanced(found.image)
+        adjoint, image = balanced(adjoint), balanced(image)
         panels = [
             panel(velocity, "velocity", (float(velocity.min()), float(velocity.max())), "m/s"),
             panel(adjoint, "adjoint image, amplitudes balanced", symmetric_limit(adjoint)),
@@ -487,8 +454,8 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
         limit = symmetric_limit(truth, 99.5)
         panels = [
             panel(truth, "true reflectivity", limit),
-            panel(found.scaled_adjoint, "adjoint image", limit),
-            panel(found.image, title if error is None else f"{title}, error {100 * error:.0f} %", limit),
+            panel(adjoint, "adjoint image", limit),
+            panel(image, title if error is None else f"{title}, error {100 * error:.0f} %", limit),
         ]
     size = 5.2, 0.92 * 5.2 * deep / wide + 0.8 if to_scale else 3.2
     return draw_panels(folder / "image.png", panels, size)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
-__all__ = ["write_page"]
+__all__ = ["section", "write_page"]
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 _MOST_POINTS = 30_000  # of an image on the page
@@ -72,6 +72,8 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("an iteration", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms"),
         ("ranks", f"{numbers['ranks']} ({numbers['engine']})"),
     ]
+    if "y0" in numbers:
+        facts.insert(1, ("section shown", f"y = {numbers['y0'] + numbers['dy'] * (numbers['ny'] // 2):.5g} m"))
     if numbers["relative_error"] is not None:
         facts.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
     return facts
@@ -80,9 +82,14 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
 # The page holds arrays as integers and a scale: 16 bits give the values at the pointer to a part in 30 000.
 
 
+def section(image: np.ndarray) -> np.ndarray:
+    """Return an image of shape ``(nx, nz)``: of a 3-D one, its section in the middle of the axis y."""
+    return image if image.ndim == 2 else image[len(image) // 2]
+
+
 def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    step = int(np.ceil(np.sqrt(max(1.0, fields["image"].size / _MOST_POINTS))))
-    images = {name: _packed(fields[name][::step, ::step]) for name in _IMAGES if name in fields}
+    step = int(np.ceil(np.sqrt(max(1.0, section(fields["image"]).size / _MOST_POINTS))))
+    images = {name: _packed(section(fields[name])[::step, ::step]) for name in _IMAGES if name in fields}
     return {
         "x": _round(fields["x"][::step]),
         "z": _round(fields["z"][::step]),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -20,17 +19,14 @@ from collops.apps.conditioning import (
     read_table,
     sound_traces,
 )
-from collops.apps.lsm.checks import check_reach, check_speed
-from collops.apps.lsm.segy import SurveyHeaders, read_headers, read_traces
-from collops.apps.lsm.survey import Geometry, Grid, Line, check_traces, cover, shots_of
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.lsm.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.apps.options import (
     METHOD,
     SYNTHETIC,
     AtLeast,
     CommonOptions,
     Finite,
+    Must,
     NotNegative,
     OneOf,
     Out,
@@ -40,8 +36,12 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.segy import SegyFile, fits_segy, segy_bytes, whole_interval
-from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
-from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.signals import frequency_from_power, power_spectrum, ricker
+from collops.apps.stages import local_stage, raised_together
+from collops.apps.survey import Grid, Survey, read
+from collops.apps.survey.checks import check_frequency, check_speed
+from collops.apps.survey.survey import check_tables, mode_of
+from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
 
@@ -72,18 +72,30 @@ class Options(CommonOptions):
     velocity: Annotated[
         str | None,
         option(
-            "Velocity in m/s: a number, a gradient such as 1500+0.6z, or a file in depth, as .npy of shape (nx, nz).",
+            "Velocity in m/s: a number, a gradient such as 1500+0.6z, or a file in depth, as .npy of shape (nx, nz) or "
+            "(ny, nx, nz).",
             _FILES,
             metavar="FILE.npy|FILE.sgy|EXPRESSION",
             show_default="1500+0.6z for the synthetic survey",
         ),
     ] = None
     inline: Annotated[int | None, option("Inline of a SEG-Y velocity.", _FILES, show_default="the middle one")] = None
+    dims: Annotated[
+        int | None,
+        option("2 for a survey along a line, 3 on an area.", _FILES, show_default="from the positions"),
+        Must("be 2 or 3", lambda value: value in (2, 3)),
+        RecordedOnly(),
+    ] = None
     nx: Annotated[int | None, option("Image points along the line.", _IMAGE), AtLeast(2)] = None
+    ny: Annotated[int | None, option("Image points across the line, in 3-D.", _IMAGE), AtLeast(2), RecordedOnly()] = (
+        None
+    )
     nz: Annotated[int | None, option("Image points in depth.", _IMAGE), AtLeast(2)] = None
     dx: Annotated[float | None, option("Spacing of image points along the line, m.", _IMAGE), Positive] = None
+    dy: Annotated[float | None, option("Spacing of image points across, m.", _IMAGE), Positive, RecordedOnly()] = None
     dz: Annotated[float | None, option("Spacing of image points in depth, m.", _IMAGE), Positive] = None
     x0: Annotated[float | None, option("Position of the first column, m.", _IMAGE), Finite] = None
+    y0: Annotated[float | None, option("Position of the first one across, m.", _IMAGE), Finite, RecordedOnly()] = None
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[int | None, option("Samples of a trace (4 ms).", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
@@ -223,9 +235,10 @@ class Options(CommonOptions):
     amplitude: Annotated[
         str,
         option(
-            "Amplitudes of the operator: none (travel times only), 2d (line sources) or 2.5d (point sources).", METHOD
+            "Amplitudes of the operator: none (travel times only), 2d (line sources), 2.5d or 3d (point sources).",
+            METHOD,
         ),
-        OneOf("none", "2d", "2.5d"),
+        OneOf("none", "2d", "2.5d", "3d"),
     ] = "none"
     aperture: Annotated[
         float | None,
@@ -247,6 +260,16 @@ class Options(CommonOptions):
         option("Find the standard deviation of the image from this many samples of the posterior.", METHOD),
         AtLeast(2),
     ] = None
+    gathers: Annotated[
+        int | None,
+        option(
+            "Image so many classes of offset by themselves: common-image gathers, their moveout, and spectra, in "
+            "quality.png.",
+            METHOD,
+            metavar="CLASSES",
+        ),
+        AtLeast(2),
+    ] = None
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
@@ -254,7 +277,8 @@ class Options(CommonOptions):
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
         names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
-        return [*super().results(), Path(self.out) / "result.html", *segy, *survey]
+        quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
+        return [*super().results(), Path(self.out) / "result.html", *quality, *segy, *survey]
 
     @property
     def weighting(self) -> Weighting:
@@ -307,7 +331,7 @@ class Options(CommonOptions):
                 "--inline chooses a section of a SEG-Y velocity: give one with --velocity, or leave it out"
             )
         if model is not None:
-            _mode_for(model, self.mode)
+            mode_of(model, self.mode)
 
     def conditioning(self) -> Conditioning:
         """Return how traces are conditioned. Reads the files of picks and weights, and raises `InputError`."""
@@ -338,20 +362,15 @@ class Options(CommonOptions):
 class Problem:
     """The operator's parameters and the data of a migration."""
 
-    geometry: Geometry  # of all shots
-    shots: range  # those whose traces this rank owns
+    survey: Survey  # the geometry, and the traces of a recorded one
     grid: Grid  # the image grid
-    velocity: np.ndarray  # float64, shape ``(nx, nz)``, m/s
+    velocity: np.ndarray  # float64, of the grid's shape, m/s
     expression: str | None  # the velocity as text, where it has one
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
     truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
     # of the shots of this rank; None until a synthetic survey is modelled
     conditioned: list[Conditioned] | None = None
-    line: Line = field(default_factory=Line)  # position of the line on the map
-    notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user
-    warnings: list[str] = field(default_factory=list)  # doubts, in sentences for the user
-    headers: SurveyHeaders | None = None  # of a recorded survey
     conditioning: str = ""  # what was done to the traces, in words
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
@@ -360,124 +379,97 @@ class Problem:
     def wavelet(self) -> tuple[np.ndarray, int]:
         """The wavelet and the index of its time zero."""
         given = self.given_wavelet
-        return ricker(self.frequency, self.geometry.interval) if given is None else (given, len(given) // 2)
+        return ricker(self.frequency, self.survey.geometry.interval) if given is None else (given, len(given) // 2)
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
         """Condition the traces of this rank's shots, an array for each, that have the sampling of the geometry."""
-        geometry, known = self.geometry, self.headers
+        geometry, known = self.survey.geometry, self.survey.headers
         records = np.arange(geometry.shots) + 1 if known is None else known.records
         found = []
-        for shot, values in zip(self.shots, traces, strict=True):
-            offsets = np.abs(geometry.receivers[shot][0] - geometry.sources[0, shot])
+        for shot, values in zip(self.survey.shots, traces, strict=True):
             channels = np.arange(len(values)) + 1 if known is None else known.channels[shot]
-            headers = ShotHeaders(offsets, channels, geometry.times, shot, records)
+            headers = ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
             found.append(conditioning.conditioned(values, headers, 1 / self.frequency))
         return found
 
     @property
     def segy_bytes(self) -> int:
         """Bytes of the SEG-Y files of the results."""
-        if self.headers is None:
+        if self.survey.headers is None:
             return 0
-        image, shots = (self.grid.nx, self.grid.nz), (self.geometry.traces, self.geometry.samples)
+        geometry = self.survey.geometry
+        image, shots = (self.grid.points // self.grid.nz, self.grid.nz), (geometry.traces, geometry.samples)
         return 2 * (segy_bytes(*image) + segy_bytes(*shots))
-
-    def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
-        """Cut this rank's part of the data into one array per shot, shape ``(receivers, samples)``."""
-        shapes = [(self.geometry.receivers[shot].shape[1], self.geometry.samples) for shot in self.shots]
-        ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
-        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
 
 
 def synthetic(options: Options, comm: Communicator) -> Problem:
     """Synthesise a problem; its data are not modelled yet. Collective."""
-    notes: list[str] = []
     # `on_grid` raises if velocities become infinite.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
-        model = _load_velocity(options.velocity or _SYNTHETIC_VELOCITY, options.inline)
-        warnings = check_speed(model, options.velocity or _SYNTHETIC_VELOCITY)
+        text = options.velocity or _SYNTHETIC_VELOCITY
+        model = load_velocity(text, 2, options.inline)
+        warnings, notes = check_speed(model, text), []
         nx, nz = model.shape if isinstance(model, np.ndarray) else (_NX, _NZ)
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
-        positions = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
-        _check_memory(grid, positions, options, comm)
+        stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
+        tables = stations * (1 + options.weighting.fields(2))
+        check_tables(grid, tables, 0, np.dtype(options.dtype), comm)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
             grid, velocity, options.shots or _SHOTS, options.receivers or _RECEIVERS, options.samples
         )
-        _check_frequency(frequency, geometry)
+        survey = Survey(geometry, comm)
+        survey.check(velocity, grid, frequency)
+        survey.notes, survey.warnings = notes, warnings
         truth = reflectivity(grid, velocity, frequency)
-    return Problem(
-        geometry,
-        shots_of(comm.rank, geometry.shots, comm.size),
-        grid,
-        velocity,
-        str(model) if isinstance(model, Gradient) else None,
-        _mode_for(model, options.mode),
-        frequency,
-        truth,
-        notes=notes,
-        warnings=warnings,
-    )
+    return Problem(survey, grid, velocity, *_described(model, options.mode), frequency, truth)
 
 
 def recorded(options: Options, comm: Communicator) -> Problem:
     """Read a survey and a velocity from files, each rank its own traces. Collective."""
-    path = str(options.survey)
-    with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
-        headers = read_headers(path)
-        geometry, line, notes = headers.geometry, headers.line, headers.notes
-        text = options.velocity or headers.defaults.get("velocity")
-        if text is None:
-            raise InputError(f"{path} names no velocity: give one with --velocity, such as 1500+0.6z")
-        model = _load_velocity(text, options.inline)
-        warnings = headers.warnings + check_speed(model, text)
-        mode = _mode_for(model, options.mode, headers.defaults.get("mode"))
-        grid = _grid_for(headers, model, options)
-        positions = geometry.shots + sum(r.shape[1] for r in geometry.distinct_receivers())
-        _check_memory(grid, positions, options, comm)
-        grid.check_contains(geometry)
-        velocity = on_grid(model, grid, line, notes)
-        shots = shots_of(comm.rank, geometry.shots, comm.size)
-        traces = read_traces(headers, shots)
-        check_traces(shots, traces)
-        biased = count_biased(traces)
-        conditioning = options.conditioning()
-        interval, samples = conditioning.sampling(geometry.interval, geometry.samples)
-        whole_interval(interval, samples)
-        traces = [conditioning.filtered(shot.astype(options.dtype), geometry.interval) for shot in traces]
-        geometry = replace(geometry, interval=interval, samples=samples)
-        headers = replace(headers, geometry=geometry)
-        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in traces], samples)
-    power, biased = comm.allreduce(power), comm.allreduce(biased)
+    sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
+    across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
+    survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
+    notes, headers = survey.notes, survey.headers
+    text = options.velocity or survey.defaults.get("velocity")
     with raised_together():
-        if not power.any():
-            raise InputError(f"{path} holds nothing but zeros: there is nothing to migrate")
-        check_unbiased(biased, path)
-        wavelet, frequency = _wavelet_for(options, headers, power, conditioning.band)
-        _check_frequency(frequency, geometry)
-        warnings += check_reach(geometry, grid, velocity, frequency)
-        if not fits_segy(grid.dz / 1e3, grid.nz):
-            warnings.append(
-                "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
-            )
-    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {headers.file.samples} samples")
-    notes.append(f"image: {grid.nx} x {grid.nz} points, {grid.dx:g} x {grid.dz:g} m, from {grid.x0:g} m on the line")
+        if text is None:
+            raise InputError(f"{options.survey} names no velocity: give one with --velocity, such as 1500+0.6z")
+    model = survey.model(text, inline=options.inline)
+    with raised_together():
+        described = _described(model, options.mode, survey.defaults.get("mode"))
+    grid = survey.grid(model, **sizes)
+    velocity = survey.velocity(model, grid)
+    traces = survey.traces
+    with local_stage(comm):
+        conditioning, before = options.conditioning(), survey.geometry
+        interval, samples = conditioning.sampling(before.interval, before.samples)
+        whole_interval(interval, samples)
+        geometry = replace(before, interval=interval, samples=samples)
+        if headers is not None:
+            headers = replace(headers, geometry=geometry)
+        survey.geometry, survey.headers = geometry, headers
+        survey.traces = [conditioning.filtered(shot.astype(options.dtype), before.interval) for shot in traces]
+        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in survey.traces], samples)
+    power = comm.allreduce(power)
+    with raised_together():
+        wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
+        survey.check(velocity, grid, frequency)
+    if not fits_segy(grid.dz / 1e3, grid.nz):
+        survey.warnings.append(
+            "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
+        )
+    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
+    between = "" if grid.ny is None else f" and {grid.y0:g} m across"
+    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
     said = conditioning.describe()
     notes += [f"conditioning: {said}"] if said else []
-    problem = Problem(
-        *(geometry, shots, grid, velocity, str(model) if isinstance(model, Gradient) else None, mode, frequency),
-        line=line,
-        notes=notes,
-        warnings=warnings,
-        headers=headers,
-        conditioning=said,
-        given_wavelet=wavelet,
-    )
+    problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
     with local_stage(comm):
-        conditioned = problem.condition(conditioning, traces)
+        conditioned = problem.condition(conditioning, survey.traces)
     left = any((each.traces[each.trust > 0] != 0).any() for each in conditioned)
     left = comm.allreduce(np.array(float(left)), "max")
     with raised_together():
@@ -493,21 +485,21 @@ def recorded(options: Options, comm: Communicator) -> Problem:
 
 
 def _wavelet_for(
-    options: Options, headers: SurveyHeaders, power: np.ndarray, band: tuple[float, float] | None
+    options: Options, survey: Survey, power: np.ndarray, band: tuple[float, float] | None
 ) -> tuple[np.ndarray | None, float]:
     """Return the wavelet, or None for a Ricker wavelet, and its frequency in hertz.
 
     A wavelet that is given is that of the data as they were read, and is filtered like them. One that comes from the
     spectrum of the filtered data is not.
     """
-    geometry, asked = headers.geometry, options.wavelet
+    geometry, asked = survey.geometry, options.wavelet
     interval, samples = geometry.interval, geometry.samples
     kind = None if asked is None else parse_wavelet(asked)
     number = kind if isinstance(kind, float) else options.frequency
-    if number is None and asked is None:
-        number = _header_number("frequency", float, headers)
+    if number is None and asked is None and survey.headers is not None:
+        number = survey.headers.number("frequency", float)
     if number is not None:
-        _check_frequency(number, geometry)
+        check_frequency(number, geometry)
         if band is None:
             return None, number
         wavelet = ricker(number, interval)[0]
@@ -517,7 +509,7 @@ def _wavelet_for(
         wavelet, band = from_power(power, samples, interval), None
     else:
         number = float(f"{frequency_from_power(power, samples, interval):.3g}")
-        headers.notes.append(f"wavelet: Ricker of {number:g} Hz, from the spectrum of the data (--frequency)")
+        survey.notes.append(f"wavelet: Ricker of {number:g} Hz, from the spectrum of the data (--frequency)")
         return None, number
     if band is not None:
         # Until the filter has decayed; the kernels omit what is below the rounding error.
@@ -529,76 +521,6 @@ def _wavelet_for(
     return wavelet, number or frequency_from_power(power_spectrum([padded], size), size, interval)
 
 
-def _header_number(name: str, kind: Callable[[str], Any], headers: SurveyHeaders) -> Any:
-    """Return a number that the text header of a survey names, or None."""
-    text = headers.defaults.get(name)
-    try:
-        return None if text is None else kind(text)
-    except ValueError:
-        raise InputError(f"{headers.file.path} says {name.upper()}={text} in its text header: give --{name}") from None
-
-
-def _mode_for(model: object, asked: str | None, header: str | None = None) -> str:
-    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
-
-    Where the velocity decreases with depth, the rays of the formula would leave the ground.
-    """
-    formula = isinstance(model, Gradient) and model.gradient >= 0
-    if asked == "analytic" and not formula:
-        raise InputError(
-            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
-            "give one such as --velocity 1800 or 1500+0.6z"
-        )
-    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
-
-
-def _load_velocity(text: str, inline: int | None) -> Gradient | Section | np.ndarray:
-    model = parse_velocity(text)
-    if isinstance(model, Gradient):
-        return model
-    return read_npy(model) if model.suffix.lower() == ".npy" else read_section(model, inline)
-
-
-def _grid_for(headers: SurveyHeaders, model: Gradient | Section | np.ndarray, options: Options) -> Grid:
-    """Choose the grid from the options, else from the shape of the velocity file, else from the survey."""
-    geometry = headers.geometry
-    nx, nz, dx, dz, x0 = options.nx, options.nz, options.dx, options.dz, options.x0
-    if isinstance(model, np.ndarray):
-        nx, nz = nx or model.shape[0], nz or model.shape[1]
-        profile = Gradient(float(model.mean()))
-        if dx is None or dz is None:
-            # A .npy file holds no distances: columns cover the line, and cells are square.
-            dx = dx or cover(geometry, profile, nx=nx, nz=nz, dz=1.0).dx
-            dz = dz or dx
-            headers.notes.append(
-                "the velocity file names no spacing: "
-                f"{dx:g} m along the line and {dz:g} m in depth are assumed (--dx, --dz, --x0)"
-            )
-        return cover(geometry, profile, nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
-    if all(value is None for value in (nx, nz, dx, dz, x0)):
-        # All or none: one of them combined with an option would describe neither grid.
-        nx, nz = (_header_number(name, int, headers) for name in ("nx", "nz"))
-        dx, dz, x0 = (_header_number(name, float, headers) for name in ("dx", "dz", "x0"))
-    return cover(geometry, model, nx=nx, nz=nz, dx=dx, dz=dz, x0=x0)
-
-
-def _check_frequency(frequency: float, geometry: Geometry) -> None:
-    # A wavelet must fit into the record, and two samples into its period.
-    lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
-    if lowest >= highest:
-        raise InputError(f"a record of {geometry.samples} samples is too short for any wavelet: at least 5 are needed")
-    if not lowest <= frequency < highest:
-        raise InputError(
-            f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
-            f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
-        )
-
-
-def _check_memory(grid: Grid, positions: int, options: Options, comm: Communicator) -> None:
-    tables = max(positions, 8) * (1 + options.weighting.fields(2))
-    check_memory(
-        grid.nx * grid.nz * tables * np.dtype(options.dtype).itemsize,
-        f"the travel times of {positions} stations on an image of {grid.nx} x {grid.nz} points",
-        "choose a smaller --nx or --nz",
-        processes=comm.local_size,
-    )
+def _described(model: Model, asked: str | None, header: str | None = None) -> tuple[str | None, str]:
+    """Return the velocity as text, where it has one, and how to compute travel times."""
+    return str(model) if isinstance(model, Gradient) else None, mode_of(model, asked, header)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.errors import InputError
+
 if TYPE_CHECKING:
     from collops.apps.recipe import Gradient, Job, Solution
     from collops.solvers import SolverResult
@@ -106,7 +108,10 @@ class Penalty:
         layout = self.operator.domain
         options: dict[str, Any] = {"comm": self.operator.comm, "dtype": self.operator.dtype}
         if self.kind == "laplacian":
-            return Laplacian(layout, **options)
+            axes = tuple(range(len(layout.shape)))
+            return Laplacian(layout, axes=axes, weights=(1,) * len(axes), **options)
+        if len(layout.shape) != 2:
+            raise InputError("--regularise dip is for 2-D images: use laplacian, tv or l1")
         from pylops.utils.signalprocessing import slope_estimate
 
         image = self.job.on_host(self.gradient.x).astype(np.float64)

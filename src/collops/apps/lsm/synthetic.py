@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from collops.apps.lsm.survey import Geometry, Grid
 from collops.apps.signals import ricker_shape, smooth_step
+from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
 __all__ = ["default_frequency", "fixed_spread", "reflectivity"]

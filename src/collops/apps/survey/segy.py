@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from collops.apps.lsm.checks import check_positions, refuse_stack
-from collops.apps.lsm.survey import Geometry, Grid, Line
 from collops.apps.segy import (
     TIMING,
     SegyFile,
@@ -21,6 +20,8 @@ from collops.apps.segy import (
     uses_degrees,
     whole_interval,
 )
+from collops.apps.survey.checks import check_positions, refuse_stack
+from collops.apps.survey.geometry import Bins, Geometry, Grid, Line
 from collops.errors import InputError
 
 __all__ = ["SurveyHeaders", "image_traces", "read_headers", "read_traces", "shot_traces", "survey_traces"]
@@ -41,8 +42,15 @@ _FIELDS = [
     "SourceSurfaceElevation",
     "SourceDepth",
     "CoordinateUnits",
+    "INLINE_3D",
+    "CROSSLINE_3D",
+    "CDP_X",
+    "CDP_Y",
     *TIMING,
 ]
+# A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
+# crossline numbers, and without them, as a crooked line has none.
+_WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ class SurveyHeaders:
     file: SegyFile
     geometry: Geometry  # positions of all shots
     traces: list[np.ndarray]  # for each shot the numbers of its traces in the file, in the order of its receivers
-    line: Line  # position of the line on the map
+    line: Line  # position of the line, or of the axes in 3-D, on the map
+    bins: Bins | None  # the numbering of a 3-D survey
     datum: float  # elevation of depth 0 in metres above sea level
     records: np.ndarray  # field record number of every shot
     channels: list[np.ndarray]  # for each shot the channel (trace number in the field record) of its receivers
@@ -60,15 +69,29 @@ class SurveyHeaders:
     warnings: list[str]  # doubts of the reader, in sentences for the user
     defaults: dict[str, str]  # options in the textual header, if this package wrote the file
 
+    def number(self, name: str, kind: Callable[[str], Any]) -> Any:
+        """Return a number among the `defaults`, or None."""
+        text = self.defaults.get(name)
+        try:
+            return None if text is None else kind(text)
+        except ValueError:
+            raise InputError(f"{self.file.path} says {name.upper()}={text} in its text header: give --{name}") from None
 
-def read_headers(path: str | Path) -> SurveyHeaders:
+
+def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2.
 
     Shots are identified by field record number, energy source point and source position, and keep their order in the
     file. Coordinates and elevations are multiplied by their scalars, and feet become metres. Depths count from sea
-    level, or from the highest station if one lies above it. `Line.through` chooses the line. Traces marked as dead,
-    dummy or auxiliary are left out.
+    level, or from the highest station if one lies above it. Traces marked as dead, dummy or auxiliary are left out.
+
+    With `dims` 2 `Line.through` chooses the line. With 3 the axes are those of the bins that inline and crossline
+    numbers define (`Bins.fit`) at the CDP positions, or else at the midpoints; without numbers, `Line.around` chooses
+    them. By default a survey is 3-D if stations lie further off the line than a tenth of its length, a quarter without
+    numbers.
     """
+    if dims not in (None, 2, 3):
+        raise InputError(f"a survey has 2 or 3 dimensions, not {dims}")
     file = SegyFile.inspect(path)
     numbers, headers = file.live_headers(*_FIELDS)
     notes: list[str] = []
@@ -97,23 +120,34 @@ def read_headers(path: str | Path) -> SurveyHeaders:
     )
     east, north = np.concatenate([source_east, group_east]), np.concatenate([source_north, group_north])
     line = Line.through(east, north)
-    length, off_line = float(np.ptp(line.distance(east, north))), float(line.deviation(east, north).max())
+    length, off_line = float(np.ptp(line.distance(east, north))), float(np.abs(line.across(east, north)).max())
     if length == 0:
         raise InputError(
             f"{path} has all sources and receivers at one point: fill in bytes 73 to 88 of its trace headers"
         )
-    if off_line > 0.02 * length:
+    numbered = all(np.ptp(headers[name]) > 0 for name in ("INLINE_3D", "CROSSLINE_3D"))
+    least = (_WIDE_WITH_NUMBERS if numbered else _WIDE) * length
+    bins, wide = None, dims == 3 or (dims is None and off_line > least)
+    if wide:
+        notes.append(f"stations lie up to {off_line:.0f} m off a line: the survey is 3-D (--dims 2 for a line)")
+        if off_line <= 1e-6 * length:
+            raise InputError(f"{path} has all sources and receivers on one line: a 3-D image needs them on an area")
+        midpoints = (source_east + group_east) / 2, (source_north + group_north) / 2
+        line, bins = _axes(headers, file.metres, midpoints, (east, north), notes)
+    elif off_line > 0.02 * length:
         notes.append(f"stations lie up to {off_line:.0f} m off the straight line that the 2-D migration assumes")
 
     source_depth, receiver_depth, datum = _depths(headers, file.metres, notes)
     start = start_time(file, headers)
     sources = np.stack([line.distance(source_east, source_north), source_depth])
     groups = np.stack([line.distance(group_east, group_north), receiver_depth])
-    order = [np.flatnonzero(shot_of == shot) for shot in range(len(first_traces))]
-    receivers = [groups[:, traces] for traces in order]
-    # All shots of a fixed spread share one object, so that travel times are computed once.
-    if all(np.array_equal(r, receivers[0]) for r in receivers):
-        receivers = [receivers[0]] * len(receivers)
+    if wide:
+        sources = np.concatenate([line.across(source_east, source_north)[None], sources])
+        groups = np.concatenate([line.across(group_east, group_north)[None], groups])
+    order = np.split(np.argsort(shot_of, kind="stable"), np.cumsum(np.bincount(shot_of))[:-1])
+    # Shots with the same receivers share one object, so that they share an operator.
+    distinct: dict[bytes, np.ndarray] = {}
+    receivers = [distinct.setdefault(groups[:, traces].tobytes(), groups[:, traces]) for traces in order]
     geometry = Geometry(sources[:, first_traces], receivers, file.samples, sample_interval(file, headers), start)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
@@ -123,6 +157,7 @@ def read_headers(path: str | Path) -> SurveyHeaders:
         geometry,
         [numbers[traces] for traces in order],
         line,
+        bins,
         datum,
         headers["FieldRecord"][first_traces],
         [headers["TraceNumber"][traces] for traces in order],
@@ -155,8 +190,8 @@ def survey_traces(
     counts = [receivers.shape[1] for receivers in geometry.receivers]
     shot = np.repeat(np.arange(geometry.shots), counts)
     source, group = geometry.sources[:, shot], np.concatenate(list(geometry.receivers), axis=1)
-    scalar = _scalar(np.concatenate([source[0], group[0]]))
-    depth_scalar = _scalar(np.concatenate([source[1], group[1]]))
+    scalar = _scalar(np.concatenate([source[:-1], group[:-1]], axis=None))
+    depth_scalar = _scalar(np.concatenate([source[-1], group[-1]]))
     constant = np.ones_like(shot)
     headers = {
         "TRACE_SEQUENCE_LINE": np.arange(len(shot)) + 1,
@@ -167,13 +202,15 @@ def survey_traces(
         "CoordinateUnits": constant,
         "SourceGroupScalar": -scalar * constant,
         "ElevationScalar": -depth_scalar * constant,
-        "SourceX": np.rint(source[0] * scalar),
-        "GroupX": np.rint(group[0] * scalar),
-        "offset": np.rint(group[0] - source[0]),
-        "SourceDepth": np.rint(source[1] * depth_scalar),
-        "ReceiverGroupElevation": np.rint(-group[1] * depth_scalar),
+        "SourceX": np.rint(source[-2] * scalar),
+        "GroupX": np.rint(group[-2] * scalar),
+        "offset": np.rint(np.concatenate([geometry.offsets(number) for number in range(geometry.shots)])),
+        "SourceDepth": np.rint(source[-1] * depth_scalar),
+        "ReceiverGroupElevation": np.rint(-group[-1] * depth_scalar),
         "DelayRecordingTime": round(geometry.start * 1e3) * constant,
     }
+    if geometry.dims == 3:
+        headers |= {"SourceY": np.rint(source[0] * scalar), "GroupY": np.rint(group[0] * scalar)}
     values = np.concatenate([np.empty((0, geometry.samples), np.float32), *traces])
     made = Traces(_SIGNATURE, values, np.flatnonzero(np.isin(shot, shots)), interval, headers)
     text = ["SYNTHETIC PRESTACK SURVEY, IEEE FLOATS, METRES, SECONDS, HERTZ", ""]
@@ -195,10 +232,13 @@ def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.nda
 
 def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
     """Return the columns of an image, which all ranks hold and the first one writes, at their places on the map."""
-    east, north = headers.line.position(grid.x)
-    scalar, one = _scalar(np.concatenate([east, north])), np.ones(grid.nx, dtype=np.int64)
+    east, north = headers.line.position(*grid.columns())
+    scalar, one = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
     x, y = np.rint(east * scalar), np.rint(north * scalar)
     columns = np.cumsum(one)
+    inline, crossline = (each + 1 for each in np.divmod(columns - 1, grid.nx))
+    if headers.bins is not None and (numbers := headers.bins.numbers(grid)) is not None:
+        inline, crossline = (each.ravel() for each in np.meshgrid(*numbers, indexing="ij"))
     fields = {
         "TRACE_SEQUENCE_LINE": columns,
         "TRACE_SEQUENCE_FILE": columns,
@@ -211,11 +251,38 @@ def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeade
         "SourceDatumElevation": round(100 * headers.datum) * one,
         **dict.fromkeys(("SourceX", "GroupX", "CDP_X"), x),
         **dict.fromkeys(("SourceY", "GroupY", "CDP_Y"), y),
-        "INLINE_3D": one,
-        "CROSSLINE_3D": columns,
+        "INLINE_3D": inline,
+        "CROSSLINE_3D": crossline,
     }
     own = slice(None if rank == 0 else 0)
-    return Traces(title, image[own], (columns - 1)[own], whole_interval(grid.dz / 1e3, grid.nz), fields)
+    traces = image.reshape(-1, grid.nz)[own]
+    return Traces(title, traces, (columns - 1)[own], whole_interval(grid.dz / 1e3, grid.nz), fields)
+
+
+def _axes(
+    headers: Mapping[str, np.ndarray],
+    metres: float,
+    midpoints: tuple[np.ndarray, np.ndarray],
+    stations: tuple[np.ndarray, np.ndarray],
+    notes: list[str],
+) -> tuple[Line, Bins | None]:
+    """Return the axes of a 3-D survey on the map, and its bins if inline and crossline numbers define them."""
+    inline, crossline = headers["INLINE_3D"], headers["CROSSLINE_3D"]
+    if inline.any() or crossline.any():
+        places = [scaled(headers[name], headers["SourceGroupScalar"]) * metres for name in ("CDP_X", "CDP_Y")]
+        at, where = (places, "CDP positions") if np.any(places) else (midpoints, "midpoints")
+        try:
+            line, bins = Bins.fit(inline, crossline, *at)
+        except InputError as problem:
+            notes.append(f"bins are not used: {problem}")
+        else:
+            apart = " x ".join(f"{each:.4g}" for each in bins.spacing)
+            notes.append(f"bins of {apart} m (across inlines x along them) from numbers and {where}")
+            return line, bins
+    line = Line.around(*stations)
+    east, north = line.direction
+    notes.append(f"x points {np.degrees(np.arctan2(north, east)):.1f} degrees north of east")
+    return line, None
 
 
 def _depths(headers: Mapping[str, np.ndarray], metres: float, notes: list[str]) -> tuple[np.ndarray, np.ndarray, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collops.apps.lsm.survey import Geometry
+from collops.apps.survey.geometry import Geometry
 
 __all__ = ["held_out"]
 
@@ -14,15 +14,20 @@ def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:
 
     Returns an array for each shot: bool, one per trace. Two shots less than a wavelength apart record nearly the same
     coherent noise, so that one predicts the noise of the other: shots are held out in groups that are a wavelength (m)
-    long, every other group. If all shots are in one group, receivers are held out in the same way.
+    long, every other group. In 3-D, groups are strips across the longer side of the area of the shots. If all shots are
+    in one group, receivers are held out in the same way.
     """
-    shots = _every_other(geometry.sources[0], wavelength)
+    shots = _every_other(_along(geometry.sources), wavelength)
     if shots.any():
         return [np.full(r.shape[1], held) for r, held in zip(geometry.receivers, shots, strict=True)]
-    positions = np.concatenate([receivers[0] for receivers in geometry.receivers])
-    held = _every_other(positions, wavelength)
+    held = _every_other(_along(np.concatenate(list(geometry.receivers), axis=1)), wavelength)
     ends = np.cumsum([receivers.shape[1] for receivers in geometry.receivers])[:-1]
     return np.split(held, ends)
+
+
+def _along(positions: np.ndarray) -> np.ndarray:
+    """Return the horizontal coordinate in which positions differ most."""
+    return positions[int(np.ptp(positions[:-1], axis=1).argmax())]
 
 
 def _every_other(positions: np.ndarray, width: float) -> np.ndarray:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.lsm.survey import Geometry, Grid
+from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.apps.lsm.velocity import Gradient, Section
+    from collops.apps.survey.velocity import Model
 
-__all__ = ["check_positions", "check_reach", "check_speed", "refuse_stack"]
+__all__ = ["check_frequency", "check_positions", "check_reach", "check_speed", "refuse_stack"]
 
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
@@ -62,9 +62,9 @@ def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: n
     return [] if 0.5 < ratio < 2 else [f"{path} has {text}, which is used: check the units"]
 
 
-def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
+def check_speed(model: Model, name: str) -> list[str]:
     """Raise `InputError` if velocities are certainly not in metres per second; return warnings if they may not be."""
-    from collops.apps.lsm.velocity import Gradient
+    from collops.apps.survey.velocity import Gradient
 
     if isinstance(model, Gradient):
         mean = lowest = model.surface
@@ -79,10 +79,22 @@ def check_speed(model: Gradient | Section | np.ndarray, name: str) -> list[str]:
     return [f"{what}, nowhere below {lowest:g}: is it in feet per second?"] if lowest > _DOUBTFUL else []
 
 
+def check_frequency(frequency: float, geometry: Geometry) -> None:
+    """Raise `InputError` unless a wavelet fits into the record, and two samples into its period."""
+    lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
+    if lowest >= highest:
+        raise InputError(f"a record of {geometry.samples} samples is too short for any wavelet: at least 5 are needed")
+    if not lowest <= frequency < highest:
+        raise InputError(
+            f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
+            f"choose a --frequency of {lowest:.3g} to {highest:g} Hz"
+        )
+
+
 def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency: float) -> list[str]:
     """Raise `InputError` if no wave reaches any receiver within the record; return warnings about distances."""
     distances = np.concatenate(
-        [np.hypot(*(r - s[:, None])) for r, s in zip(geometry.receivers, geometry.sources.T, strict=True)]
+        [np.linalg.norm(r - s[:, None], axis=0) for r, s in zip(geometry.receivers, geometry.sources.T, strict=True)]
     )
     fastest, end = float(velocity.max()), float(geometry.times[-1])
     late = float((distances > fastest * end).mean())

@@ -1,0 +1,574 @@
+"""A survey on all ranks: who has which shots, their traces, and the operator between them and an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.apps.conditioning import sound_traces
+from collops.apps.segy import write_together
+from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
+from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.survey.checks import check_frequency, check_reach, check_speed
+from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
+from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
+from collops.apps.survey.traveltimes import travel_times
+from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
+from collops.backend import Engine
+from collops.backend import engine as engine_called
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops.array import DistributedArray, Layout
+    from collops.comm import Communicator
+    from collops.operators import LinearOperator
+    from collops.operators.kirchhoff import FixedTables, Weighting
+
+__all__ = ["Survey", "check_tables", "mode_of", "read"]
+
+
+def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
+    """Read the geometry of a survey from a SEG-Y file. Collective.
+
+    Every rank reads the headers of all traces. The samples are read when they are first needed (`Survey.traces`), by
+    each rank those of its own shots.
+
+    Parameters
+    ----------
+    path : str or Path
+        A SEG-Y file of shots, revision 0 to 2.
+    comm : Communicator, optional
+        The ranks that share the survey; the world by default.
+    dims : {2, 3}, optional
+        Whether positions are distances along a line, or on an area. By default 3 if stations lie further from the line
+        that fits them best than a quarter of its length, or a tenth if inline and crossline numbers vary.
+
+    Returns
+    -------
+    Survey
+        The survey, whose `Survey.notes` say how the headers were understood.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file cannot be read or its headers do not describe shots.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.apps.survey.read("line.sgy")
+    Traceback (most recent call last):
+    collops.errors.InputError: line.sgy does not exist: check the name of the SEG-Y file
+    """
+    from collops.comm.given import communicator_or_world
+
+    comm = communicator_or_world(comm)
+    with local_stage(comm):
+        headers = read_headers(path, dims)
+    return Survey(headers.geometry, comm, headers)
+
+
+class Survey:
+    """The geometry of all shots, the same on every rank, and the traces of each rank's own shots.
+
+    Shots are divided among the ranks in their order, the first ranks having one shot more. Data are in the order of
+    shots, their receivers, and samples.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Positions and sampling.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    headers : SurveyHeaders, optional
+        The headers of the file that has the traces; `read` makes them. Without them `traces` must be set.
+
+    Attributes
+    ----------
+    geometry, comm, headers
+        The parameters.
+    shots : range
+        The shots of this rank.
+    line : Line
+        The axes of the survey on the map: x along it, and in 3-D y across it.
+    notes, warnings : list of str
+        Decisions and doubts, in sentences for the user.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.apps.survey import Geometry, Grid, Survey
+    >>> sources = np.array([[50.0, 150.0], [0.0, 0.0]])  # x and z, in metres
+    >>> receivers = [np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])] * 2
+    >>> survey = Survey(Geometry(sources, receivers, samples=100, interval=0.004))
+    >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
+    >>> A.shape
+    (600, 231)
+    """
+
+    def __init__(
+        self, geometry: Geometry, comm: Communicator | None = None, headers: SurveyHeaders | None = None
+    ) -> None:
+        from collops.comm.given import communicator_or_world
+
+        self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
+        self.shots = shots_of(self.comm.rank, geometry.shots, self.comm.size)
+        self.line = Line() if headers is None else headers.line
+        self.notes: list[str] = [] if headers is None else headers.notes
+        self.warnings: list[str] = [] if headers is None else headers.warnings
+        self._traces: list[np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        shots, traces, samples = self.geometry.shots, self.geometry.traces, self.geometry.samples
+        return f"<Survey {self.geometry.dims}-D: {shots} shots, {traces} traces of {samples} samples>"
+
+    @property
+    def traces(self) -> list[np.ndarray]:
+        """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots.
+
+        Collective when they are first needed: each rank then reads those of its shots from the file. They may be
+        replaced, by each rank for itself.
+
+        Raises
+        ------
+        InputError
+            On every rank, if there is no file, or if samples are not finite, all zero, or do not oscillate about zero.
+            On this rank, if others take their place that have other shapes.
+        """
+        if self._traces is None:
+            with local_stage(self.comm):
+                if self.headers is None:
+                    raise InputError("the survey has no traces: set its traces, or read it from a file")
+                traces = read_traces(self.headers, self.shots)
+                check_traces(self.shots, traces)
+                counts = count_biased(traces)
+            counts = self.comm.allreduce(counts)
+            with raised_together():
+                if not counts[1]:
+                    raise InputError(f"{self.headers.file.path} holds nothing but zeros: there is nothing to migrate")
+                check_unbiased(counts, str(self.headers.file.path))
+            self._traces = traces
+        return self._traces
+
+    @traces.setter
+    def traces(self, traces: Iterable[np.ndarray]) -> None:
+        traces = list(traces)
+        shapes, needed = [np.shape(each) for each in traces], self._shapes()
+        if shapes != needed:
+            raise InputError(f"the shots of rank {self.comm.rank} need traces of the shapes {needed}, not {shapes}")
+        self._traces = traces
+
+    def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
+        """Return the traces of all shots in the range of the operator. Collective when they are first needed.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            Where they are: ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+
+        Returns
+        -------
+        DistributedArray
+            1-D, split by shots.
+        """
+        return self.array(self.traces, dtype=dtype, engine=engine)
+
+    def array(
+        self, parts: list[np.ndarray], *, dtype: Any = "float32", engine: str | Engine | None = None
+    ) -> DistributedArray:
+        """Return an array in the range of the operator, from an array for each shot of this rank, such as weights."""
+        from collops.array import DistributedArray
+
+        own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
+        return DistributedArray(self.layout, self.comm, _engine(engine).from_host(own))
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the data: 1-D, split by shots."""
+        from collops.array import Layout
+
+        geometry, ranks = self.geometry, self.comm.size
+        ends = np.cumsum([0, *(each.shape[1] for each in geometry.receivers)]) * geometry.samples
+        shares = [shots_of(rank, geometry.shots, ranks) for rank in range(ranks)]
+        return Layout.split((int(ends[-1]),), ranks, sizes=[int(ends[each.stop] - ends[each.start]) for each in shares])
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The parameters of a migration in the textual header of the file, if `save` wrote it, by name."""
+        return {} if self.headers is None else self.headers.defaults
+
+    def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Cut this rank's part of the data into one array per shot, of shape ``(receivers, samples)``."""
+        shapes = self._shapes()
+        ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
+
+    def model(self, velocity: Any, *, inline: int | None = None) -> Model:
+        """Read a velocity and check its units. Collective.
+
+        Parameters
+        ----------
+        velocity : number, str, Path or array
+            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
+            values on the grid.
+        inline : int, optional
+            Which inline of a SEG-Y velocity a survey along a line takes; by default the middle one.
+
+        Returns
+        -------
+        Gradient, Section, Volume or array
+            What the other methods take as a velocity as well.
+        """
+        name = "given" if isinstance(velocity, np.ndarray) else str(velocity)
+        with local_stage(self.comm):
+            model = load_velocity(velocity, self.geometry.dims, inline)
+            self._warn(check_speed(model, name))
+        return model
+
+    def grid(self, velocity: Any, **numbers: Any) -> Grid:
+        """Choose an image grid that covers the survey, keeping the numbers that are given. Collective.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`; it determines how deep the last echoes come from.
+        **numbers
+            Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. Without any,
+            those in the textual header of the file apply, if this package wrote it.
+
+        Returns
+        -------
+        Grid
+            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart.
+        """
+        model = self.model(velocity)
+        with local_stage(self.comm):
+            if isinstance(model, np.ndarray):
+                found = self._grid_of(model, numbers)
+            else:
+                if self.headers is not None and all(value is None for value in numbers.values()):
+                    # All or none: one of them combined with one that is given would describe neither grid.
+                    kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
+                    numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
+                found = self._cover(model, numbers)
+        return found
+
+    def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
+        """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
+        model = self.model(velocity)
+        with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
+            self._check_memory(grid, np.dtype(np.float32))
+            grid.check_contains(self.geometry)
+            values = on_grid(model, grid, self.line, self.notes)
+        return values
+
+    def frequency(self, *, outliers: float = 10.0) -> float:
+        """Return the peak frequency of the wavelet in Hz: that in the file, if this package wrote it, or of the data.
+
+        Collective. A Ricker wavelet of that frequency has the same centre of mass in its spectrum as the data. Dead
+        traces are left out, and those more than `outliers` times as strong as their neighbours; 0 keeps all.
+        """
+        with local_stage(self.comm):
+            known = self.headers and self.headers.number("frequency", float)
+        if known is not None:
+            return known
+        geometry = self.geometry
+        sound = [shot[sound_traces(shot, outliers)] for shot in self.traces]
+        power = self.comm.allreduce(power_spectrum(sound, geometry.samples))
+        found = float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
+        note = f"wavelet: Ricker of {found:g} Hz, from the spectrum of the data (--frequency)"
+        self.notes += [note] if note not in self.notes else []
+        return found
+
+    def check(self, velocity: np.ndarray, grid: Grid, frequency: float) -> None:
+        """Check a velocity on a grid and the frequency of a wavelet against the survey; doubts become `warnings`.
+
+        Raises
+        ------
+        InputError
+            If the wavelet does not fit the traces, or no wave reaches any receiver within the record.
+        """
+        check_frequency(frequency, self.geometry)
+        self._warn(check_reach(self.geometry, grid, velocity, frequency))
+
+    def operator(
+        self,
+        velocity: Any,
+        grid: Grid,
+        *,
+        frequency: float | None = None,
+        wavelet: tuple[Any, int] | None = None,
+        mode: str | None = None,
+        dtype: Any = "float32",
+        engine: str | Engine | None = None,
+        weighting: Weighting | None = None,
+        antialias: bool = False,
+        kept: list[FixedTables] | None = None,
+    ) -> LinearOperator:
+        """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
+
+        Each shot has receivers of its own. Travel times are computed once for each distinct position, and the ranks
+        share that work. Consecutive shots with the same receivers form one local operator; see
+        :class:`collops.operators.kirchhoff.LocalKirchhoff` for the equation.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`.
+        grid : Grid
+            The image grid, which contains all stations.
+        frequency : float, optional
+            Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
+        wavelet : tuple of array and int, optional
+            The taps of another wavelet, at the interval of the traces, and the index of its time zero.
+        mode : {"eikonal", "analytic"}, optional
+            Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
+            increases linearly with depth; by default the formula where the velocity is given as a number or text.
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        weighting : Weighting, optional
+            Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; none by default.
+        antialias : bool
+            Whether to filter what is steeper than the receivers sample.
+        kept : list, optional
+            The travel times of each local operator are appended to it.
+
+        Returns
+        -------
+        LinearOperator
+            Its domain is replicated, of the grid's shape, its range the layout of the data. Forward sends no message,
+            adjoint one allreduce of the image.
+
+        Raises
+        ------
+        InputError
+            On every rank, if an argument cannot be used.
+        """
+        from collops.operators import VStack
+        from collops.operators.kirchhoff import (
+            Bands,
+            FixedTables,
+            LocalKirchhoff,
+            Weighting,
+            Weights,
+            threads_of_rank,
+        )
+        from collops.operators.kirchhoff.geometry import Grid as Points
+        from collops.operators.kirchhoff.geometry import checked_wavelet
+
+        comm, geometry = self.comm, self.geometry
+        model = self.model(velocity)
+        with raised_together():
+            mode = mode_of(model, mode, self.defaults.get("mode"))
+        values = self.velocity(model, grid)
+        with local_stage(comm):
+            if wavelet is not None:
+                if frequency is not None:
+                    raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
+                # Zeros after it do not change its spectrum, and make it finer.
+                taps = checked_wavelet(*wavelet)[0]
+                power = power_spectrum([np.pad(taps, (0, 7 * len(taps)))[None]], 8 * len(taps))
+                frequency = frequency_from_power(power, 8 * len(taps), geometry.interval)
+        if frequency is None:
+            frequency = self.frequency()
+        with local_stage(comm):
+            self._check_memory(grid, np.dtype(dtype))
+            self.check(values, grid, frequency)
+            weighting = weighting or Weighting()
+            weighting.check(len(grid.shape))
+            taps, centre = wavelet or ricker(frequency, geometry.interval)
+            taps, centre = weighting.wavelet(taps, centre, geometry.interval)
+            compute = _engine(engine)
+        receivers = geometry.distinct_receivers()
+        positions = np.concatenate([geometry.sources, *receivers], axis=1)
+        distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
+        tables = travel_times(distinct, values, grid, mode, comm, np.dtype(dtype).name)
+        of_position = inverse.reshape(-1)
+        rows = np.split(of_position[geometry.shots :], np.cumsum([each.shape[1] for each in receivers])[:-1])
+        of_receivers = {id(group): row for group, row in zip(receivers, rows, strict=True)}
+        weights = None
+        if not weighting.none:
+            axes = grid.axes
+            points, flat = Points.from_axes(axes["z"], axes["x"], axes.get("y")), tables.reshape(len(tables), -1)
+            weights = weighting.table(flat, 1.0, points, distinct.T, values, dtype, comm)
+        threads = threads_of_rank(comm, compute.name)
+        with local_stage(comm):
+            operators = []
+            for key, group in groupby(self.shots, key=lambda shot: id(geometry.receivers[shot])):
+                # The operator's time axis begins at the first sample: subtract its time.
+                ours, theirs = of_position[list(group)], of_receivers[key]
+                sources, stations = tables[ours] - geometry.start, tables[theirs]
+                times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
+                options: dict[str, Any] = {"engine": compute, "threads": threads}
+                if weights is not None:
+                    options["weights"] = Weights(weights[ours], weights[theirs], weighting)
+                if antialias:
+                    options["bands"] = Bands.between(times, distinct.T[theirs], None, len(taps))
+                if kept is not None:
+                    kept.append(times)
+                operators.append(LocalKirchhoff(times, grid.shape, taps, centre, **options))
+        return VStack(operators, comm, dims=grid.shape)
+
+    def by_offset(
+        self,
+        operator: LinearOperator,
+        classes: int = 8,
+        *,
+        traces: list[np.ndarray] | None = None,
+        engine: str | Engine | None = None,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Migrate the data in classes of offset, each by itself: common-offset images. Collective.
+
+        A column of all images is a common-image gather: with the right velocity, its reflectors are flat.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            From `operator`.
+        classes : int
+            Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
+        traces : list of arrays, optional
+            What to migrate, by shots of this rank; by default `traces` of the survey.
+        engine : str, optional
+            That of the operator.
+
+        Returns
+        -------
+        offsets : array
+            Mean distance from source to receiver of each class, in metres, increasing.
+        images : list of arrays
+            The adjoint image of each class, of the grid's shape, in host memory.
+        """
+        geometry, traces = self.geometry, self.traces if traces is None else traces
+        every = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
+        together = np.concatenate(every)
+        edges = np.unique(np.quantile(together, np.linspace(0, 1, classes + 1)))[1:-1]
+        _, number = np.unique(np.searchsorted(edges, together, side="right"), return_inverse=True)
+        offsets = np.bincount(number, together) / np.bincount(number)
+        of_shot = np.split(number, np.cumsum([len(each) for each in every])[:-1])[self.shots.start : self.shots.stop]
+        images = []
+        for which in range(len(offsets)):
+            parts = [np.where((each == which)[:, None], own, 0) for each, own in zip(of_shot, traces, strict=True)]
+            image = operator.adjoint(self.array(parts, dtype=operator.dtype, engine=engine))
+            images.append(image.engine.to_host(image.local_array))
+        return offsets, images
+
+    def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
+        """Write positions and traces as a SEG-Y file that `read` and ``collops lsm`` understand. Collective.
+
+        Positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre if they
+        are below 214 km. Samples are stored as float32.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which is replaced; the first rank writes it.
+        grid : Grid
+            The image grid that applies when the file is read.
+        **defaults
+            Options of ``collops lsm`` that do so as well: velocity, mode and frequency; None means none.
+        """
+        texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
+        with local_stage(self.comm):
+            traces = survey_traces(self.geometry, self.shots, self.traces, texts)
+        return write_together(Path(path), self.comm, *traces)
+
+    def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
+        """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which is replaced.
+        image : array or DistributedArray
+            Of the grid's shape, the same on every rank. The first rank writes it.
+        grid : Grid
+            Its grid; depth steps are at most 65.535 m.
+        title : str
+            First line of the textual header.
+        """
+        from collops.array import DistributedArray
+
+        with local_stage(self.comm):
+            if isinstance(image, DistributedArray):
+                image = image.engine.to_host(image.local_array)
+            if self.headers is None:
+                raise InputError("the survey was not read from a file: its image has no place on the map")
+            if np.shape(image) != grid.shape:
+                raise InputError(f"the image has shape {np.shape(image)}, the grid {grid.shape}")
+            traces = image_traces(title, image, grid, self.headers, self.comm.rank)
+        return write_together(Path(path), self.comm, traces)
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [(self.geometry.receivers[shot].shape[1], self.geometry.samples) for shot in self.shots]
+
+    def _warn(self, warnings: list[str]) -> None:
+        self.warnings += [each for each in warnings if each not in self.warnings]
+
+    def _cover(self, profile: Any, numbers: dict[str, Any]) -> Grid:
+        return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
+
+    def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:
+        """Choose the grid of a velocity without distances: columns cover the survey, and cells are square."""
+        names = "xz" if values.ndim == 2 else "yxz"
+        sizes = {f"n{axis}": size for axis, size in zip(names, values.shape, strict=True)}
+        numbers = numbers | {name: numbers.get(name) or size for name, size in sizes.items()}
+        profile = Gradient(float(values.mean()))
+        if any(numbers.get(f"d{axis}") is None for axis in names):
+            found = self._cover(profile, numbers | {"dz": 1.0})
+            spacings = {f"d{axis}": getattr(found, f"d{axis}") for axis in names[:-1]} | {"dz": found.dx}
+            numbers |= {name: numbers.get(name) or spacing for name, spacing in spacings.items()}
+            steps = ", ".join(f"{numbers[f'd{axis}']:g} m along {axis}" for axis in names)
+            remedy = ", ".join(f"--d{axis}" for axis in names)
+            self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
+        return self._cover(profile, numbers)
+
+    def _check_memory(self, grid: Grid, dtype: np.dtype) -> None:
+        geometry = self.geometry
+        positions = geometry.shots + sum(each.shape[1] for each in geometry.distinct_receivers())
+        # Every rank has the times of all positions, and its operators' own copies.
+        groups = groupby(self.shots, key=lambda shot: id(geometry.receivers[shot]))
+        copies = sum(geometry.receivers[shots[0]].shape[1] + len(shots) for _, (*shots,) in groups)
+        check_tables(grid, positions, copies, dtype, self.comm)
+
+
+def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm: Communicator) -> None:
+    """Raise `InputError` if the travel times of so many positions and copies of some do not fit into the memory."""
+    check_memory(
+        grid.points * max(positions + copies, 8) * dtype.itemsize,
+        f"the travel times of {positions} stations on an image of {' x '.join(map(str, grid.shape))} points",
+        "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"),
+        processes=comm.local_size,
+    )
+
+
+def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
+    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
+
+    Where the velocity decreases with depth, the rays of the formula would leave the ground.
+    """
+    if asked not in (None, "eikonal", "analytic"):
+        raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
+    formula = isinstance(model, Gradient) and model.gradient >= 0
+    if asked == "analytic" and isinstance(model, np.ndarray):
+        column = model.reshape(-1, model.shape[-1])[0]
+        formula = column[-1] >= column[0] and np.allclose(model, np.linspace(column[0], column[-1], len(column)))
+    if asked == "analytic" and not formula:
+        raise InputError(
+            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
+            "give one such as --velocity 1800 or 1500+0.6z"
+        )
+    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
+
+
+def _engine(engine: str | Engine | None) -> Engine:
+    return engine if isinstance(engine, Engine) else engine_called(engine)

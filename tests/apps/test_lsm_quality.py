@@ -1,0 +1,83 @@
+"""Common-image gathers, the moveout that is left in them, and spectra."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collops.apps.lsm import Options, run
+from collops.apps.lsm.quality import _RATIOS, Quality, semblance
+from collops.apps.signals import ricker_shape
+from collops.apps.survey import Geometry, Grid, Survey, read
+from tests.apps.files import random_traces, small_geometry, write_survey
+from tests.apps.jobs import group_of, job_numbers
+
+SPEED, FREQUENCY = 2000.0, 20.0
+
+
+def echoes_of_layers(path: Path) -> None:
+    """Write shots over two flat layers in a constant velocity."""
+    sources = np.stack([np.linspace(0, 800, 9), np.zeros(9)])
+    spread = np.stack([np.linspace(0, 800, 33), np.zeros(33)])
+    geometry = Geometry(sources, [spread] * 9, 160, 0.005)
+    squares = [geometry.offsets(shot)[:, None] ** 2 for shot in range(9)]
+    arrivals = [[np.sqrt(square + 4 * z**2) / SPEED for z in (250.0, 450.0)] for square in squares]
+    traces = [sum(ricker_shape(FREQUENCY * (geometry.times - time)) for time in times) for times in arrivals]
+    traces[4][16] *= 1e4  # a bad trace, which is left out
+    write_survey(path, geometry, [np.asarray(each, np.float32) for each in traces], {})
+
+
+def test_the_moveout_of_a_gather_gives_its_velocity_ratio():
+    z, half = 5.0 * np.arange(120), np.linspace(0, 300, 12)
+    for ratio in (0.9, 1.0, 1.12):
+        depths = np.sqrt(300.0**2 + (ratio**2 - 1) * half**2)
+        gather = ricker_shape((z - depths[:, None]) / 60)
+        power, flatness = semblance(gather, z, half, 9)
+        assert power.shape == flatness.shape == (len(_RATIOS), 120)
+        assert _RATIOS[power.sum(axis=1).argmax()] == pytest.approx(ratio, abs=0.011)
+        assert 0.9 < flatness[:, 60].max() <= 1 and _RATIOS[flatness[:, 60].argmax()] == pytest.approx(ratio, abs=0.011)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_a_wrong_velocity_is_seen(comm, folder, factor):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        echoes_of_layers(path)
+    comm.barrier()
+    files = {"survey": str(path), "velocity": str(SPEED * factor), "out": str(folder / "out")}
+    sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 2, "gathers": 6, "frequency": FREQUENCY}
+    numbers = job_numbers(run, Options(engine="numpy", **files, **sizes), comm)
+    assert numbers["velocity_ratio"] == pytest.approx(factor, abs=0.021)
+    group = group_of(folder, "out")
+    assert group["common_image_gathers"].shape == (5, 6, 120)
+    data = np.concatenate(read(path, comm).traces)
+    power = comm.allreduce((np.abs(np.fft.rfft(data, axis=1)) ** 2).sum(axis=0))
+    np.testing.assert_allclose(group["data_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3 * power.max() ** 0.5)
+    assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
+
+
+@pytest.mark.serial
+def test_the_picture_is_drawn(comm, tmp_path):
+    z, names = 5.0 * np.arange(60), ("data", "explained", "residual")
+    gathers, flatness = np.random.default_rng(0).normal(size=(5, 6, 60)), np.zeros((5, len(_RATIOS), 60))
+    spectra = dict.fromkeys(names, np.linspace(1, 2, 41))
+    found = Quality(100.0 * np.arange(5), z, np.arange(6.0), gathers, flatness, 1.0, np.arange(41.0), spectra)
+    assert found.draw(tmp_path / "quality.png").read_bytes().startswith(b"\x89PNG")
+    options = Options(survey="a.sgy", velocity="1500", gathers=4, out=str(tmp_path))
+    assert tmp_path / "quality.png" in options.results()
+
+
+def test_images_of_all_offsets_together_are_the_adjoint_image(comm):
+    geometry = small_geometry(shots=4, samples=60, towed=True)
+    survey, traces = Survey(geometry, comm), random_traces(geometry)
+    survey.traces = [traces[shot] for shot in survey.shots]
+    A = survey.operator(1500.0, Grid(13, 9, 60.0, 10.0), frequency=30.0, dtype="float64")
+    offsets, images = survey.by_offset(A, 3)
+    adjoint = A.adjoint(survey.data(dtype="float64")).local_array
+    np.testing.assert_allclose(np.sum(images, axis=0), adjoint, rtol=0, atol=1e-9 * np.abs(adjoint).max())
+    assert len(images) == len(offsets) <= 3 and (np.diff(offsets) > 0).all()
+    # Every shot has the same offsets, of which those above 150 m are in the last class.
+    every = np.abs(geometry.offsets(0))
+    assert offsets[-1] == pytest.approx(every[every >= np.quantile(every, 2 / 3)].mean())
