@@ -154,10 +154,11 @@ def test_weights_in_3d_are_those_of_the_operator_of_one_spread(comm):
     own = survey.by_shot((A @ collops.from_global(image, A.domain, comm=comm)).local_array)
     t = INTERVAL * np.arange(60 + 10)
     for shot, traces in zip(survey.shots, own, strict=True):
+        positions = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
+        options = {"y": grid.axes["y"], "amplitude": "3d", "aperture": 250.0, "antialias": True}
         single = collops.Kirchhoff(
-            *(grid.z, grid.x, t, geometry.sources[:, shot : shot + 1], geometry.receivers[shot]),
-            *(SPEED, wavelet, centre), y=grid.axes["y"], mode="analytic", amplitude="3d", aperture=250.0, antialias=True, comm=alone(),
-        )  # fmt: skip
+            grid.z, grid.x, t, *positions, SPEED, wavelet, centre, mode="analytic", comm=alone(), **options
+        )
         expected = (single @ collops.from_global(image, single.domain, comm=alone())).local_array
         expected = expected.reshape(len(traces), -1)[:, 10:]
         reach = len(wavelet) + 8  # the longer record lets its first samples ring, filters against aliasing further
