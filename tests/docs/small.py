@@ -25,7 +25,7 @@ _PICTURES = (
 )
 # What makes a command small, by a pattern in it; all that fit are appended. What a page says itself stays as it is,
 # but for what takes long: there the last value counts.
-_LONG = {"--iterations", "--minutes", "--only", "-nx", "-ny"}
+_LONG = {"--iterations", "--minutes", "--only", "--points", "-nx", "-ny"}
 _SMALLER = {
     r"^lsm": "--iterations 2",
     r"^lsm(?!.*--survey)": "--nx 31 --nz 21 --shots 2 --receivers 9 --samples 101",

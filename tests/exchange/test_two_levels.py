@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 _TRANSPORTS = f"""
 import os, sys
+os.environ["COLLOPS_ALL_CASES"] = "1"
 os.chdir({str(ROOT)!r})
 sys.path.insert(0, {str(ROOT)!r})
 import pytest

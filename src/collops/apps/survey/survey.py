@@ -249,7 +249,7 @@ class Survey:
             By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart.
         """
         model = self.model(velocity)
-        with local_stage(self.comm):
+        with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             if isinstance(model, np.ndarray):
                 found = self._grid_of(model, numbers)
             else:

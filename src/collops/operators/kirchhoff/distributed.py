@@ -122,15 +122,15 @@ class Kirchhoff(VStack):
     The image is the reflection coefficient per metre across the reflector, :math:`R\, \delta(n)`: an interface with
     coefficient R in one row of the image, :math:`\Delta z` thick, has the value :math:`R / \Delta z` there.
 
-    ============= ============================================ ===============================
-    amplitude     :math:`A` in a constant velocity             :math:`D`
-    ============= ============================================ ===============================
-    ``"2d"``      :math:`\sqrt{v / (8 \pi r)}`                 half-derivative
-    ``"2.5d"``    as 2-D, and the product of both is divided   half-derivative
-                  by :math:`\sqrt{2 \pi (\sigma_s + \sigma_r)}`,
-                  where :math:`\sigma = v r`
-    ``"3d"``      :math:`1 / (4 \pi r)`                        derivative
-    ============= ============================================ ===============================
+    ========== ============================================== ===============
+    amplitude  :math:`A` in a constant velocity               :math:`D`
+    ========== ============================================== ===============
+    ``"2d"``   :math:`\sqrt{v / (8 \pi r)}`                   half-derivative
+    ``"2.5d"`` as 2-D, and the product of both is divided     half-derivative
+               by :math:`\sqrt{2 \pi (\sigma_s + \sigma_r)}`,
+               where :math:`\sigma = v r`
+    ``"3d"``   :math:`1 / (4 \pi r)`                          derivative
+    ========== ============================================== ===============
 
     A plane reflector below a constant velocity thus returns the wavelet times its coefficient and the amplitude of a
     straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreadings follow from
