@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
     # Benchmarks and soak run what other tests run on any number of ranks, and take longest; applications come next, of
-    # which `tests/robust/test_several_hosts.py` runs four ranks.
+    # which `tests/cli/test_hosts.py` runs four ranks.
     folders = ("tests/bench/", "tests/soak/") if collops.world().size > 2 else ()
     folders += ("tests/apps/",) if collops.world().size > 3 else ()
     left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(folders)}
