@@ -113,7 +113,7 @@ def _drawn(call: Call, draw: random.Random, ranks: int) -> Case:
     for place in draw.sample(range(len(values)), min(len(values), draw.choice((1, 1, 1, 2, 3)))):
         kind = KINDS[call.slots[place].kind]
         if kind.wrong and (not kind.odd or draw.random() < 0.6):
-            values[place] = draw.choice(kind.wrong)
+            values[place] = draw.choice([value for value in kind.wrong if value != call.slots[place].right])
             wrong.add(place)
         else:
             values[place] = draw.choice(kind.odd)
