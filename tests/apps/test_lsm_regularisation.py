@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from collops.apps.signals import ricker_shape, with_noise
 from collops.apps.survey import Geometry, Grid, Survey
 from collops.apps.survey.geometry import shots_of
 from collops.apps.survey.velocity import Gradient, on_grid
+from collops.array import Layout, from_global
+from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.illumination import normal_diagonal
 from tests.apps.jobs import job_of
@@ -48,6 +51,20 @@ def test_the_laplacian_is_that_of_pylops(comm):
     expected, *_, cost = cgls(stack, stacked, x0=np.zeros(adjoint.size), niter=4, damp=0.1 * norm, tol=0)
     np.testing.assert_allclose(found.image.ravel(), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     np.testing.assert_allclose(found.solution.residuals, cost, rtol=1e-6)
+
+
+def test_the_laplacian_in_3d_takes_all_axes(comm):
+    import pylops
+
+    shape = (4, 5, 6)
+    operator: Any = SimpleNamespace(domain=Layout.replicated(shape, comm.size), comm=comm, dtype=np.dtype("float64"))
+    image = np.random.default_rng(1).normal(size=shape)
+    rough = Penalty("laplacian", None, operator, None)._roughness  # type: ignore[arg-type]
+    found = (rough @ from_global(image, operator.domain, comm=comm)).gather()
+    serial = pylops.Laplacian(shape, axes=(0, 1, 2), weights=(1, 1, 1), edge=False)
+    np.testing.assert_allclose(found.ravel(), serial @ image.ravel(), atol=1e-12)
+    with pytest.raises(InputError, match="--regularise dip is for 2-D images"):
+        Penalty("dip", None, operator, None)._roughness  # type: ignore[arg-type]  # noqa: B018
 
 
 def differences(image: np.ndarray) -> np.ndarray:

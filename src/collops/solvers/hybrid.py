@@ -149,14 +149,16 @@ class HybridLSQR(Method):
         """
         k, vectors, of = state.k, state.basis.arrays, state.v_consistently
         w = A._adjoint(state.u, vectors[k])
-        alpha, square = 0.0, 1.0
+        alpha, lengths = 0.0, []
         for _ in range(2):  # Gram and Schmidt's classical method, twice
             *products, square = dots(*((of(v), of(w)) for v in vectors[:k]), (of(w), of(w)))
             for v, product in zip(vectors, products, strict=False):
                 w = axpby(-product, v, 1.0, w, out=w)
+            lengths.append(float(square) ** 0.5)
             rest = float(square) - sum(abs(complex(product)) ** 2 for product in products)
             alpha = 0.0 if rest < 0 else rest**0.5  # NaN stays
-        state.alpha = 0.0 if alpha <= self.precision * np.sqrt(float(square)) else alpha
+        # What two passes leave of a vector in the span of the others is a rounding error.
+        state.alpha = 0.0 if alpha <= 10 * self.precision * lengths[0] else alpha
         w = axpby(1 / state.alpha if state.alpha else 0.0, w, 0.0, w, out=w)
         arrays = list(vectors)
         arrays[k] = w

@@ -108,8 +108,8 @@ class Penalty:
         layout = self.operator.domain
         options: dict[str, Any] = {"comm": self.operator.comm, "dtype": self.operator.dtype}
         if self.kind == "laplacian":
-            axes = tuple(range(len(layout.shape)))
-            return Laplacian(layout, axes=axes, weights=(1,) * len(axes), **options)
+            ones = (1,) * len(layout.shape)
+            return Laplacian(layout, axes=range(len(ones)), weights=ones, sampling=ones, **options)
         if len(layout.shape) != 2:
             raise InputError("--regularise dip is for 2-D images: use laplacian, tv or l1")
         from pylops.utils.signalprocessing import slope_estimate

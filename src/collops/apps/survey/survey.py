@@ -270,10 +270,10 @@ class Survey:
         return values
 
     def frequency(self, *, outliers: float = 10.0) -> float:
-        """Return the peak frequency of the wavelet in Hz: that in the file, if this package wrote it, or of the data.
+        """Return the peak frequency of the wavelet in Hz, from the file if this package wrote it, else from the data.
 
-        Collective. A Ricker wavelet of that frequency has the same centre of mass in its spectrum as the data. Dead
-        traces are left out, and those more than `outliers` times as strong as their neighbours; 0 keeps all.
+        Collective. The spectrum of a Ricker wavelet of this frequency has the same centre of mass as that of the data.
+        Dead traces are left out, and traces more than `outliers` times as strong as their neighbours; 0 keeps all.
         """
         with local_stage(self.comm):
             known = self.headers and self.headers.number("frequency", float)
@@ -381,10 +381,10 @@ class Survey:
         if frequency is None:
             frequency = self.frequency()
         with local_stage(comm):
-            self._check_memory(grid, np.dtype(dtype))
-            self.check(values, grid, frequency)
             weighting = weighting or Weighting()
             weighting.check(len(grid.shape))
+            self._check_memory(grid, np.dtype(dtype), weighting.fields(len(grid.shape)))
+            self.check(values, grid, frequency)
             taps, centre = wavelet or ricker(frequency, geometry.interval)
             taps, centre = weighting.wavelet(taps, centre, geometry.interval)
             compute = _engine(engine)
@@ -532,20 +532,24 @@ class Survey:
             self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
         return self._cover(profile, numbers)
 
-    def _check_memory(self, grid: Grid, dtype: np.dtype) -> None:
+    def _check_memory(self, grid: Grid, dtype: np.dtype, fields: int = 0) -> None:
         geometry = self.geometry
         positions = geometry.shots + sum(each.shape[1] for each in geometry.distinct_receivers())
-        # Every rank has the times of all positions, and its operators' own copies.
+        # Every rank has the tables of all positions, and its operators' copies.
         groups = groupby(self.shots, key=lambda shot: id(geometry.receivers[shot]))
         copies = sum(geometry.receivers[shots[0]].shape[1] + len(shots) for _, (*shots,) in groups)
-        check_tables(grid, positions, copies, dtype, self.comm)
+        check_tables(grid, positions, copies, dtype, self.comm, fields)
 
 
-def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm: Communicator) -> None:
-    """Raise `InputError` if the travel times of so many positions and copies of some do not fit into the memory."""
+def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm: Communicator, fields: int = 0) -> None:
+    """Raise `InputError` if the tables of so many positions and copies of some do not fit into the memory.
+
+    A position has a table of travel times, and as many of weights as there are `fields`.
+    """
+    shape, tables = " x ".join(map(str, grid.shape)), "travel times and weights" if fields else "travel times"
     check_memory(
-        grid.points * max(positions + copies, 8) * dtype.itemsize,
-        f"the travel times of {positions} stations on an image of {' x '.join(map(str, grid.shape))} points",
+        grid.points * max(positions + copies, 8) * (1 + fields) * dtype.itemsize,
+        f"the {tables} of {positions} stations on an image of {shape} points",
         "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"),
         processes=comm.local_size,
     )
