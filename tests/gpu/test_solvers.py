@@ -19,6 +19,7 @@ from collops.solvers import (
     cg,
     cgls,
     execution,
+    fista,
     gmres,
     hybrid_lsqr,
     lsmr,
@@ -26,6 +27,7 @@ from collops.solvers import (
     minres,
 )
 from collops.solvers.nonlinear import gauss_newton, lbfgs
+from collops.solvers.proximal import L1, L2, primal_dual
 from tests.solvers.problems import ROWS, Cubic, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -181,18 +183,34 @@ def test_starting_model_images_and_stacks(comm):
 def test_stops_at_a_tolerance(comm):
     host, y, device, yd = both(comm, "f8")
     expected = cgls(host, y, niter=50, tol=1e-3)
-    for options in ({}, {"graph": False}, {"lag": 0}, {"lag": 10}):
+    for options in ({}, {"graph": False}, {"lag": 0}, {"lag": 10}, {"graph": False, "lag": 10}):
         result = cgls(device, yd, niter=50, tol=1e-3, **options)
-        assert result.status is Status.CONVERGED
-        late = result.iterations - expected.iterations
-        if options.get("lag", 0) == 0:
-            assert late == 0
-            assert_close(result.x.gather().get(), expected.x.gather())
-        else:
-            assert 0 <= late <= options["lag"]
-        count = expected.iterations + 1
-        assert_close(result.residual_norms[:count], expected.residual_norms)
-        assert len(result.residual_norms) == result.iterations + 1
+        assert result.status is Status.CONVERGED and result.iterations == expected.iterations
+        assert_close(result.x.gather().get(), expected.x.gather())
+        assert_close(result.residual_norms, expected.residual_norms)
+
+
+ENDED_BY_A_TEST = {
+    "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, niter=60, tol=1e-3, **run),
+    "cgls to rounding": lambda op, y, **run: cgls(op, y, niter=200, tol=0, **run),
+    "lsqr": lambda op, y, **run: lsqr(op, y, niter=60, atol=1e-3, btol=1e-3, calc_var=True, **run),
+    "fista": lambda op, y, **run: fista(op, y, niter=200, tol=1e-3, eps=0.1, **run),
+    "primal-dual": lambda op, y, **run: primal_dual(
+        L1(0.3), L2(), op, op.H @ y, tau=0.1, mu=0.1, niter=300, tol=1e-2, **run
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDED_BY_A_TEST)
+@pytest.mark.parametrize("graph", ["auto", False])
+def test_iterations_after_the_one_that_passed_a_test_do_not_change_the_result(comm, name, graph):
+    _, _, device, yd = both(comm, "f8")
+    expected, result = (ENDED_BY_A_TEST[name](device, yd, graph=graph, lag=lag) for lag in (0, 3))
+    assert result.status is expected.status is not Status.ITERATION_LIMIT
+    assert result.iterations == expected.iterations
+    assert_close(result.x.gather().get(), expected.x.gather().get())
+    if name == "lsqr":
+        assert_close(result.details["var"].gather().get(), expected.details["var"].gather().get())
 
 
 def test_the_solution_is_the_iterate_that_passed_the_test(comm):

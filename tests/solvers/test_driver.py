@@ -16,7 +16,6 @@ from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.cg import SingleReductionCG
 from collops.solvers.cgls import SingleReductionCGLS
 from collops.solvers.driver import open_progress
-from collops.solvers.history import open_history
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
 from collops.solvers.problem import rank_consistent, rank_consistently
@@ -68,24 +67,6 @@ def test_callbacks_can_stop(comm, solver):
     assert len(result.residual_norms) == 4
     ignored = solver(op, yd, niter=2, callback=lambda number, view: view)
     assert ignored.status is Status.ITERATION_LIMIT
-
-
-@pytest.mark.parametrize(
-    ("options", "ahead"),
-    [({}, 0), ({"tol": 0}, None), ({"tol": 0, "rtol": 1e-3}, 0), ({"tol": 1e-3, "lag": 2}, 2)],
-)
-def test_no_iteration_follows_the_one_that_passed_the_test(comm, monkeypatch, options, ahead):
-    """Devices may run ahead of the host only where no tolerance can end the run: later steps change the solution."""
-    asked = []
-
-    def opened(engine, width, capacity, lag, comm):
-        asked.append(lag)
-        return open_history(engine, width, capacity, lag, comm)
-
-    monkeypatch.setattr("collops.solvers.driver.open_history", opened)
-    op, _, _, yd = problem("vstack", comm, "f8")
-    cgls(op, yd, niter=2, **options)
-    assert asked == [ahead]
 
 
 def test_tests_of_options_that_are_off_are_skipped(comm):

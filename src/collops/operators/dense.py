@@ -84,7 +84,9 @@ class KernelMatrix(DenseMatrix):
         if x.dtype.kind == "c":
             return super()._product(matrix, x, out)
         rows, columns = self._rows.shape
-        x, target = contiguous(x, self.dtype), result_memory(out, matrix.shape[0], self.dtype, self._engine.xp)
+        if x.dtype != self.dtype or not x.flags.c_contiguous:
+            x = contiguous(x, self.dtype)
+        target = result_memory(out, matrix.shape[0], self.dtype, self._engine.xp)
         if not rows or not columns:
             target.fill(0)
         elif matrix is self._rows:
@@ -97,7 +99,7 @@ class KernelMatrix(DenseMatrix):
             kernel = cuda_kernel(__file__, "dense.cu", f"adjoint_{self.dtype.char}_{width}")
             arguments = (self._rows, x, target, self._partial, self._finished, rows, columns)
             kernel((-(-columns // (width * _LANES)), splits), (_THREADS,), arguments)
-        return store(target, out)
+        return target if target is out else store(target, out)
 
 
 def _aligned(array: Any) -> bool:

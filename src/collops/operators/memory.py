@@ -35,7 +35,7 @@ def store(value: Any, out: Any) -> Any:
     """
     if out is None or value is out:
         return value
-    if value.dtype is not out.dtype:
+    if value.dtype.kind == "c" and out.dtype.kind != "c":
         check_holds(out.dtype, value.dtype)
     if value.shape != out.shape:
         if value.size != out.size:

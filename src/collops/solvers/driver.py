@@ -21,7 +21,7 @@ from collops.solvers.checkpoint import Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import DeviceHistory, History, open_history
 from collops.solvers.method import Method
-from collops.solvers.problem import group_of
+from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import SolverResult, Status
 
 __all__ = ["ProgressBar", "Run", "View", "open_progress", "solve", "solver"]
@@ -51,9 +51,10 @@ class Run:
         On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
         operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
     lag : int, optional
-        On devices, how many iterations the host may launch before it checks the numbers of the oldest. The default
-        is 0 if a tolerance can stop the solver, so that `x` is the iterate that passed the test, and otherwise 3.
-        With a larger value up to `lag` further iterations change `x`. On hosts always 0.
+        On devices, how many iterations the host may launch before it checks the numbers of the oldest. If a tolerance
+        can stop the solver, the device keeps the results of so many iterations, so that `x` is the iterate that passed
+        the test. The default is 3, or 0 if such copies would take longer than waiting, with large vectors. On hosts,
+        and with a callback or checkpoints, always 0 if a tolerance can stop the solver.
     checkpoint : str or path, optional
         Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
         written, and signals are handled as before.
@@ -145,7 +146,7 @@ class View:
     @property
     def residual_norm(self) -> float:
         """Norm of the residual after this iteration; synchronises with the device."""
-        return float(self._method.residual_norm(self._method.numbers(*self._history.row(self.iteration))))
+        return float(self._method.residual_norm(self._history.numbers(self.iteration)))
 
 
 def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
@@ -209,9 +210,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
 
         if can_be_compiled(method, y):
             return solve_compiled(method, A, y, x0, run.niter, run.differentiate)  # pyright: ignore[reportReturnType]
-    if run.lag is None and any(getattr(method, name) for name in method.tolerances - {"precision", "niter"}):
-        # Iterations beyond the one that passes its test would still change the solution.
-        run = dataclasses.replace(run, lag=0)
+    if run.lag is not None:
+        check_count("lag", run.lag)
     comm = group_of(y)
     same_on_all_ranks = {  # since they determine the solver's messages
         "method": method.name,
@@ -226,9 +226,12 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "lag": run.lag,
     }
     comm.agree("a solver's start", same_on_all_ranks)
+    parts = [part for part in parts if part is not None]
+    ahead = run.callback is None and run.checkpoint is None and all(part.capturable for part in parts)
+    size = (y if A is None else A.domain).size // comm.size
     # One row before the first iteration, one after each.
-    history = open_history(y.engine, len(method.numbers._fields), run.niter + 1, run.lag, comm)
-    parts = [part for part in (A, *parts) if part is not None]
+    history = open_history(y.engine, method, run.niter + 1, run.lag, comm, size=size, ahead=ahead)
+    parts = parts if A is None else [A, *parts]
     execution = _open_execution(run, method, A, history, parts, comm)
     checkpoints = open_checkpoints(run, method, A, y, x0, parts, history)
     with ExitStack() as stack:
@@ -241,7 +244,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
             state, resumed_from = checkpoints.restore(state)
         stack.enter_context(execution)
         if resumed_from is None:
-            history.record(method.report(state))
+            history.record(state)
         bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
             stack.enter_context(bar.display)
@@ -250,12 +253,14 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         start = time.perf_counter()
         first = resumed_from or 0
         state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
+        history.return_to(iterations, state)
         if checkpoints is not None:
             checkpoints.write(iterations, state)
-        rows = history.rows()
+        rows = history.rows()[: iterations + 1]
         x = state.x
         end = time.perf_counter()
-    status = _last_status(method, rows, x, history.lag, status)
+    if status is Status.NOT_FINITE:
+        raise NotFiniteError(method.name, iterations, method.suspect(method.numbers(*rows[-1].tolist()), iterations), x)
     numbers = method.numbers(*rows.T)
     return SolverResult(
         x=x,
@@ -291,48 +296,31 @@ def _open_execution(
     return Execution(method, A, history, f"eager: {reason}" if reason else "eager")
 
 
-def _last_status(method: Method, rows: np.ndarray, x: Any, lag: int, status: Status | None) -> Status:
-    """Return the status of a run with these numbers, where the loop found none.
-
-    Raises NotFiniteError for the first iteration whose numbers are not finite, among those that the loop may not have
-    checked.
-    """
-    first = method.numbers(*rows[0].tolist())
-    found = None
-    for iteration in range(max(0, len(rows) - lag - 2), len(rows)):
-        now = method.numbers(*rows[iteration].tolist())
-        found = method.status(now, first)
-        if found is Status.NOT_FINITE:
-            raise NotFiniteError(method.name, iteration, method.suspect(now, iteration), x)
-    return status or found or Status.ITERATION_LIMIT
-
-
-def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status | None]:
-    """Run the iterations after the `first`; return the last state, their number, and the status if a test passed."""
-    advance, numbers, callback, lag = execution.advance, method.numbers, run.callback, history.lag
-    iteration, checked, begin = first, 0, None
+def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status]:
+    """Run the iterations after the `first`; return the last state, the iteration of the result, and its status."""
+    advance, callback, numbers = execution.advance, run.callback, history.numbers
+    iteration, checked, begin, stopped = first, 0, None, False
     while True:
         # Every rank checks the same rows at the same iteration, so that all of them stop together.
-        for number in range(checked, history.count - lag):
-            now = tuple.__new__(numbers, history.row(number))  # a third of the time of numbers(*row)
+        over = stopped or iteration == run.niter
+        for number in range(checked, history.count - (0 if over else history.lag)):
+            now = numbers(number)
             begin = begin or now
             checked = number + 1
             status = method.status(now, begin)
-            if status is not None:
-                return state, iteration, status
-        if iteration == run.niter:
-            return state, iteration, None
+            if status is not None and (not stopped or status is Status.NOT_FINITE):
+                return state, max(number, first), status
+        if over:
+            return state, iteration, Status.STOPPED if stopped else Status.ITERATION_LIMIT
         if checkpoints is not None and iteration > first:
             checkpoints.after(iteration, state)
         state = advance(state)
         iteration += 1
         if callback is not None:
             stop = callback(iteration, View(method, history, iteration, state))
-            if isinstance(stop, bool | np.bool_) and stop:
-                return state, iteration, Status.STOPPED
+            stopped = isinstance(stop, bool | np.bool_) and bool(stop)
         if bar is not None and (bar.due or iteration == run.niter):
-            known = numbers(*history.row(checked - 1)) if checked else None
-            bar.update(iteration, None if known is None else float(method.residual_norm(known)))
+            bar.update(iteration, float(method.residual_norm(numbers(checked - 1))) if checked else None)
 
 
 class ProgressBar:

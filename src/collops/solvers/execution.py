@@ -18,7 +18,7 @@ from collops.errors import CollopsError, UnsupportedTypeError
 from collops.profile import MessageCounts, mark, messages
 from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
-from collops.solvers.state import carried, fixed, is_array, with_carried
+from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
 
 
 class Execution:
@@ -44,7 +44,7 @@ class Execution:
         """Return the state after one more step, whose numbers are recorded in the history."""
         with mark(self._label):
             state = self._method.step(self._operator, state)
-            self._history.record(self._method.report(state))
+            self._history.record(state)
         return state
 
 
@@ -177,7 +177,7 @@ class GraphExecution(Execution):
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
                     trial = self._method.step(self._operator, trial)
-                    self._history.store(self._method.report(trial))
+                    self._history.store(trial)  # reads the results before they are moved
                     _carry(trial, state)
             except Exception as error:  # an operator may use calls that a capture forbids
                 reason = _in_one_line(error)
@@ -210,7 +210,7 @@ def _carry(after: Any, before: Any) -> None:
             if present.get(name, after) is not target:
                 raise CollopsError(f"the step changes {name} on the host")
             continue
-        for new, old in zip(_local_arrays(present[name]), _local_arrays(target), strict=True):
+        for new, old in zip(local_arrays(present[name]), local_arrays(target), strict=True):
             if new.data.ptr != old.data.ptr:
                 moves.append((new, old))
     # Two buffers that took turns would overwrite each other: what is also a target is copied first.
@@ -218,11 +218,6 @@ def _carry(after: Any, before: Any) -> None:
     moves = [(new.copy() if new.data.ptr in targets else new, old) for new, old in moves]
     for new, old in moves:
         old[...] = new
-
-
-def _local_arrays(value: Any) -> list[Any]:
-    """Return the memory of an array: this rank's parts, or the array itself."""
-    return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
 def _in_one_line(error: Exception) -> str:

@@ -99,6 +99,7 @@ class GMRES(SquareSystem):
 
     restart: int = 30
     flexible: bool = False
+    results = ()
     name = "GMRES"
     numbers = GMRESNumbers
     traceable = False

@@ -10,11 +10,17 @@ from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import kernel
-from collops.solvers.method import Row
-from collops.solvers.problem import check_count
+from collops.solvers.method import Method, Row
+from collops.solvers.state import local_arrays
 
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
+_LAG = 3
+_LARGEST_KEPT = 1 << 21
+"""Elements of a result that are copied in each iteration; to wait for every iteration is faster with longer ones."""
+_THREADS = 256
+_BYTES_OF_A_BLOCK = 16 * _THREADS
+_MOST_BLOCKS = 512
 _abandoned: list[DeviceHistory] = []
 
 
@@ -23,18 +29,24 @@ class History:
 
     lag: int = 0  # how many rows may be outstanding before the host waits for one
 
-    def __init__(self) -> None:
+    def __init__(self, method: Method) -> None:
+        self._method = method
         self._stored: list[Row] = []
         self.count = 0  # rows recorded so far
 
-    def record(self, values: Any) -> None:
+    def record(self, state: Any) -> None:
         """Store the numbers of one more row."""
+        values = self._method.report(state)
         self._stored.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
         self.count += 1
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
         return self._stored[number]
+
+    def numbers(self, number: int) -> Any:
+        """Return a row as the method's named tuple, waiting for it."""
+        return tuple.__new__(self._method.numbers, self.row(number))  # a third of the time of numbers(*row)
 
     def rows(self) -> np.ndarray:
         """Return all rows, waiting for the last."""
@@ -44,6 +56,9 @@ class History:
         """Begin with rows of an earlier run, as if they had been recorded."""
         self._stored, self.count = rows.tolist(), len(rows)
 
+    def return_to(self, number: int, state: Any) -> None:
+        """Give the results in a state the values that they had at a row that passed a test."""
+
     def abandon(self) -> None:
         """Leave the rows to a device that may still write to them, after a failure."""
 
@@ -52,19 +67,21 @@ class DeviceHistory(History):
     """Rows in pinned host memory that the device writes to.
 
     The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
-    iterations. An event after each row tells the host when it may read it.
+    iterations. An event after each row tells the host when it may read it. If the history `keeps` results, the device
+    has copies of those of the last ``lag + 1`` iterations, since later iterations overwrite them before the host knows
+    that they were final.
 
-    There are at most `capacity` rows of `width` numbers; the deadline of `comm` limits the waits.
+    There are at most `capacity` rows; the deadline of `comm` limits the waits.
     """
 
-    default_lag = 3
-
-    def __init__(self, width: int, capacity: int, lag: int, comm: Communicator) -> None:
+    def __init__(self, method: Method, capacity: int, lag: int, comm: Communicator, *, keeps: bool) -> None:
         import cupy
 
+        super().__init__(method)
+        width = len(method.numbers._fields)
         self.lag = lag
-        self.count = 0
         self._comm = comm
+        self._copies: list[Any] | None = None if keeps else []
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
         self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
@@ -72,13 +89,25 @@ class DeviceHistory(History):
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
         self._known = 0
 
-    def record(self, values: Any) -> None:
+    def record(self, state: Any) -> None:
         """Store the numbers of one more row."""
-        self.store(values)
+        self.store(state)
         self.advance()
 
-    def store(self, values: Any) -> None:
-        """Enqueue the kernel that writes the next row, which may be captured."""
+    def store(self, state: Any) -> None:
+        """Enqueue the kernels that write the next row and keep the results, which may be captured."""
+        self._write(self._method.report(state))
+        if self._copies is None:
+            self._copies = [_Copies(array, self.lag + 1) for array in self._results(state)]
+        if self._copies:
+            for copies, array in zip(self._copies, self._results(state), strict=True):
+                copies.keep(array, self._next)
+
+    def _results(self, state: Any) -> list[Any]:
+        values = (getattr(state, name, None) for name in self._method.results)
+        return [array for value in values if value is not None for array in local_arrays(value)]
+
+    def _write(self, values: Any) -> None:
         if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method whose host decides
             import cupy
 
@@ -120,19 +149,52 @@ class DeviceHistory(History):
         self._rows[: self.count] = rows
         self._next.fill(self.count)
 
+    def return_to(self, number: int, state: Any) -> None:
+        """Give the results in a state the values that they had at one of the last rows."""
+        if number < self.count - 1:
+            for copies, array in zip(self._copies or (), self._results(state), strict=bool(self._copies)):
+                copies.restore(number, array)
+
     def abandon(self) -> None:
         """Keep the memory for ever: the device may still write to it."""
         _abandoned.append(self)
 
 
-def open_history(engine: Engine, width: int, capacity: int, lag: int | None, comm: Communicator) -> History:
-    """Return a history of at most `capacity` rows of `width` numbers of an engine.
+class _Copies:
+    """The values of an array on a device after each of the last `places` iterations."""
 
-    On devices `lag` rows may be outstanding, by default as many as the device's history chooses, and the deadline of
-    `comm` limits the waits.
+    def __init__(self, array: Any, places: int) -> None:
+        import cupy
+
+        self._places = cupy.empty((places, *array.shape), array.dtype)
+        blocks = -(-array.nbytes // _BYTES_OF_A_BLOCK)
+        self._grid = (max(1, min(blocks, _MOST_BLOCKS)),)
+
+    def keep(self, array: Any, following: Any) -> None:
+        """Enqueue the copy of `array`; `following` is the number of the next row, on the device."""
+        size, places = np.int64(array.nbytes), np.int64(len(self._places))
+        array = array if array.flags.c_contiguous else array.copy()
+        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._places, size, places, following))
+
+    def restore(self, number: int, array: Any) -> None:
+        """Give the array the values that it had after a row."""
+        array[...] = self._places[number % len(self._places)]
+
+
+def open_history(
+    engine: Engine, method: Method, capacity: int, lag: int | None, comm: Communicator, *, size: int, ahead: bool
+) -> History:
+    """Return a history of at most `capacity` rows of an engine's method, with results of `size` elements on a rank.
+
+    On devices `lag` rows may be outstanding, by default as many as pay off, and none if a test of the method would then
+    pass too late for its result; the deadline of `comm` limits the waits. Nothing outside the history depends on late
+    iterations if the host may get `ahead`.
     """
-    if lag is not None:
-        check_count("lag", lag)
     if engine.memory == "host" or not engine.mutable:
-        return History()
-    return DeviceHistory(width, capacity, DeviceHistory.default_lag if lag is None else lag, comm)
+        return History(method)
+    can_end = any(getattr(method, name) for name in method.tolerances - {"niter"})
+    if can_end and not (ahead and method.results):
+        lag = 0
+    elif lag is None:
+        lag = 0 if can_end and size > _LARGEST_KEPT else _LAG
+    return DeviceHistory(method, capacity, lag, comm, keeps=can_end and lag > 0)

@@ -126,6 +126,7 @@ class LSQR(Method):
     calc_var: bool = False
     M: LinearOperator | None = None
     tolerances = frozenset({"atol", "btol", "conlim"})
+    results = ("x", "variance")
     name = "LSQR"
     numbers = LSQRNumbers
     # The tests of Paige and Saunders, the strongest statement first. What does not change a sum is rounding error.

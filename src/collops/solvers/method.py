@@ -69,6 +69,10 @@ class Method:
         products, which may become infinite: the power of a Python float raises OverflowError instead.
     tolerances : frozenset of str
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
+    results : tuple of str
+        Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
+        whether a test has passed, they get the values back that they had then. Without fields, since the results are
+        computed, the host waits for every iteration if a tolerance can end the run.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
@@ -84,6 +88,7 @@ class Method:
     numbers: ClassVar[Any]
     stops: ClassVar[tuple[Stop, ...]] = ()
     tolerances: ClassVar[frozenset[str]] = frozenset()
+    results: ClassVar[tuple[str, ...]] = ("x",)
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:

@@ -73,6 +73,11 @@ def is_array(value: Any) -> bool:
     )
 
 
+def local_arrays(value: Any) -> list[Any]:
+    """Return the memory of an array: this rank's parts, or the array itself."""
+    return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
+
+
 def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
     """Return memory of a layout for every step; ``None`` on an engine whose arrays cannot be written to."""
     return new_array(layout, like, dtype) if like.engine.mutable else None

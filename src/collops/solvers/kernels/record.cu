@@ -1,4 +1,5 @@
-// Writes the numbers of one iteration into the next row of a table in pinned host memory.
+// Writes the numbers of one iteration into the next row of a table in pinned host memory, and keeps results of the last
+// iterations.
 
 __device__ double number(const void* value, int kind)
 {
@@ -24,4 +25,19 @@ extern "C" __global__ void record_block(const double* values, int width, double*
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) *next = row + 1;
+}
+
+// Copies an array after the iteration of row `next` - 1 to its place among the last `places` iterations.
+extern "C" __global__ void keep(const char* array, char* kept, long long bytes, long long places, const long long* next)
+{
+    char* target = kept + (*next - 1) % places * bytes;
+    const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x, threads = (long long)gridDim.x * blockDim.x;
+    long long done = 0;
+    if (((unsigned long long)array | (unsigned long long)target) % sizeof(int4) == 0) {
+        const long long words = bytes / sizeof(int4);
+        for (long long i = thread; i < words; i += threads)
+            reinterpret_cast<int4*>(target)[i] = reinterpret_cast<const int4*>(array)[i];
+        done = words * sizeof(int4);
+    }
+    for (long long i = done + thread; i < bytes; i += threads) target[i] = array[i];
 }

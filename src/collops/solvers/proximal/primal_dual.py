@@ -55,6 +55,7 @@ class PrimalDual(Splitting):
     z: Any  # the vector of the linear term, or None
     measured = (("y", UPDATE), ("x", RESIDUAL))
     name = "Primal-dual"
+    results = ("x", "y")
     stops = (
         BEFORE_FIRST,
         NOT_FINITE,

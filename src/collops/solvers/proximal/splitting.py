@@ -59,6 +59,7 @@ class Splitting(Method):
     rtol: float | None  # bound on the objective, relative to the first
     objective: bool  # whether it is evaluated in every iteration
     tolerances = frozenset({"tol", "rtol"})
+    results = ("x", "z")
     numbers = SplittingNumbers
     traceable = False
     stops = (BEFORE_FIRST, NOT_FINITE, UNCHANGED, REDUCED)
