@@ -81,7 +81,8 @@ class DeviceHistory(History):
         width = len(method.numbers._fields)
         self.lag = lag
         self._comm = comm
-        self._copies: list[Any] | None = None if keeps else []
+        self._keeps = keeps
+        self._copies: list[_Copies] = []
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
         self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
@@ -96,18 +97,7 @@ class DeviceHistory(History):
 
     def store(self, state: Any) -> None:
         """Enqueue the kernels that write the next row and keep the results, which may be captured."""
-        self._write(self._method.report(state))
-        if self._copies is None:
-            self._copies = [_Copies(array, self.lag + 1) for array in self._results(state)]
-        if self._copies:
-            for copies, array in zip(self._copies, self._results(state), strict=True):
-                copies.keep(array, self._next)
-
-    def _results(self, state: Any) -> list[Any]:
-        values = (getattr(state, name, None) for name in self._method.results)
-        return [array for value in values if value is not None for array in local_arrays(value)]
-
-    def _write(self, values: Any) -> None:
+        values = self._method.report(state)
         if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method whose host decides
             import cupy
 
@@ -115,13 +105,26 @@ class DeviceHistory(History):
         target = np.uint64(self._memory.ptr)
         if hasattr(values, "ndim"):
             kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
-            return
-        kinds = [_KINDS.get(value.dtype) for value in values]
-        if len(values) > _SCALARS or None in kinds:
-            raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
-        arguments = [part for pair in zip(values, kinds, strict=True) for part in pair]
-        arguments += arguments[:2] * (_SCALARS - len(values))
-        kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
+        else:
+            kinds = [_KINDS.get(value.dtype) for value in values]
+            if len(values) > _SCALARS or None in kinds:
+                raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
+            arguments = [part for pair in zip(values, kinds, strict=True) for part in pair]
+            arguments += arguments[:2] * (_SCALARS - len(values))
+            kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
+        if self._keeps:
+            self._keep(state)
+
+    def _keep(self, state: Any) -> None:
+        arrays = self._results(state)
+        if not self._copies:
+            self._copies = [_Copies(array, self.lag + 1) for array in arrays]
+        for copies, array in zip(self._copies, arrays, strict=True):
+            copies.keep(array, self._next)
+
+    def _results(self, state: Any) -> list[Any]:
+        values = (getattr(state, name, None) for name in self._method.results)
+        return [array for value in values if value is not None for array in local_arrays(value)]
 
     def advance(self) -> None:
         """Mark one more row, stored by :meth:`store` or by a replay of it, on the current stream."""
@@ -151,8 +154,8 @@ class DeviceHistory(History):
 
     def return_to(self, number: int, state: Any) -> None:
         """Give the results in a state the values that they had at one of the last rows."""
-        if number < self.count - 1:
-            for copies, array in zip(self._copies or (), self._results(state), strict=bool(self._copies)):
+        if self._keeps and number < self.count - 1:
+            for copies, array in zip(self._copies, self._results(state), strict=True):
                 copies.restore(number, array)
 
     def abandon(self) -> None:
