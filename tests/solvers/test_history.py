@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from collops.solvers import CGLS, Status, cg, cgls, driver, fista, gmres, history, lsqr
+from collops.solvers.execution import Execution
 from collops.solvers.proximal import L1, L2, primal_dual
 
 from .problems import problem
@@ -77,7 +78,9 @@ def opened(kernels, monkeypatch, comm):
     monkeypatch.setitem(sys.modules, "cupy", library)
     monkeypatch.setattr(history, "kernel", kernel)
     monkeypatch.setattr(type(comm), "wait", lambda *_: None)
-    monkeypatch.setattr(driver, "DeviceHistory", ())  # for which there would be CUDA graphs
+    # In place of CUDA graphs.
+    monkeypatch.setattr(driver, "_obstacle", lambda run, *_: None if run.graph else "")
+    monkeypatch.setattr(driver, "GraphExecution", lambda *arguments, required: Execution(*arguments[:3]))
     original, found = history.open_history, []
 
     def open_history(engine, *arguments, **options):
@@ -143,6 +146,7 @@ def test_callbacks_see_every_iteration_and_none_after_it(comm, opened):
         ({"lag": 0}, 0, False),
         ({"tol": 0, "precision": 0}, 3, False),
         ({"callback": lambda *_: None}, 0, False),
+        ({"graph": False}, 0, False),
     ],
 )
 def test_when_the_host_gets_ahead(comm, opened, options, lag, keeps):

@@ -14,12 +14,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
 from collops.solvers.checkpoint import Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
-from collops.solvers.history import DeviceHistory, History, open_history
+from collops.solvers.history import History, on_device, open_history
 from collops.solvers.method import Method
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import SolverResult, Status
@@ -53,8 +54,9 @@ class Run:
     lag : int, optional
         On devices, how many iterations the host may launch before it checks the numbers of the oldest. If a tolerance
         can stop the solver, the device keeps the results of so many iterations, so that `x` is the iterate that passed
-        the test. The default is 3, or 0 if such copies would take longer than waiting, with large vectors. On hosts,
-        and with a callback or checkpoints, always 0 if a tolerance can stop the solver.
+        the test. The default is then 3 if the iterations are replayed as a graph, and 0 where copies would take longer
+        than waiting, with large vectors; with a callback or checkpoints, or without a graph, it is always 0. If no
+        tolerance can stop the solver, it is 3. On hosts always 0.
     checkpoint : str or path, optional
         Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
         written, and signals are handled as before.
@@ -223,16 +225,21 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "dtype": str(y.dtype),
         "x0": x0 is not None,
         "callback": run.callback is not None,
+        "checkpoint": run.checkpoint is not None,
+        "graph": str(run.graph),
         "lag": run.lag,
     }
     comm.agree("a solver's start", same_on_all_ranks)
-    parts = [part for part in parts if part is not None]
-    ahead = run.callback is None and run.checkpoint is None and all(part.capturable for part in parts)
+    parts = [part for part in (A, *parts) if part is not None]
+    obstacle = _obstacle(run, y.engine, parts)
+    ahead = obstacle is None and run.callback is None and run.checkpoint is None
     size = (y if A is None else A.domain).size // comm.size
     # One row before the first iteration, one after each.
     history = open_history(y.engine, method, run.niter + 1, run.lag, comm, size=size, ahead=ahead)
-    parts = parts if A is None else [A, *parts]
-    execution = _open_execution(run, method, A, history, parts, comm)
+    if obstacle is None:
+        execution = GraphExecution(method, A, history, comm, required=run.graph is True)
+    else:
+        execution = Execution(method, A, history, f"eager: {obstacle}" if obstacle else "eager")
     checkpoints = open_checkpoints(run, method, A, y, x0, parts, history)
     with ExitStack() as stack:
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
@@ -275,25 +282,26 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     )
 
 
-def _open_execution(
-    run: Run, method: Method, A: Any, history: History, parts: Sequence[Any], comm: Communicator
-) -> Execution:
-    """Choose how to run the steps: one by one, or as a CUDA graph. The same on every rank, without a message."""
+def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
+    """Return why steps are launched one by one, or ``None`` if they are recorded as a CUDA graph.
+
+    It is the same on every rank, without a message.
+    """
     if run.graph not in (True, False, "auto"):
         raise InputError(f"graph must be True, False or 'auto', not {run.graph!r}")
     if not run.graph:
-        return Execution(method, A, history)
-    if not isinstance(history, DeviceHistory):
+        return ""
+    if not on_device(engine):
         reason = "" if run.graph == "auto" else "arrays on the host have no CUDA graphs"
     elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
         reason = f"{type(obstacle).__name__} cannot be captured"
     elif run.graph == "auto" and run.niter < _FEWEST_TO_RECORD:
         reason = f"{run.niter} iterations are too few to record one"
     else:
-        return GraphExecution(method, A, history, comm, required=run.graph is True)
+        return None
     if run.graph is True:
         raise UnsupportedTypeError(f"graph=True, but {reason}")
-    return Execution(method, A, history, f"eager: {reason}" if reason else "eager")
+    return reason
 
 
 def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status]:

@@ -91,7 +91,7 @@ class GraphExecution(Execution):
 
     _history: DeviceHistory
 
-    def __init__(self, method: Method, A: Any, history: DeviceHistory, comm: Communicator, required: bool) -> None:
+    def __init__(self, method: Method, A: Any, history: Any, comm: Communicator, required: bool) -> None:
         super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required

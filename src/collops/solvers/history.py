@@ -86,6 +86,7 @@ class DeviceHistory(History):
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
         self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
+        self._target = np.uint64(self._memory.ptr)
         self._next = cupy.zeros(1, np.int64)
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
         self._known = 0
@@ -102,16 +103,17 @@ class DeviceHistory(History):
             import cupy
 
             values = cupy.array(values)
-        target = np.uint64(self._memory.ptr)
         if hasattr(values, "ndim"):
-            kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), target, self._next))
+            kernel("record.cu", "record_block")((1,), (32,), (values, np.int32(values.size), self._target, self._next))
         else:
             kinds = [_KINDS.get(value.dtype) for value in values]
             if len(values) > _SCALARS or None in kinds:
                 raise UnsupportedTypeError("a method reports up to four numbers of single or double precision")
             arguments = [part for pair in zip(values, kinds, strict=True) for part in pair]
             arguments += arguments[:2] * (_SCALARS - len(values))
-            kernel("record.cu", "record_scalars")((1,), (1,), (*arguments, np.int32(len(values)), target, self._next))
+            kernel("record.cu", "record_scalars")(
+                (1,), (1,), (*arguments, np.int32(len(values)), self._target, self._next)
+            )
         if self._keeps:
             self._keep(state)
 
@@ -172,16 +174,21 @@ class _Copies:
         self._places = cupy.empty((places, *array.shape), array.dtype)
         blocks = -(-array.nbytes // _BYTES_OF_A_BLOCK)
         self._grid = (max(1, min(blocks, _MOST_BLOCKS)),)
+        self._numbers = np.int64(array.nbytes), np.int64(places)
 
     def keep(self, array: Any, following: Any) -> None:
         """Enqueue the copy of `array`; `following` is the number of the next row, on the device."""
-        size, places = np.int64(array.nbytes), np.int64(len(self._places))
         array = array if array.flags.c_contiguous else array.copy()
-        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._places, size, places, following))
+        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._places, *self._numbers, following))
 
     def restore(self, number: int, array: Any) -> None:
         """Give the array the values that it had after a row."""
         array[...] = self._places[number % len(self._places)]
+
+
+def on_device(engine: Engine) -> bool:
+    """Return whether the steps of an engine run behind the host, which launches them."""
+    return engine.memory != "host" and engine.mutable
 
 
 def open_history(
@@ -193,7 +200,7 @@ def open_history(
     pass too late for its result; the deadline of `comm` limits the waits. Nothing outside the history depends on late
     iterations if the host may get `ahead`.
     """
-    if engine.memory == "host" or not engine.mutable:
+    if not on_device(engine):
         return History(method)
     can_end = any(getattr(method, name) for name in method.tolerances - {"niter"})
     if can_end and not (ahead and method.results):
