@@ -118,7 +118,7 @@ class ExchangePlan:
         try:
             engine, dtype = engine_of(target), target.dtype
             for given in sources:
-                if engine_of(given) is not engine or given.dtype != dtype:
+                if (type(given) is not type(target) and engine_of(given) is not engine) or given.dtype != dtype:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
             if op != "replace" and op != "sum":
                 raise UnsupportedTypeError(f"boxes are combined by 'replace' or 'sum', not {op!r}")

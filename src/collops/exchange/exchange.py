@@ -312,13 +312,13 @@ class Mover:
         self._sends = pattern.most_points > 0 and width > 0
         self._elements = pattern.sends.points.size * width
         self._nbytes = self._elements * exchange.dtype.itemsize
-        self._begin = exchange.begin
-        if not width:
-            self.move = lambda source, target: target
-            return
         work = exchange.work(op, deterministic)
-        self._start, self._finish = exchange.starter(work), exchange.finisher(work)
-        self.move = self._whole(exchange.mover(work), len(block) == len(self._shape))
+        if self._sends:
+            self._begin, self._start, self._finish = exchange.begin, exchange.starter(work), exchange.finisher(work)
+            carry = exchange.mover(work)
+        else:
+            carry = (work.stay() if width else None) or (lambda source, target: target)
+        self.move = self._whole(carry, len(block) == len(self._shape))
 
     def start(self, source: Any, target: Any) -> InFlight:
         """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
