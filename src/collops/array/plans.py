@@ -24,22 +24,17 @@ __all__ = ["PLANS_KEPT", "reduction_plan"]
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""
 
-_plans: weakref.WeakKeyDictionary[Communicator, weakref.WeakKeyDictionary[Layout | StackedLayout, ReductionPlan]] = (
-    weakref.WeakKeyDictionary()
-)
-
 
 def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``make(comm, *key)``, a collective function, with its latest results kept for each communicator.
 
     The ranks of a communicator use them in the same order and so forget the same ones.
     """
-    caches: weakref.WeakKeyDictionary[Communicator, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     def plan(comm: Communicator, *key: Hashable) -> Any:
-        cached = caches.get(comm)
+        cached = comm.kept.get(make)
         if cached is None:
-            cached = caches[comm] = lru_cache(PLANS_KEPT)(partial(make, comm))
+            cached = comm.kept[make] = lru_cache(PLANS_KEPT)(partial(make, comm))
         return cached(*key)
 
     return plan
@@ -64,9 +59,9 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")
-    plans = _plans.get(comm)
+    plans = comm.kept.get(ReductionPlan)
     if plans is None:
-        plans = _plans[comm] = weakref.WeakKeyDictionary()
+        plans = comm.kept[ReductionPlan] = weakref.WeakKeyDictionary()
     plan = plans.get(layout)
     if plan is None:
         if layout.ranks != comm.size:

@@ -212,7 +212,7 @@ def _result(x: Operand, result: Any, axes: _Axes) -> Any:
     """Return a full reduction as a scalar, another one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
-    return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    return x._in_layout(x.layout.drop(axes), result)
 
 
 def _checked_axes(x: Operand, axis: Axis, out: None) -> _Axes:

@@ -104,6 +104,7 @@ class Communicator:
         self._derive = derive
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
+        self.kept: dict[Any, Any] = {}  # what other modules keep for as long as this communicator lives
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}

@@ -504,9 +504,9 @@ class PersistentMessages:
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
     ) -> None:
         mpi = mpi_or_tcp()
-        if comm not in _duplicates:
-            _duplicates[comm] = comm.control.Dup()
-        messages = _duplicates[comm]
+        if PersistentMessages not in comm.kept:
+            comm.kept[PersistentMessages] = comm.control.Dup()
+        messages = comm.kept[PersistentMessages]
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
         self._failures = comm.failures
@@ -523,9 +523,6 @@ class PersistentMessages:
         self._kept = arrays
         self._failures.wait(self, "star forest", self._peers)
         self._kept = ()
-
-
-_duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def address_of(array: np.ndarray) -> int:
