@@ -413,8 +413,12 @@ class Communicator:
         if self._failures is None:
             event.synchronize()
         else:
-            inspect = None if self._device is None else self._device.inspect
-            self._failures.until(lambda: event.done, operation, inspect=inspect)
+            self.wait_until(lambda: event.done, operation)
+
+    def wait_until(self, test: Callable[[], bool], operation: str) -> None:
+        """Call `test` until it returns true; errors are those of :meth:`wait`. Not collective; with several ranks."""
+        assert self._failures is not None
+        self._failures.until(test, operation, inspect=None if self._device is None else self._device.inspect)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.

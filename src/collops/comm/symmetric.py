@@ -276,7 +276,13 @@ class SharedWindow(Symmetric):
         self._signals[rank][signal] = value
 
     def _wait_signal(self, signal: int, value: int) -> None:
-        self.comm.wait(_Arrival(self, signal, value), f"signal {signal}")
+        signals = self._signals[self.comm.rank]
+
+        def arrived() -> bool:
+            self._segments.sync()
+            return bool(signals[signal] >= value)
+
+        self.comm.wait_until(arrived, f"signal {signal}")
 
     def _fence(self) -> None:
         self._segments.sync()
@@ -289,21 +295,6 @@ class SharedWindow(Symmetric):
     def _free(self) -> None:
         self._peers = self._signals = []
         self._segments.free()
-
-
-class _Arrival:
-    """A signal of this rank, as an event for :meth:`Communicator.wait`."""
-
-    def __init__(self, window: SharedWindow, signal: int, value: int) -> None:
-        self._sync = window._segments.sync
-        self._signals = window._signals[window.comm.rank]
-        self._signal = signal
-        self._value = value
-
-    @property
-    def done(self) -> bool:
-        self._sync()
-        return bool(self._signals[self._signal] >= self._value)
 
 
 def _lack_of(size: int) -> MemoryError | None:
