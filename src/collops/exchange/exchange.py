@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "InFlight", "LocalWork", "Mover", "Transfer"]
+__all__ = ["PLACES", "Exchange", "LocalWork", "Mover", "Transfer"]
 
 PLACES = 2
 """Number of buffers of an exchange, which all ranks use in turn."""
-
-_LOOKS = 20  # before a wait with a deadline begins, which costs more than most small messages take
 
 
 class InFlight:
@@ -271,24 +269,6 @@ class Exchange:
             return finish(transfer, start(source, target, transfer))
 
         return move
-
-    def wait_for(self, test: Callable[[], bool]) -> None:
-        """Return when `test` is true; raise an error when the deadline of the communicator passes."""
-        for _ in range(_LOOKS):
-            if test():
-                return
-        self.comm.wait(_Condition(test), "star forest")
-
-
-class _Condition:
-    """What :meth:`Communicator.wait` waits for."""
-
-    def __init__(self, test: Callable[[], bool]) -> None:
-        self._test = test
-
-    @property
-    def done(self) -> bool:
-        return self._test()
 
 
 class Mover:
