@@ -17,7 +17,8 @@ from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.comm.call import check_rank
+from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -325,8 +326,8 @@ class DistributedArray(BaseArray):
             A new array; ``None`` on ranks other than `root`.
         """
         layout, comm = self.layout, self.comm
-        if root is not None and not 0 <= root < comm.size:
-            raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+        if root is not None:
+            check_rank(root, comm.size, "root")
         if layout.is_replicated:
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]

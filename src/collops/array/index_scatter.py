@@ -15,7 +15,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.forest import StarForest
-from collops.exchange.indices import as_count, as_indices, owners
+from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
 from collops.exchange.transports import transport_name
 
@@ -203,10 +203,7 @@ def _at_targets(
             pairs = comm.allgatherv(pairs)
         else:
             ranks, pairs[:, 2] = owners(target, comm.rank, pairs[:, 2])
-            leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
-            arriving = comm.alltoall(leaving)
-            order = np.argsort(ranks, kind="stable")
-            pairs = comm.alltoallv(pairs[order], leaving.tolist(), arriving.tolist())
+            (pairs,) = sent_to(comm, ranks, pairs)
     if isinstance(source, Layout):
         return *owners(source, comm.rank, pairs[:, 1]), pairs[:, 2]
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
@@ -219,12 +216,8 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
         if end.is_replicated:
             return np.arange(end.size if rank == 0 else 0)
         return np.arange(end.size).reshape(end.shape)[end.slices(rank)].reshape(-1)
-    found = as_indices(indices, name)
     size = end.size if isinstance(end, Layout) else int(end)
-    wrong = found[(found < 0) | (found >= size)]
-    if len(wrong):
-        raise LayoutError(f"{name} contain {wrong[0]}, but there are {size} elements")
-    return found
+    return as_indices(indices, name, name.replace("_indices", " element"), size)
 
 
 def _check_layout(layout: Any, comm: Communicator) -> None:

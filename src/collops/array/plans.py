@@ -14,12 +14,13 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout, StackedLayout
+from collops.array.layout_arguments import Shape
 from collops.errors import LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["PLANS_KEPT", "reduction_plan"]
+__all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]
 
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""
@@ -52,6 +53,20 @@ class ReductionPlan:
     by_axes: Mapping[tuple[int, ...], Communicator | None] = field(default_factory=dict)  # of some of the split axes
 
 
+def as_layout(layout: Layout | Shape, comm: Communicator) -> Layout:
+    """Return a layout as it is, and a shape as a layout split along axis 0; raise LayoutError if the ranks differ."""
+    if not isinstance(layout, Layout):
+        return Layout.split(layout, comm.size)
+    check_ranks(layout, comm)
+    return layout
+
+
+def check_ranks(layout: Layout | StackedLayout, comm: Communicator) -> None:
+    """Raise LayoutError unless a layout is for as many ranks as `comm` has."""
+    if layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+
+
 def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
     """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
 
@@ -64,8 +79,7 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
         plans = comm.kept[ReductionPlan] = weakref.WeakKeyDictionary()
     plan = plans.get(layout)
     if plan is None:
-        if layout.ranks != comm.size:
-            raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+        check_ranks(layout, comm)
         plan = plans[layout] = _single(layout, comm) if isinstance(layout, Layout) else _stacked(layout, comm)
     return plan
 

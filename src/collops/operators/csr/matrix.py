@@ -16,7 +16,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import StarForest
-from collops.exchange.indices import as_indices, owners
+from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import block_for
@@ -313,24 +313,17 @@ def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, 
     from scipy import sparse
 
     with collective_errors(comm):
-        i, j, values = as_indices(i, "rows"), as_indices(j, "columns"), np.asarray(values)
+        i, j, values = as_indices(i, "rows"), as_indices(j, "columns", "column", columns), np.asarray(values)
         if len(i) != len(j):
             raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
         if values.shape != i.shape:
             raise LayoutError(f"{len(i)} triples need as many values, not an array of shape {values.shape}")
         if values.dtype.kind not in "biufc":
             raise UnsupportedTypeError(f"the values of triples must be numbers, not {values.dtype}")
-        wrong = j[(j < 0) | (j >= columns)]
-        if len(wrong):
-            raise LayoutError(f"there is no column {wrong[0]} of {columns}")
         ranks, local = owners(rows, comm.rank, i)
     kinds = comm.allgather_metadata(str(values.dtype) if values.size else None)
     dtype = np.result_type(*([kind for kind in kinds if kind] or [values.dtype]))
-    order = np.argsort(ranks, kind="stable")
-    leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
-    counts = leaving.tolist(), comm.alltoall(leaving).tolist()
-    places = comm.alltoallv(np.stack([local, j], axis=1)[order], *counts)
-    data = comm.alltoallv(values.astype(dtype)[order], *counts)
+    places, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
     return sparse.csr_array((data, (places[:, 0], places[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 
