@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Box
 
-__all__ = ["ExchangePlan"]
-
 
 class ExchangePlan:
     """A fixed pattern of messages between boxes of local arrays. Collective: all ranks make it, in the same order.
