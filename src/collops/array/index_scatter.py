@@ -185,7 +185,11 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
             raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
         else:
             as_count(end, f"elements of the {what}")
-    if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
+    if (
+        isinstance(target, Layout)
+        and not target.is_replicated
+        and len(target.split_axes) < sum(extent > 1 for extent in target.process_grid)
+    ):
         raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
     given = _indices(source, from_indices, comm.rank, "source_indices")
     taken = _indices(target, to_indices, comm.rank, "target_indices")
@@ -225,10 +229,6 @@ def _check_layout(layout: Any, comm: Communicator) -> None:
         raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
     # Its elements are listed, by rank 0 all of them.
     check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
-
-
-def _has_copies(layout: Layout) -> bool:
-    return len(layout.split_axes) < sum(extent > 1 for extent in layout.process_grid)
 
 
 def _flat(array: Any, end: End, what: str) -> Any:

@@ -80,11 +80,13 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
     plan = plans.get(layout)
     if plan is None:
         check_ranks(layout, comm)
-        plan = plans[layout] = _single(layout, comm) if isinstance(layout, Layout) else _stacked(layout, comm)
+        plan = plans[layout] = _plan(layout, comm)
     return plan
 
 
-def _single(layout: Layout, comm: Communicator) -> ReductionPlan:
+def _plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
+    if isinstance(layout, StackedLayout):
+        return _stacked(layout, comm)
     subsets = (axes for count in range(len(layout.split_axes) + 1) for axes in combinations(layout.split_axes, count))
     by_axes = {axes: _communicator(layout.reduction_groups(axes), comm) for axes in subsets}
     return ReductionPlan(by_axes[layout.split_axes], (True,), by_axes)
