@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
+from collops.comm.given import checked_communicator
 from collops.errors import LayoutError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ __all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]
 
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""
+_NOTHING: dict[Any, Any] = {}
 
 
 def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,13 +72,14 @@ def check_ranks(layout: Layout | StackedLayout, comm: Communicator) -> None:
 def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
     """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
 
-    Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other.
+    Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other, and
+    UnsupportedTypeError if `comm` is no communicator.
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")
-    plans = comm.kept.get(ReductionPlan)
+    plans = getattr(comm, "kept", _NOTHING).get(ReductionPlan)
     if plans is None:
-        plans = comm.kept[ReductionPlan] = weakref.WeakKeyDictionary()
+        plans = checked_communicator(comm).kept[ReductionPlan] = weakref.WeakKeyDictionary()
     plan = plans.get(layout)
     if plan is None:
         check_ranks(layout, comm)
