@@ -14,10 +14,9 @@ from collops.backend import engine, engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops.exchange.forest import StarForest
+from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
-from collops.exchange.transports import transport_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -26,7 +25,7 @@ End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
 
 
-class IndexScatter:
+class IndexScatter(OnTransport):
     """Scatter ``target[target_indices[k]] = source[source_indices[k]]``, planned once. Collective.
 
     Each rank may give any pairs; together they form one list, in the order of ranks. Elements of layouts are
@@ -148,16 +147,8 @@ class IndexScatter:
             given = self._move(given, self._places, "replace", slots, self._slots)
         return _result(out, taken, self.forest.reduce(given, taken, op))
 
-    def with_transport(self, transport: str) -> IndexScatter:
-        """Return the same scatter on another transport. Sends nothing; collective."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.forest = self.forest.with_transport(transport)
-        return other
-
-    def with_wire(self, wire: str) -> IndexScatter:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
+    def _travel_by(self, transport: str) -> None:
+        self.forest = self.forest.with_transport(transport)
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""

@@ -20,15 +20,34 @@ from collops.exchange.pattern import pattern_of_edges
 from collops.exchange.transports import exchange_of, transport_name
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from collops.comm import Communicator
 
-__all__ = ["StarForest"]
+__all__ = ["OnTransport", "StarForest"]
 
 _MOST_CHECKED = 64  # kinds of arrays
 _DOWN, _UP, _FETCH = "roots to leaves", "leaves to roots", "fetch"
 
 
-class StarForest:
+class OnTransport:
+    """Objects whose values travel by a transport that can be chosen."""
+
+    _travel_by: Any  # sets the name of the transport
+
+    def with_transport(self, transport: str) -> Self:
+        """Return the same on another transport. Sends nothing; collective."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._travel_by(transport_name(transport))
+        return other
+
+    def with_wire(self, wire: str) -> Self:
+        """Return :meth:`with_transport`, under its deprecated name."""
+        return self.with_transport(transport_name("auto", wire))
+
+
+class StarForest(OnTransport):
     """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
@@ -119,9 +138,9 @@ class StarForest:
         self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
         self.deterministic = deterministic or repeatable()
         self.pattern = pattern_of_edges(comm, *edges)
-        self._reset(transport)
+        self._travel_by(transport)
 
-    def _reset(self, transport: str) -> None:
+    def _travel_by(self, transport: str) -> None:
         """Begin without exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()
@@ -186,18 +205,6 @@ class StarForest:
                 raise LayoutError(f"roots are in a layout of {comm.size} ranks, not in {layout!r}")
             places = owners(layout, comm.rank, indices)
         return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
-
-    def with_transport(self, transport: str) -> StarForest:
-        """Return the same forest on another transport. Sends nothing; collective."""
-        transport = transport_name(transport)
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._reset(transport)
-        return other
-
-    def with_wire(self, wire: str) -> StarForest:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
 
     def __enter__(self) -> StarForest:
         return self

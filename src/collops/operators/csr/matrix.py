@@ -15,7 +15,7 @@ from collops.backend import Engine, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops.exchange import StarForest
+from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 
-class CSRMatrix(LinearOperator):
+class CSRMatrix(OnTransport, LinearOperator):
     r"""A sparse matrix of which every rank has some rows, in order. Collective.
 
     Parameters
@@ -265,17 +265,8 @@ class CSRMatrix(LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
-    def with_transport(self, transport: str) -> CSRMatrix:
-        """Return the same matrix, its entries shared, with another transport. Sends nothing; collective."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.forest = self.forest.with_transport(transport)
-        other._scratch = Scratch()
-        return other
-
-    def with_wire(self, wire: str) -> CSRMatrix:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
+    def _travel_by(self, transport: str) -> None:
+        self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""
