@@ -115,7 +115,7 @@ def test_to_all_and_to_zero(comm):
 
 def test_wrong_use(comm):
     layout = Layout.split(5, comm.size)
-    with pytest.raises(LayoutError, match="contain 5, but there are 5 elements"):
+    with pytest.raises(LayoutError, match="there is no source element 5 of 5"):
         IndexScatter(layout, [5] if comm.rank == comm.size - 1 else [], 1, [0] if comm.rank == comm.size - 1 else [])
     with pytest.raises(LayoutError, match="need as many target_indices"):
         IndexScatter(layout, [0, 1], 3, [0], comm=comm)

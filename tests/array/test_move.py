@@ -8,6 +8,7 @@ import pytest
 from collops import profile
 from collops.array import Layout
 from collops.array.redistribute import Move
+from collops.errors import LayoutError
 from tests.array.cases import layouts, values
 
 
@@ -44,3 +45,15 @@ def test_rows_are_gathered_at_once(comm):
         move(whole[Layout.split(shape, comm.size).slices(comm.rank)], out)
     assert sent.total == sent["allgatherv"] == 1
     np.testing.assert_array_equal(out, whole)
+
+
+def test_a_gather_after_a_rejected_call(comm):
+    """Rows are never paired with a call that a rank has rejected, which the others have begun."""
+    if comm.size == 1:
+        pytest.skip("one rank has nobody to disagree with")
+    shape = (2 * comm.size, 3)
+    layout, whole = Layout.split(shape, comm.size), values(shape)
+    move, out = Move(layout, Layout.replicated(shape, comm.size), comm), np.empty(shape)
+    with pytest.raises(LayoutError, match="out must have shape"):
+        comm.allgather(np.zeros((2, 3)), out=np.empty((comm.size + (comm.rank == 0), 2, 3)))
+    np.testing.assert_array_equal(move(whole[layout.slices(comm.rank)], out), whole)

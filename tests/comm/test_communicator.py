@@ -274,7 +274,17 @@ def calls_that_send(comm):
     }
 
 
-SEND_NOTHING = {"announce", "begin", "describe", "group", "next_plan_tag", "reject", "transport_of", "wait"}
+SEND_NOTHING = {
+    "announce",
+    "begin",
+    "describe",
+    "group",
+    "next_plan_tag",
+    "reject",
+    "transport_of",
+    "wait",
+    "wait_until",
+}
 
 
 def test_every_call_that_sends_is_counted(comm, one_host):

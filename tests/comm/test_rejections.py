@@ -74,7 +74,7 @@ def test_all_ranks_raise_what_some_reject(comm, call, error):
         if comm.rank not in rejecting:
             assert str(caught.value).startswith(("rank 0", "ranks 0"))
         assert in_step(comm)
-    assert comm._failures is None or not comm._failures.attention
+    assert comm.failures is None or not comm.failures.attention
 
 
 def test_one_rejection_after_another(comm):

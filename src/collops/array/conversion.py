@@ -11,12 +11,14 @@ import numpy as np
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.layout import Layout
+from collops.array.plans import check_ranks
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.call import check_rank
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError, type_name
+from collops.errors import LayoutError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -66,8 +68,8 @@ def from_global(
     array([0, 1, 2, 3])
     """
     comm = communicator_or_world(comm)
-    if root is not None and not 0 <= root < comm.size:
-        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+    if root is not None:
+        check_rank(root, comm.size, "root")
     element = None if dtype is None else as_dtype(dtype)
     if root is None:
         layout = _fitting(layout, np.shape(values), comm)
@@ -101,8 +103,7 @@ def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) 
         raise LayoutError(f"expected a layout, not {type_name(layout)}")
     if layout.shape != tuple(shape):
         raise LayoutError(f"an array of shape {tuple(shape)} does not fit the layout {layout}")
-    if layout.ranks != comm.size:
-        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    check_ranks(layout, comm)
     return layout
 
 

@@ -13,12 +13,13 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
+from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
 from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
+from collops.errors import InputError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -293,10 +294,7 @@ def _new_array(
             parts.append(_new_array(part, comm, chosen, dtype, make, number))
             number += 1 if isinstance(part, Layout) else len(part.leaves)
         return StackedArray(parts)
-    if not isinstance(layout, Layout):
-        layout = Layout.split(layout, comm.size)
-    elif layout.ranks != comm.size:
-        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+    layout = as_layout(layout, comm)
     check_memory(layout, dtype, chosen)
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
 

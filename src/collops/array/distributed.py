@@ -11,13 +11,14 @@ import numpy as np
 from collops.array import plot
 from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
-from collops.array.halo import extended_array
+from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
-from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.comm.call import check_rank
+from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -108,6 +109,12 @@ class DistributedArray(BaseArray):
         array.engine = self.engine
         array._plan = self._plan
         array.local_array = local_array
+        return array
+
+    def _in_layout(self, layout: Layout, local_array: Any) -> Self:
+        """Return an array with another layout and local array, of this engine and these ranks; unchecked."""
+        array = self._like(local_array)
+        array.layout, array._plan = layout, reduction_plan(layout, self.comm)
         return array
 
     def _hold(self, value: Any) -> Self:
@@ -253,8 +260,7 @@ class DistributedArray(BaseArray):
                 f"without moving data, {self.layout} is reshaped to {layout}, not to {target}; "
                 "reshape to the shape of that layout and redistribute"
             )
-        local = self.local_array.reshape(layout.local_shape(self.comm.rank))
-        return DistributedArray(layout, self.comm, local)
+        return self._in_layout(layout, self.local_array.reshape(layout.local_shape(self.comm.rank)))
 
     def ravel(self) -> DistributedArray:
         """Return the array as a vector; see :meth:`reshape`."""
@@ -279,7 +285,7 @@ class DistributedArray(BaseArray):
             raise LayoutError(
                 f"an array with the layout {self.layout} cannot be redistributed to {layout}: shapes or ranks differ"
             )
-        return DistributedArray(layout, self.comm, moved(self.local_array, self.layout, layout, self.comm))
+        return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
         """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
@@ -302,8 +308,9 @@ class DistributedArray(BaseArray):
         InputError
             If `halo` or `boundary` is invalid.
         """
-        layout, local_array = extended_array(self, halo, boundary)
-        return DistributedArray(layout, self.comm, local_array)
+        plan = halo_plan(self.comm, self.layout, halo_widths(halo, self.layout.ndim), boundary)
+        target = self.engine.xp.empty(plan.shape, self.local_array.dtype)
+        return self._in_layout(plan.extended, plan.fill(self.local_array, target))
 
     def gather(self, root: int | None = None) -> Any:
         """Return the global array, in the engine's memory. Collective: one message, no metadata.
@@ -319,8 +326,8 @@ class DistributedArray(BaseArray):
             A new array; ``None`` on ranks other than `root`.
         """
         layout, comm = self.layout, self.comm
-        if root is not None and not 0 <= root < comm.size:
-            raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+        if root is not None:
+            check_rank(root, comm.size, "root")
         if layout.is_replicated:
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]

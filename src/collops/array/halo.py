@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
-from collops.array.operands import Operand
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
@@ -17,7 +16,7 @@ from collops.exchange import Box, ExchangePlan
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["HaloPlan", "extended_array", "halo_widths"]
+__all__ = ["HaloPlan", "halo_widths"]
 
 
 def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
@@ -29,8 +28,8 @@ def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
     if len(widths) == 1:
         widths *= 2 * ndim
     elif len(widths) == ndim:
-        widths = tuple(width for width in widths for _ in range(2))
-    if len(widths) != 2 * ndim or any(width < 0 for width in widths):
+        widths = [width for width in widths for _ in range(2)]
+    if len(widths) != 2 * ndim or min(widths) < 0:
         raise InputError(
             f"halo={halo!r}: an array with {ndim} axes has one width, {ndim} (one per axis) or {2 * ndim} "
             "(before and after, per axis), none of them negative"
@@ -44,7 +43,7 @@ class HaloPlan:
     `layout` is that of the arrays without halo; `widths` are the numbers of elements before and after the block, per
     axis, wider than a neighbour's block if need be. Unless the array is `periodic`, there are zeros beyond its ends.
     The arrays with halo have the layout ``extended``: the same process grid, every block larger by the widths, also
-    one without elements. ``inner`` is where this rank's own block is in its extended one.
+    one without elements; this rank's has the ``shape``, and its own block is ``inner`` in it.
     """
 
     def __init__(
@@ -57,6 +56,7 @@ class HaloPlan:
         self.extended = Layout(
             list(map(sum, sizes)), layout.ranks, layout.process_grid, layout.axes, sizes, layout.mask
         )
+        self.shape = self.extended.local_shape(comm.rank)
         block = layout.block(comm.rank)
         self.inner: Box = tuple(
             slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
@@ -105,17 +105,8 @@ class HaloPlan:
 
 
 @recent_plans
-def _plan(comm: Communicator, layout: Layout, widths: tuple[tuple[int, int], ...], periodic: bool) -> HaloPlan:
-    return HaloPlan(layout, widths, comm, periodic=periodic)
-
-
-def extended_array(x: Operand, halo: Shape, boundary: str = "zero") -> tuple[Layout, Any]:
-    """Return the layout with halos, and this rank's block of `x` in it; see :meth:`DistributedArray.halo`.
-
-    Collective: one exchange.
-    """
+def halo_plan(comm: Communicator, layout: Layout, widths: tuple[tuple[int, int], ...], boundary: str) -> HaloPlan:
+    """Return a plan for the boundaries of :meth:`DistributedArray.halo`. Collective."""
     if boundary not in ("zero", "periodic"):
         raise InputError(f"boundary must be 'zero' or 'periodic', not {boundary!r}")
-    plan = _plan(x.comm, x.layout, halo_widths(halo, x.layout.ndim), boundary == "periodic")
-    target = x.engine.xp.empty(plan.extended.local_shape(x.comm.rank), x.dtype)
-    return plan.extended, plan.fill(x.local_array, target)
+    return HaloPlan(layout, widths, comm, periodic=boundary == "periodic")

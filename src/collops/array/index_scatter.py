@@ -14,10 +14,9 @@ from collops.backend import engine, engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops.exchange.forest import StarForest
-from collops.exchange.indices import as_count, as_indices, owners
+from collops.exchange.forest import OnTransport, StarForest
+from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
-from collops.exchange.transports import transport_name
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -26,7 +25,7 @@ End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
 
 
-class IndexScatter:
+class IndexScatter(OnTransport):
     """Scatter ``target[target_indices[k]] = source[source_indices[k]]``, planned once. Collective.
 
     Each rank may give any pairs; together they form one list, in the order of ranks. Elements of layouts are
@@ -148,16 +147,8 @@ class IndexScatter:
             given = self._move(given, self._places, "replace", slots, self._slots)
         return _result(out, taken, self.forest.reduce(given, taken, op))
 
-    def with_transport(self, transport: str) -> IndexScatter:
-        """Return the same scatter on another transport. Sends nothing; collective."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.forest = self.forest.with_transport(transport)
-        return other
-
-    def with_wire(self, wire: str) -> IndexScatter:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
+    def _travel_by(self, transport: str) -> None:
+        self.forest = self.forest.with_transport(transport)
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""
@@ -185,7 +176,11 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
             raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
         else:
             as_count(end, f"elements of the {what}")
-    if isinstance(target, Layout) and not target.is_replicated and _has_copies(target):
+    if (
+        isinstance(target, Layout)
+        and not target.is_replicated
+        and len(target.split_axes) < sum(extent > 1 for extent in target.process_grid)
+    ):
         raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
     given = _indices(source, from_indices, comm.rank, "source_indices")
     taken = _indices(target, to_indices, comm.rank, "target_indices")
@@ -203,10 +198,7 @@ def _at_targets(
             pairs = comm.allgatherv(pairs)
         else:
             ranks, pairs[:, 2] = owners(target, comm.rank, pairs[:, 2])
-            leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
-            arriving = comm.alltoall(leaving)
-            order = np.argsort(ranks, kind="stable")
-            pairs = comm.alltoallv(pairs[order], leaving.tolist(), arriving.tolist())
+            (pairs,) = sent_to(comm, ranks, pairs)
     if isinstance(source, Layout):
         return *owners(source, comm.rank, pairs[:, 1]), pairs[:, 2]
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
@@ -219,12 +211,8 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
         if end.is_replicated:
             return np.arange(end.size if rank == 0 else 0)
         return np.arange(end.size).reshape(end.shape)[end.slices(rank)].reshape(-1)
-    found = as_indices(indices, name)
     size = end.size if isinstance(end, Layout) else int(end)
-    wrong = found[(found < 0) | (found >= size)]
-    if len(wrong):
-        raise LayoutError(f"{name} contain {wrong[0]}, but there are {size} elements")
-    return found
+    return as_indices(indices, name, name.replace("_indices", " element"), size)
 
 
 def _check_layout(layout: Any, comm: Communicator) -> None:
@@ -232,10 +220,6 @@ def _check_layout(layout: Any, comm: Communicator) -> None:
         raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
     # Its elements are listed, by rank 0 all of them.
     check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
-
-
-def _has_copies(layout: Layout) -> bool:
-    return len(layout.split_axes) < sum(extent > 1 for extent in layout.process_grid)
 
 
 def _flat(array: Any, end: End, what: str) -> Any:

@@ -60,24 +60,20 @@ def load(
     >>> collops.load(f"{folder}/x.zarr").gather()
     array([1., 1., 1.])
     """
+    import zarr
+
     comm = communicator_or_world(comm)
     target = engine if isinstance(engine, Engine) else find_engine(engine)
     with collective_errors(comm):
         try:
-            result = _read(_opened(fspath(path)), layout, comm, target)
+            if not (Path(path) / "zarr.json").is_file():
+                raise InputError(f"{fspath(path)} is not a Zarr 3 store")
+            result = _read(zarr.open(fspath(path), mode="r"), layout, comm, target)
         except CollopsError:
             raise
         except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
             raise InputError(f"{fspath(path)} cannot be read as arrays: {problem}") from problem
     return _wrapped(result, comm)
-
-
-def _opened(path: str) -> Any:
-    import zarr
-
-    if not (Path(path) / "zarr.json").is_file():
-        raise InputError(f"{path} is not a Zarr 3 store")
-    return zarr.open(path, mode="r")
 
 
 def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:

@@ -38,6 +38,7 @@ class Operand:
         ndim: Any
         _hold: Any
         _like: Any
+        _in_layout: Any
         _unary: Any
         _map: Any
 

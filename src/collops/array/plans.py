@@ -14,19 +14,18 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout, StackedLayout
+from collops.array.layout_arguments import Shape
+from collops.comm.given import checked_communicator
 from collops.errors import LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["PLANS_KEPT", "reduction_plan"]
+__all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]
 
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""
-
-_plans: weakref.WeakKeyDictionary[Communicator, weakref.WeakKeyDictionary[Layout | StackedLayout, ReductionPlan]] = (
-    weakref.WeakKeyDictionary()
-)
+_NOTHING: dict[Any, Any] = {}
 
 
 def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,12 +33,11 @@ def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
 
     The ranks of a communicator use them in the same order and so forget the same ones.
     """
-    caches: weakref.WeakKeyDictionary[Communicator, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     def plan(comm: Communicator, *key: Hashable) -> Any:
-        cached = caches.get(comm)
+        cached = comm.kept.get(make)
         if cached is None:
-            cached = caches[comm] = lru_cache(PLANS_KEPT)(partial(make, comm))
+            cached = comm.kept[make] = lru_cache(PLANS_KEPT)(partial(make, comm))
         return cached(*key)
 
     return plan
@@ -57,25 +55,41 @@ class ReductionPlan:
     by_axes: Mapping[tuple[int, ...], Communicator | None] = field(default_factory=dict)  # of some of the split axes
 
 
+def as_layout(layout: Layout | Shape, comm: Communicator) -> Layout:
+    """Return a layout as it is, and a shape as a layout split along axis 0; raise LayoutError if the ranks differ."""
+    if not isinstance(layout, Layout):
+        return Layout.split(layout, comm.size)
+    check_ranks(layout, comm)
+    return layout
+
+
+def check_ranks(layout: Layout | StackedLayout, comm: Communicator) -> None:
+    """Raise LayoutError unless a layout is for as many ranks as `comm` has."""
+    if layout.ranks != comm.size:
+        raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
+
+
 def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
     """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
 
-    Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other.
+    Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other, and
+    UnsupportedTypeError if `comm` is no communicator.
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")
-    plans = _plans.get(comm)
+    plans = getattr(comm, "kept", _NOTHING).get(ReductionPlan)
     if plans is None:
-        plans = _plans[comm] = weakref.WeakKeyDictionary()
+        plans = checked_communicator(comm).kept[ReductionPlan] = weakref.WeakKeyDictionary()
     plan = plans.get(layout)
     if plan is None:
-        if layout.ranks != comm.size:
-            raise LayoutError(f"a layout for {layout.ranks} ranks does not fit a communicator of {comm.size}")
-        plan = plans[layout] = _single(layout, comm) if isinstance(layout, Layout) else _stacked(layout, comm)
+        check_ranks(layout, comm)
+        plan = plans[layout] = _plan(layout, comm)
     return plan
 
 
-def _single(layout: Layout, comm: Communicator) -> ReductionPlan:
+def _plan(layout: Layout | StackedLayout, comm: Communicator) -> ReductionPlan:
+    if isinstance(layout, StackedLayout):
+        return _stacked(layout, comm)
     subsets = (axes for count in range(len(layout.split_axes) + 1) for axes in combinations(layout.split_axes, count))
     by_axes = {axes: _communicator(layout.reduction_groups(axes), comm) for axes in subsets}
     return ReductionPlan(by_axes[layout.split_axes], (True,), by_axes)

@@ -56,11 +56,6 @@ def plot(x: Any, ax: Axes | None = None, **options: Any) -> Axes | None:
     else:
         axes.plot(values, **options)
     for axis, draw in enumerate((axes.axvline,) if x.ndim == 1 else (axes.axhline, axes.axvline)):
-        for position in _boundaries(x, axis):
-            draw(position, color="0.5", linewidth=0.8, linestyle="--")
+        for end in {*accumulate(x.layout.sizes[axis][:-1])} - {0, x.shape[axis]}:
+            draw(end - 0.5, color="0.5", linewidth=0.8, linestyle="--")
     return axes
-
-
-def _boundaries(x: Any, axis: int) -> list[float]:
-    """Return the positions of the boundaries between ranks along an axis."""
-    return [end - 0.5 for end in accumulate(x.layout.sizes[axis][:-1]) if 0 < end < x.shape[axis]]

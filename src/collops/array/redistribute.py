@@ -75,7 +75,7 @@ class Move:
         if messages.active:
             messages.record("allgatherv", local.size, local.nbytes)
         width = out.size // sum(counts)
-        self._comm.transport_of(out).run(Call("allgatherv", local, out, counts=[rows * width for rows in counts]))
+        self._comm.begin(out).run(Call("allgatherv", local, out, counts=[rows * width for rows in counts]))
         return out
 
     def view(self, local: Any) -> Any:

@@ -20,6 +20,7 @@ from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
 from collops.array.operands import Operand
+from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def _combined(x: Operand, axes: _Axes, local: _LocalReduction, op: str) -> Any:
         plan = x._plan
         ranks = plan.communicator if axes is None else plan.by_axes[tuple(a for a in x.layout.split_axes if a in axes)]
         return _over_ranks(xp, xp.asarray(local(x.local_array, axes)), ranks, op)
-    function = getattr(xp, _COMBINE[op])
+    function = getattr(xp, OPERATIONS[op].ufunc)
     parts: dict[Communicator | None, Any] = {}
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
         part = xp.asarray(local(leaf.local_array, axes))
@@ -190,9 +191,6 @@ def _combined(x: Operand, axes: _Axes, local: _LocalReduction, op: str) -> Any:
             part = xp.zeros_like(part)
         parts[ranks] = function(parts[ranks], part) if ranks in parts else part
     return reduce(function, [_over_ranks(xp, part, ranks, op) for ranks, part in parts.items()])
-
-
-_COMBINE = {"sum": "add", "min": "minimum", "max": "maximum", "land": "logical_and", "lor": "logical_or"}
 
 
 def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
@@ -212,7 +210,7 @@ def _result(x: Operand, result: Any, axes: _Axes) -> Any:
     """Return a full reduction as a scalar, another one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
-    return type(x)(x.layout.drop(axes), x.comm, result)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    return x._in_layout(x.layout.drop(axes), result)
 
 
 def _checked_axes(x: Operand, axis: Axis, out: None) -> _Axes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collops.apps.recipe import Outcome
 
-__all__ = ["OutputLostError", "console", "watched_streams"]
+__all__ = ["console"]
 
 # Exit codes: of programs that SIGPIPE ends, and of errors of input and output in ``sysexits.h``.
 READER_GONE, _OUTPUT_LOST = 141, 74

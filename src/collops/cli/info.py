@@ -43,6 +43,7 @@ def info(*, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = 
 
 def _facts(comm: Communicator) -> dict[str, Any]:
     """Return what this rank's machine has, and what `comm` chose from it, as JSON can carry it. Not collective."""
+    devices = range(device_count())
     return {
         "host": {"name": platform.node(), "processor": _processor(), "cores": len(available_cores())},
         "python": platform.python_version(),
@@ -51,7 +52,7 @@ def _facts(comm: Communicator) -> dict[str, Any]:
         "nccl": _nccl(),
         "nvshmem": _nvshmem(),
         "devices": _devices(),
-        "links": _links(),
+        "links": [["itself" if i == j else _link(i, j) for j in devices] for i in devices],
         "choice": {
             "ranks": comm.size,
             "host_transport": comm.host_transport,
@@ -122,12 +123,6 @@ def _devices() -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def _links() -> list[list[str]]:
-    """Return how device *i* reaches *j*, for all pairs."""
-    devices = range(device_count())
-    return [["itself" if one == other else _link(one, other) for other in devices] for one in devices]
 
 
 def _link(one: int, other: int) -> str:

@@ -22,7 +22,7 @@ try:
 except ImportError:  # in older versions of typer
     from click import ClickException as UsageError
 
-__all__ = ["application", "main"]
+__all__ = ["application"]
 
 application = typer.Typer(
     name="collops",

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["collective_errors", "collective_values", "described", "raise_together"]
+__all__ = ["collective_errors", "collective_values"]
 
 # The classes that a message alone can make.
 _OURS = [
@@ -50,12 +50,17 @@ def collective_values(comm: Any, make: Callable[[], Any]) -> list[Any]:
 
     As for the body of :func:`collective_errors`; results must be representable in JSON.
     """
+    return gathered_values(comm.allgather_metadata, make)
+
+
+def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any]) -> list[Any]:
+    """Do the work of :func:`collective_values` for ranks whose values ``gather(value)`` returns. Collective."""
     value, error = None, None
     try:
         value = make()
     except errors.ARGUMENT_ERRORS as problem:
         error = problem
-    values, reports = zip(*comm.allgather_metadata([value, described(error)]), strict=True)
+    values, reports = zip(*gather([value, described(error)]), strict=True)
     if any(reports):
         raise_together(error, list(reports))
     return list(values)

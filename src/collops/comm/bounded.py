@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from collops.comm.failure import default_timeout
 
-__all__ = ["in_time", "is_blocked"]
+__all__ = ["in_time"]
 
 # Less than the whole deadline, so that this error reaches the other ranks before the deadline of their own wait.
 _SHARE = 0.9

@@ -226,7 +226,7 @@ def _scattered_here(
     comm: Any, kind: str, x: Any, out: Any, root: int, counts: Sequence[int] | None
 ) -> tuple[Call, Engine]:
     """Return the part in a scatter of a rank that is not root, whose `x` or `out` has the shape of its result."""
-    rows = [1] * comm.size if kind == "scatter" else _checked_counts(counts, comm.size, "counts")
+    rows = [1] * comm.size if kind == "scatter" else rows_of_ranks(counts, comm.size, "counts")
     like = x if out is None else out
     if like is None:
         raise InputError(f"{kind}: pass out= (or an array like the result) on the ranks that are not root")
@@ -273,7 +273,7 @@ def _rows(
     if counts is None and kind in _CONCATENATED:
         rows = comm.allgather_metadata(shape[0])
     else:
-        rows = _checked_counts(counts, comm.size, "send_counts" if kind == "alltoallv" else "counts")
+        rows = rows_of_ranks(counts, comm.size, "send_counts" if kind == "alltoallv" else "counts")
         if kind in _CONCATENATED:
             if rows[comm.rank] != shape[0]:
                 raise LayoutError(f"counts give this rank {rows[comm.rank]} rows, but x has shape {shape}")
@@ -281,12 +281,13 @@ def _rows(
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {shape}")
     given = in_elements(rows, shape)
     if kind == "alltoallv":
-        arriving = _checked_counts(receive_counts, comm.size, "receive_counts")
+        arriving = rows_of_ranks(receive_counts, comm.size, "receive_counts")
         return given, in_elements(arriving, shape), (sum(arriving), *shape[1:])
     return given, None, (rows[comm.rank] if kind == "scatterv" else sum(rows), *shape[1:])
 
 
-def _checked_counts(counts: Any, size: int, name: str) -> list[int]:
+def rows_of_ranks(counts: Any, size: int, name: str) -> list[int]:
+    """Return the number of rows of each rank; raise :class:`LayoutError` unless there is one that is not negative."""
     rows = [operator.index(count) for count in counts]
     if len(rows) != size or min(rows) < 0:
         raise LayoutError(f"{name} needs one non-negative number for each of {size} ranks, not {rows}")

@@ -20,7 +20,7 @@ from collops.comm.mpi import ControlChannel
 from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
 from collops.errors import InputError
 
-__all__ = ["RECEIVE", "SEND", "CallAgreement", "Expectation", "described_call", "described_message"]
+__all__ = ["RECEIVE", "SEND", "Expectation", "described_call", "described_message"]
 
 LEVELS = ("off", "calls", "sites")
 """The levels of checking: nothing, calls, or also whether they come from one line."""

@@ -64,6 +64,8 @@ class Communicator:
         The control plane, or what stands for it between ranks without MPI; ``None`` in a world of one without MPI.
     reasons : tuple of str
         Why these transports were chosen.
+    failures : Failures or None
+        How these ranks learn that one of them has failed; ``None`` with a single rank.
 
     Examples
     --------
@@ -100,10 +102,11 @@ class Communicator:
         self.calls = calls
         self._host = host
         self._device = device
-        self._failures = failures
+        self.failures = failures
         self._derive = derive
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
+        self.kept: dict[Any, Any] = {}  # what other modules keep for as long as this communicator lives
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -127,29 +130,21 @@ class Communicator:
         return self.device_transport or self.host_transport
 
     @property
-    def failures(self) -> Failures | None:
-        """How these ranks learn that one of them has failed; ``None`` with a single rank."""
-        return self._failures
-
-    @property
     def in_group(self) -> bool:
         """Whether calls are inside :meth:`group` now."""
         return self._pending is not None
 
     def describe(self) -> str:
         """Return what was chosen and why, a line each. Not collective."""
+        hosts, levels = len(set(self.nodes)), ""
+        if 1 < hosts < self.size:
+            levels = f"; star forests by memory within each of {hosts} nodes and by messages between them"
         lines = [
             f"rank {self.rank} of {self.size} (rank {self.local_rank} of {self.local_size} on its node)",
-            f"host arrays:   {self.host_transport}{self._levels()}",
+            f"host arrays:   {self.host_transport}{levels}",
             f"device arrays: {self.device_transport or 'none'}",
         ]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
-
-    def _levels(self) -> str:
-        count = len(set(self.nodes))
-        if not 1 < count < self.size:
-            return ""
-        return f"; star forests by memory within each of {count} nodes and by messages between them"
 
     def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; every rank gets the result.
@@ -194,7 +189,7 @@ class Communicator:
                 else:
                     target = None
                 if target is not None:
-                    failures = self._failures
+                    failures = self.failures
                     if failures is not None:  # as in _begin
                         if failures.attention:
                             failures.attend()
@@ -303,8 +298,8 @@ class Communicator:
                     stack.enter_context(self._device.group())
                 yield
         except BaseException as error:
-            if pending and self._failures is not None:
-                self._failures.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
+            if pending and self.failures is not None:
+                self.failures.leave_behind(pending, f"a group was left by {type(error).__name__}: {error}")
             raise
         finally:
             self._pending = None
@@ -388,8 +383,8 @@ class Communicator:
         Not collective. For errors before anything of the call is sent, while other ranks may have begun it. Nothing is
         sent if all ranks raise the error anyway, or if a transport has failed.
         """
-        if self._failures is not None:
-            self._failures.reject(call, error)
+        if self.failures is not None:
+            self.failures.reject(call, error)
 
     def wait(self, event: Any, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
@@ -409,11 +404,15 @@ class Communicator:
         CommunicationError
             If the device's transport has failed.
         """
-        if self._failures is None:
+        if self.failures is None:
             event.synchronize()
         else:
-            inspect = None if self._device is None else self._device.inspect
-            self._failures.until(lambda: event.done, operation, inspect=inspect)
+            self.wait_until(lambda: event.done, operation)
+
+    def wait_until(self, test: Callable[[], bool], operation: str) -> None:
+        """Call `test` until it returns true; errors are those of :meth:`wait`. Not collective; with several ranks."""
+        assert self.failures is not None
+        self.failures.until(test, operation, inspect=None if self._device is None else self._device.inspect)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
@@ -582,8 +581,8 @@ class Communicator:
 
     def _transport_for(self, engine: Engine) -> Transport:
         """Return the transport of an engine's arrays."""
-        if self._failures is not None and self._failures.attention:
-            self._failures.look()
+        if self.failures is not None and self.failures.attention:
+            self.failures.look()
         if engine.traced:
             raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
         if engine.memory == "host":
@@ -600,7 +599,7 @@ class Communicator:
     def _begin(self, engine: Engine = _HOST) -> Transport:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
-        failures = self._failures
+        failures = self.failures
         if failures is not None:  # count the call, unless other ranks have rejected it, or the communicator has failed
             if failures.attention:
                 failures.attend()

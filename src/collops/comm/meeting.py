@@ -24,8 +24,6 @@ from collops.comm.agreement import described, name_ranks, raise_together
 from collops.comm.failure import default_timeout
 from collops.errors import CollopsError, CommunicationTimeout, InputError, TransportError
 
-__all__ = ["meet"]
-
 _NAME = b"collops tcp 1\n"
 _BYTES = 32  # of a random number, and of a proof
 _PLACE = struct.Struct("!IIH")  # rank, number of ranks, and the port where this rank listens

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NoReturn, TypeAlias, TypeVar
 
-__all__ = ["Mesh", "Request", "TcpError"]
-
 NAP_SECONDS = 1e-4
 _HEADER = struct.Struct("!QqQ")  # context, tag, bytes
 _CODE = struct.Struct("!i")

@@ -14,17 +14,11 @@ from typing import Any, TypeAlias
 
 from collops.backend import engine_of
 from collops.comm.call import Call
-from collops.comm.reductions import LOGICAL, divide
+from collops.comm.reductions import LOGICAL, OPERATIONS, divide
 from collops.comm.transport import Message, Pending
-
-__all__ = ["run_by_messages"]
 
 SHORT_BYTES = 1 << 18
 """Arrays up to this length are sent whole to every rank, in one round."""
-_UFUNCS = {
-    **{"sum": "add", "avg": "add", "prod": "multiply", "min": "minimum", "max": "maximum"},
-    **{"land": "logical_and", "lor": "logical_or", "lxor": "logical_xor"},
-}
 Start: TypeAlias = Callable[[Sequence[Message], Sequence[Message]], tuple[list[Pending], Pending]]
 
 
@@ -114,8 +108,8 @@ class _Run:
                 total = total if of == self.rank else array
 
     def _combine(self, a: Any, b: Any, out: Any) -> None:
-        op = LOGICAL.get(self.op, self.op) if a.dtype.kind == "b" else self.call.op
-        ufunc = getattr(self.xp, _UFUNCS[op])
+        op = LOGICAL.get(self.op, self.op) if a.dtype.kind == "b" else self.op
+        ufunc = getattr(self.xp, OPERATIONS[op].ufunc)
         if a.dtype.kind == "V":  # bfloat16
             out[...] = ufunc(a.astype("float32"), b.astype("float32")).astype(out.dtype)
         else:

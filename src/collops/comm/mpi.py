@@ -291,7 +291,7 @@ class MpiTransport(Transport):
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return _Requests(requests, self._failures, "", [peer for peer, _ in receives], [peer for peer, _ in sends])
 
     def start_parts(
         self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
@@ -299,8 +299,8 @@ class MpiTransport(Transport):
         """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
         arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
         leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
-        waits: list[Pending] = [_Parts([request], self._failures, kind) for request in arriving]
-        return waits, _Parts(leaving, self._failures, kind)
+        waits: list[Pending] = [_Requests([request], self._failures, kind) for request in arriving]
+        return waits, _Requests(leaving, self._failures, kind)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -312,8 +312,8 @@ class MpiTransport(Transport):
             known = (LONG_DTYPES | DTYPES).get(dtype.name)
             if known is None:
                 raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
-            name = OPERATIONS[LOGICAL.get(op, op) if dtype.kind == "b" else op].mpi
-            operation = _half_operation(np.dtype(dtype), name) if dtype.name in HALF else getattr(self._mpi, name)
+            name, ufunc, _ = OPERATIONS[LOGICAL.get(op, op) if dtype.kind == "b" else op]
+            operation = _half_operation(np.dtype(dtype), ufunc) if dtype.name in HALF else getattr(self._mpi, name)
             direct = self._direct and dtype.kind != "V"
             found = self._found[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
         return found
@@ -431,34 +431,28 @@ class TcpTransport(MpiTransport):
 
 
 class _Requests(Pending):
-    __slots__ = ("_failures", "_requests", "_sources", "_targets")
+    """Parts of a collective call of some `kind`, or without one messages from and to these ranks."""
 
-    def __init__(self, requests: list[Any], failures: Failures, sources: list[int], targets: list[int]) -> None:
+    __slots__ = ("_failures", "_kind", "_requests", "_sources", "_targets")
+
+    def __init__(
+        self, requests: list[Any], failures: Failures, kind: str, sources: Sequence[int] = (), targets: Any = ()
+    ) -> None:
         self._requests = requests
         self._failures = failures
+        self._kind = kind
         self._sources = sources
         self._targets = targets
 
     def __str__(self) -> str:
         ends = [("from", self._sources), ("to", self._targets)]
-        return "messages " + " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
+        messages = " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
+        return self._kind or f"messages {messages}"
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
         # Neighbours that need nothing more may end while others are late.
-        self._failures.wait_all(requests, self, [*self._sources, *self._targets])
-
-
-class _Parts(Pending):
-    __slots__ = ("_failures", "_kind", "_requests")
-
-    def __init__(self, requests: list[Any], failures: Failures, kind: str) -> None:
-        self._requests = requests
-        self._failures = failures
-        self._kind = kind
-
-    def wait(self) -> None:
-        self._failures.wait_all(self._requests, self._kind)
+        self._failures.wait_all(requests, self, None if self._kind else [*self._sources, *self._targets])
 
 
 class SharedSegments:
@@ -504,9 +498,9 @@ class PersistentMessages:
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
     ) -> None:
         mpi = mpi_or_tcp()
-        if comm not in _duplicates:
-            _duplicates[comm] = comm.control.Dup()
-        messages = _duplicates[comm]
+        if PersistentMessages not in comm.kept:
+            comm.kept[PersistentMessages] = comm.control.Dup()
+        messages = comm.kept[PersistentMessages]
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
         self._failures = comm.failures
@@ -523,9 +517,6 @@ class PersistentMessages:
         self._kept = arrays
         self._failures.wait(self, "star forest", self._peers)
         self._kept = ()
-
-
-_duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def address_of(array: np.ndarray) -> int:
@@ -547,12 +538,10 @@ def _free(mpi: Any, requests: list[Any]) -> None:
 
 
 @cache  # for all communicators: mpi4py has room for 32 of these
-def _half_operation(dtype: np.dtype[Any], name: str) -> Any:
-    ufunc = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}[name]
-
+def _half_operation(dtype: np.dtype[Any], ufunc: str) -> Any:
     def combine(incoming: Any, result: Any, _datatype: Any) -> None:
         left = np.frombuffer(incoming, dtype)
         right = np.frombuffer(result, dtype)
-        right[...] = ufunc(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+        right[...] = getattr(np, ufunc)(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
 
     return mpi4py_module().Op.Create(combine, commute=True)

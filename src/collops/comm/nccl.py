@@ -177,6 +177,11 @@ class NcclTransport(Transport):
     def run(self, call: Call) -> None:
         """Enqueue the call on the current stream."""
         try:
+            if call.op is not None:
+                call.resolved = call.resolved or self._reduction(call.source.dtype, call.op)
+                if call.resolved is None:
+                    self._run_widened(call)
+                    return
             _ENQUEUE[call.kind](self, call, self._stream().ptr)
         except self._error as error:
             self._failed(error)
@@ -230,32 +235,20 @@ class NcclTransport(Transport):
             abort(comm)
 
     def _allreduce(self, call: Call, stream: int) -> None:
-        found = call.resolved or self._reduction(call.source.dtype, call.op)
-        if found is None:
-            self._run_widened(call)
-            return
-        datatype, operation, width = found
+        datatype, operation, width = call.resolved
         source = call.source
         address = source.data.ptr
         target = address if call.target is source else call.target.data.ptr
         self.binding.all_reduce(address, target, source.size * width, datatype, operation, self._comm, stream)
 
     def _reduce(self, call: Call, stream: int) -> None:
-        found = self._reduction(call.source.dtype, call.op)
-        if found is None:
-            self._run_widened(call)
-            return
-        datatype, operation, width = found
+        datatype, operation, width = call.resolved
         source, target = call.source.data.ptr, 0 if call.target is None else call.target.data.ptr
         count = call.source.size * width
         self.binding.reduce(source, target, count, datatype, operation, call.root, self._comm, stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
-        found = self._reduction(call.source.dtype, call.op)
-        if found is None:
-            self._run_widened(call)
-            return
-        datatype, operation, width = found
+        datatype, operation, width = call.resolved
         source, target = call.source.data.ptr, call.target.data.ptr
         self.binding.reduce_scatter(source, target, call.target.size * width, datatype, operation, self._comm, stream)
 
@@ -303,7 +296,7 @@ class NcclTransport(Transport):
             binding.group_end()
 
     def _barrier(self, call: Call, stream: int) -> None:
-        self._allreduce(Call("allreduce", self._token, self._token, "max"), stream)
+        self.run(Call("allreduce", self._token, self._token, "max"))
 
     def _to_all(self, source: Any) -> list[tuple[int, int, int]]:
         """Return a message of `source` to every rank, this one included; none if it is empty."""

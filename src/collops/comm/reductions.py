@@ -69,21 +69,25 @@ MOVED_BY_MPI = {
 
 
 class Operation(NamedTuple):
-    """A reduction by the names of libraries: MPI's (which sums for an average), and NCCL's number where it has one."""
+    """A reduction by the names of libraries (an average is a sum there): MPI's, and that of array namespaces.
+
+    `nccl` is NCCL's number where it has one.
+    """
 
     mpi: str
+    ufunc: str
     nccl: int | None = None
 
 
 OPERATIONS = {  # the native library numbers them in this order, without the average
-    "sum": Operation("SUM", 0),
-    "prod": Operation("PROD", 1),
-    "min": Operation("MIN", 3),
-    "max": Operation("MAX", 2),
-    "avg": Operation("SUM", 4),
-    "land": Operation("LAND"),
-    "lor": Operation("LOR"),
-    "lxor": Operation("LXOR"),
+    "sum": Operation("SUM", "add", 0),
+    "prod": Operation("PROD", "multiply", 1),
+    "min": Operation("MIN", "minimum", 3),
+    "max": Operation("MAX", "maximum", 2),
+    "avg": Operation("SUM", "add", 4),
+    "land": Operation("LAND", "logical_and"),
+    "lor": Operation("LOR", "logical_or"),
+    "lxor": Operation("LXOR", "logical_xor"),
 }
 LOGICAL = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
 """The reductions of booleans by their logical names."""

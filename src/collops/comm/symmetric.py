@@ -201,10 +201,11 @@ class Symmetric:
 
     def _allocate(self, engine: Engine) -> None:
         self.local = engine.xp.zeros(self.shape, self.dtype)
-        self._values = [0] * self.signals
+        self._peers: list[Any] = [self.local]  # by rank
+        self._signals = [np.zeros(self.signals, np.uint64)]
 
     def _peer(self, rank: int) -> Any:
-        return self.local
+        return self._peers[rank]
 
     def _put(self, source: Any, rank: int, where: Where) -> None:
         self._peer(rank)[where] = source
@@ -218,13 +219,11 @@ class Symmetric:
         self._set_signal(rank, signal, value)
 
     def _set_signal(self, rank: int, signal: int, value: int) -> None:
-        self._values[signal] = value
+        self._signals[rank][signal] = value
 
     def _wait_signal(self, signal: int, value: int) -> None:
-        if self._values[signal] < value:
-            raise CommunicationError(
-                f"signal {signal} is {self._values[signal]}, and there is no other rank to set it to {value}"
-            )
+        if (now := int(self._signals[0][signal])) < value:
+            raise CommunicationError(f"signal {signal} is {now}, and there is no other rank to set it to {value}")
 
     def _fence(self) -> None:
         pass
@@ -233,7 +232,7 @@ class Symmetric:
         pass
 
     def _free(self) -> None:
-        pass
+        self._peers, self._signals = [], []
 
 
 class SharedWindow(Symmetric):
@@ -265,18 +264,18 @@ class SharedWindow(Symmetric):
         array = whole[self._offset : stop].view(self.dtype).reshape(self.shape)
         return array, whole[: 8 * self.signals].view(np.uint64)
 
-    def _peer(self, rank: int) -> np.ndarray:
-        return self._peers[rank]
-
     def _get(self, rank: int, where: Where, out: Any) -> None:
         self._segments.sync()
         super()._get(rank, where, out)
 
-    def _set_signal(self, rank: int, signal: int, value: int) -> None:
-        self._signals[rank][signal] = value
-
     def _wait_signal(self, signal: int, value: int) -> None:
-        self.comm.wait(_Arrival(self, signal, value), f"signal {signal}")
+        signals = self._signals[self.comm.rank]
+
+        def arrived() -> bool:
+            self._segments.sync()
+            return bool(signals[signal] >= value)
+
+        self.comm.wait_until(arrived, f"signal {signal}")
 
     def _fence(self) -> None:
         self._segments.sync()
@@ -287,23 +286,8 @@ class SharedWindow(Symmetric):
         self._segments.sync()
 
     def _free(self) -> None:
-        self._peers = self._signals = []
+        super()._free()
         self._segments.free()
-
-
-class _Arrival:
-    """A signal of this rank, as an event for :meth:`Communicator.wait`."""
-
-    def __init__(self, window: SharedWindow, signal: int, value: int) -> None:
-        self._sync = window._segments.sync
-        self._signals = window._signals[window.comm.rank]
-        self._signal = signal
-        self._value = value
-
-    @property
-    def done(self) -> bool:
-        self._sync()
-        return bool(self._signals[self._signal] >= self._value)
 
 
 def _lack_of(size: int) -> MemoryError | None:

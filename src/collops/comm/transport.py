@@ -17,8 +17,6 @@ from typing import Any, TypeAlias
 from collops.comm.call import Call
 from collops.errors import CommunicationError
 
-__all__ = ["Pending", "Transport"]
-
 FIRST_USER_TAG = 32768
 """Messages of users have tags from here on, those of exchange plans lower ones."""
 

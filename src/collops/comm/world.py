@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.agreement import described, raise_together, table
+from collops.comm.agreement import gathered_values, table
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
@@ -39,13 +38,11 @@ from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
 from collops.errors import CollopsError, InputError, TransportError
 
-__all__ = ["TRANSPORTS", "alone", "device_count", "from_mpi4py", "world"]
+__all__ = ["TRANSPORTS", "alone", "device_count", "world"]
 
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
-
-Value = TypeVar("Value")
 
 
 def world(transport: str = "auto") -> Communicator:
@@ -242,7 +239,7 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
     if place.device == "staged":
         return StagedTransport(host)
     if place.device == "nccl":
-        _by_all(control, lambda: load_binding().name)
+        gathered_values(control.allgather, lambda: load_binding().name)
         binding = load_binding()
         unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
         return NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
@@ -275,8 +272,8 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
     Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
     """
-    rows = _by_all(
-        control,
+    rows = gathered_values(
+        control.allgather,
         lambda: (transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
     facts = [_Facts(*row) for row in rows]
@@ -292,19 +289,6 @@ def _nodes_and_hosts(control: Any, first: int) -> tuple[tuple[int, ...], tuple[s
     """Return `nodes` and `hosts` of a `_Place`; `first` is the first rank of this rank's node. Collective."""
     nodes, hosts = zip(*control.allgather((first, socket.gethostname())), strict=True)
     return nodes, hosts if len(set(hosts)) > 1 else ()
-
-
-def _by_all(control: Any, make: Callable[[], Value]) -> list[Value]:
-    """Return what `make` returns on every rank, and raise on all of them what it raises on some. Collective."""
-    value, error = None, None
-    try:
-        value = make()
-    except CollopsError as caught:
-        error = caught
-    reports, values = zip(*control.allgather((described(error), value)), strict=True)
-    if any(reports):
-        raise_together(error, list(reports))
-    return list(values)
 
 
 def _best(facts: list[_Facts]) -> tuple[str | None, str]:

@@ -263,11 +263,7 @@ def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.nda
     """Return ones at the selected points. Collective."""
     chosen = np.zeros(points, np.int8)
     with collective_errors(forest.comm):
-        given = as_indices(selected, f"the selected {what} numbers")
-        wrong = given[(given < 0) | (given >= points)]
-        if len(wrong):
-            raise LayoutError(f"there is no {what} {wrong[0]} of {points}")
-        chosen[given] = 1
+        chosen[as_indices(selected, f"the selected {what} numbers", what, points)] = 1
     return chosen
 
 

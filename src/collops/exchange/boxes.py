@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Box
 
-__all__ = ["ExchangePlan"]
-
 
 class ExchangePlan:
     """A fixed pattern of messages between boxes of local arrays. Collective: all ranks make it, in the same order.
@@ -118,7 +116,7 @@ class ExchangePlan:
         try:
             engine, dtype = engine_of(target), target.dtype
             for given in sources:
-                if engine_of(given) is not engine or given.dtype != dtype:
+                if (type(given) is not type(target) and engine_of(given) is not engine) or given.dtype != dtype:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
             if op != "replace" and op != "sum":
                 raise UnsupportedTypeError(f"boxes are combined by 'replace' or 'sum', not {op!r}")

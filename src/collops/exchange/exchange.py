@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "InFlight", "LocalWork", "Mover", "Transfer"]
+__all__ = ["PLACES", "Exchange", "LocalWork", "Mover", "Transfer"]
 
 PLACES = 2
 """Number of buffers of an exchange, which all ranks use in turn."""
-
-_LOOKS = 20  # before a wait with a deadline begins, which costs more than most small messages take
 
 
 class InFlight:
@@ -272,24 +270,6 @@ class Exchange:
 
         return move
 
-    def wait_for(self, test: Callable[[], bool]) -> None:
-        """Return when `test` is true; raise an error when the deadline of the communicator passes."""
-        for _ in range(_LOOKS):
-            if test():
-                return
-        self.comm.wait(_Condition(test), "star forest")
-
-
-class _Condition:
-    """What :meth:`Communicator.wait` waits for."""
-
-    def __init__(self, test: Callable[[], bool]) -> None:
-        self._test = test
-
-    @property
-    def done(self) -> bool:
-        return self._test()
-
 
 class Mover:
     """An exchange with an operation, for points of one block shape.
@@ -312,13 +292,13 @@ class Mover:
         self._sends = pattern.most_points > 0 and width > 0
         self._elements = pattern.sends.points.size * width
         self._nbytes = self._elements * exchange.dtype.itemsize
-        self._begin = exchange.begin
-        if not width:
-            self.move = lambda source, target: target
-            return
         work = exchange.work(op, deterministic)
-        self._start, self._finish = exchange.starter(work), exchange.finisher(work)
-        self.move = self._whole(exchange.mover(work), len(block) == len(self._shape))
+        if self._sends:
+            self._begin, self._start, self._finish = exchange.begin, exchange.starter(work), exchange.finisher(work)
+            carry = exchange.mover(work)
+        else:
+            carry = (work.stay() if width else None) or (lambda source, target: target)
+        self.move = self._whole(carry, len(block) == len(self._shape))
 
     def start(self, source: Any, target: Any) -> InFlight:
         """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""

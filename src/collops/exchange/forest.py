@@ -20,15 +20,34 @@ from collops.exchange.pattern import pattern_of_edges
 from collops.exchange.transports import exchange_of, transport_name
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from collops.comm import Communicator
 
-__all__ = ["StarForest"]
+__all__ = ["OnTransport", "StarForest"]
 
 _MOST_CHECKED = 64  # kinds of arrays
-_WAYS = {True: "roots to leaves", False: "leaves to roots"}
+_DOWN, _UP, _FETCH = "roots to leaves", "leaves to roots", "fetch"
 
 
-class StarForest:
+class OnTransport:
+    """Objects whose values travel by a transport that can be chosen."""
+
+    _travel_by: Any  # sets the name of the transport
+
+    def with_transport(self, transport: str) -> Self:
+        """Return the same on another transport. Sends nothing; collective."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._travel_by(transport_name(transport))
+        return other
+
+    def with_wire(self, wire: str) -> Self:
+        """Return :meth:`with_transport`, under its deprecated name."""
+        return self.with_transport(transport_name("auto", wire))
+
+
+class StarForest(OnTransport):
     """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
@@ -119,9 +138,9 @@ class StarForest:
         self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
         self.deterministic = deterministic or repeatable()
         self.pattern = pattern_of_edges(comm, *edges)
-        self._reset(transport)
+        self._travel_by(transport)
 
-    def _reset(self, transport: str) -> None:
+    def _travel_by(self, transport: str) -> None:
         """Begin without exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()
@@ -187,18 +206,6 @@ class StarForest:
             places = owners(layout, comm.rank, indices)
         return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
 
-    def with_transport(self, transport: str) -> StarForest:
-        """Return the same forest on another transport. Sends nothing; collective."""
-        transport = transport_name(transport)
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._reset(transport)
-        return other
-
-    def with_wire(self, wire: str) -> StarForest:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
-
     def __enter__(self) -> StarForest:
         return self
 
@@ -259,12 +266,12 @@ class StarForest:
         UnsupportedTypeError
             If dtypes or engines differ, or `op` has no meaning for the dtype.
         """
-        mover, roots, leaves = self._prepared(True, op, roots, leaves)
+        mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.move(roots, leaves)
 
     def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> InFlight:
         """Start a :meth:`bcast`, whose result :meth:`InFlight.finish` returns. Collective."""
-        mover, roots, leaves = self._prepared(True, op, roots, leaves)
+        mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.start(roots, leaves)
 
     def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
@@ -281,12 +288,12 @@ class StarForest:
         array
             The roots.
         """
-        mover, leaves, roots = self._prepared(False, op, leaves, roots)
+        mover, leaves, roots = self._prepared(_UP, op, leaves, roots)
         return mover.move(leaves, roots)
 
     def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> InFlight:
         """Start a :meth:`reduce`, whose result :meth:`InFlight.finish` returns. Collective."""
-        mover, leaves, roots = self._prepared(False, op, leaves, roots)
+        mover, leaves, roots = self._prepared(_UP, op, leaves, roots)
         return mover.start(leaves, roots)
 
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
@@ -310,22 +317,13 @@ class StarForest:
 
     def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> InFlight:
         """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
-        engine = engine_of(leaves)
-        self._check_alike(leaves, roots)
-        leaves = self._checked_points("leaves", leaves, engine)
-        self._checked_points("roots", roots, engine, True)
-        check_operation(op, leaves.dtype)
+        (collect, fetch, flat), leaves, _ = self._prepared(_FETCH, op, leaves, roots)
+        engine, multi = engine_of(leaves), self.multi
         if fetched is None:
             fetched = engine.xp.zeros(leaves.shape, leaves.dtype)
-        multi, block, dtype, width = self.multi, leaves.shape[1:], leaves.dtype, prod(leaves.shape[1:])
-        slots = engine.xp.empty((multi.nroots, *block), dtype)
-        back, _, _ = multi._prepared(True, "replace", slots, fetched)
-        key, flat = ("fetch", op, dtype, width, engine), () if width == 1 else (width,)
-        if key not in self._movers:
-            edges, places = map(Index, algebra.edges_of_roots(self))
-            self._movers[key] = packing_for(engine).fetcher(places, edges, op, dtype, width)
-        fetch = self._movers[key]
-        collected = multi.start_reduce(leaves, slots, "replace")
+        slots = engine.xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
+        back, _, _ = multi._prepared(_DOWN, "replace", slots, fetched)
+        collected = collect.start(leaves, slots)
 
         def complete(fetched: Any) -> Any:
             given = points_of(collected.finish(), flat)
@@ -374,35 +372,50 @@ class StarForest:
             self._multi = algebra.multi_forest(self)
         return self._multi
 
-    def _prepared(self, down: bool, op: str, source: Any, target: Any) -> tuple[Mover, Any, Any]:
-        """Return the mover between these arrays, the source, contiguous, and the target, by default zeros."""
+    def _prepared(self, way: str, op: str, source: Any, target: Any) -> tuple[Any, Any, Any]:
+        """Return the mover between these arrays, the source, contiguous, and the target, by default leaves of zeros."""
         try:
-            kind = down, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
+            kind = way, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
             mover = self._checked.get(kind)
             if mover and source.flags.c_contiguous and target.flags.c_contiguous:
                 return mover, source, target  # arrays like ones that have passed all checks
         except AttributeError:
             kind = None  # no target, or no arrays, for which the checks raise a better error
         engine = engine_of(source)
-        names = ("roots", "leaves") if down else ("leaves", "roots")
-        if target is not None:
+        names = ("roots", "leaves") if way == _DOWN else ("leaves", "roots")
+        by_default = target is None and way == _DOWN
+        if not by_default:
             self._check_alike(source, target)
         source = self._checked_points(names[0], source, engine)
         block, dtype = source.shape[1:], source.dtype
-        if target is None:
+        if by_default:
             target = engine.xp.zeros((self.leaf_space, *block), dtype)
         else:
             self._checked_points(names[1], target, engine, True)
-        key = (down, op, dtype, block, engine)
-        if key not in self._movers:
-            exchange = self._exchange(down, prod(block), dtype, engine)
-            self._movers[key] = Mover(exchange, op, block, self.deterministic, _WAYS[down])
-        mover = self._movers[key]
+        mover = self._mover(way, op, dtype, block, engine)
         if kind is not None and engine.mutable:
             if len(self._checked) >= _MOST_CHECKED:
                 self._checked.clear()
             self._checked[kind] = mover
         return mover, source, target
+
+    def _mover(self, way: str, op: str, dtype: np.dtype, block: tuple[int, ...], engine: Engine) -> Any:
+        """Return what moves such values. Collective where it is new.
+
+        For a fetch it is what collects leaves, what combines roots with them, and the shape of a point for that.
+        """
+        key, width = (way, op, dtype, block, engine), prod(block)
+        if key in self._movers:
+            return self._movers[key]
+        if way == _FETCH:
+            check_operation(op, dtype)
+            edges, places = map(Index, algebra.edges_of_roots(self))
+            fetch = packing_for(engine).fetcher(places, edges, op, dtype, width)
+            mover: Any = self.multi._mover(_UP, "replace", dtype, block, engine), fetch, () if width == 1 else (width,)
+        else:
+            exchange = self._exchange(way == _DOWN, width, dtype, engine)
+            mover = Mover(exchange, op, block, self.deterministic, way)
+        return self._movers.setdefault(key, mover)
 
     def _check_alike(self, source: Any, target: Any) -> None:
         if engine_of(source) is not engine_of(target) or source.dtype != target.dtype:
@@ -437,7 +450,7 @@ class StarForest:
         pattern = self.pattern if down else self.pattern.reversed()
         messages = "tcp" if self.comm.host_transport == "tcp" else "mpi"
         exchange = exchange_of(self.comm, messages, pattern, source.dtype, prod(block), engine, self._tag)
-        return Mover(exchange, "replace", block, True, _WAYS[down]).move(source, target)
+        return Mover(exchange, "replace", block, True, _DOWN if down else _UP).move(source, target)
 
     # Forests made of forests
 

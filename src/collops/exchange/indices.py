@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.comm.agreement import collective_errors
+from collops.comm.call import check_rank
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["as_count", "as_indices", "owners"]
+__all__ = ["as_count", "as_indices", "owners", "sent_to"]
 
 _LARGEST = 2**63 - 1
 
@@ -31,13 +32,13 @@ def as_count(value: Any, what: str) -> int:
     return count
 
 
-def as_indices(values: Any, name: str) -> np.ndarray:
-    """Return a list of integers, which may be negative, as a new 64-bit array.
+def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.ndarray:
+    """Return a list of integers as a new 64-bit array; with `what`, they are numbers of one of `count` such things.
 
     Raises
     ------
     LayoutError
-        If it is no list, or an integer does not fit.
+        If it is no list, an integer does not fit, or there is no such thing.
     UnsupportedTypeError
         If its elements are no integers.
     """
@@ -55,15 +56,26 @@ def as_indices(values: Any, name: str) -> np.ndarray:
         raise UnsupportedTypeError(f"{name} must be integers, not {array.dtype}")
     if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
         raise LayoutError(f"{name} has {array.max()}, which is no 64-bit index")
-    return array.astype(np.int64)
+    indices = array.astype(np.int64)
+    wrong = indices[(indices < 0) | (indices >= count)] if what else indices[:0]
+    if len(wrong):
+        raise LayoutError(f"there is no {what} {wrong[0]} of {count}")
+    return indices
+
+
+def sent_to(comm: Communicator, ranks: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Send row *i* of each array to ``ranks[i]``; return the rows that arrive, in the order of ranks. Collective."""
+    order = np.argsort(ranks, kind="stable")
+    leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
+    counts = leaving.tolist(), comm.alltoall(leaving).tolist()
+    return [comm.alltoallv(array[order], *counts) for array in arrays]
 
 
 def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[int, None, np.ndarray, np.ndarray]:
     """Return the number of roots and the edges of a pattern; see :meth:`StarForest.from_pattern`. Collective."""
     if pattern not in ("allgather", "gather", "alltoall"):
         raise InputError(f"there is no pattern {pattern!r}; choose allgather, gather or alltoall")
-    if not 0 <= operator.index(root) < comm.size:
-        raise InputError(f"root={root} is no rank of a communicator of {comm.size}")
+    check_rank(operator.index(root), comm.size, "root")
     with collective_errors(comm):
         count = as_count(count, "roots")
     counts = comm.allgather(np.array(count, np.int64))
@@ -85,10 +97,7 @@ def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray
     The indices are global, in C order. Of several copies of an element, the one on the coordinates of `rank` is
     returned. The errors are those of :func:`as_indices`, and :class:`LayoutError` if there is no such element.
     """
-    indices = as_indices(indices, "global indices")
-    wrong = indices[(indices < 0) | (indices >= layout.size)]
-    if len(wrong):
-        raise LayoutError(f"there is no element {wrong[0]} in a layout of {layout.size}")
+    indices = as_indices(indices, "global indices", "element", layout.size)
     grid = [np.full(len(indices), place) for place in layout.coordinates(rank)]
     local = np.zeros(len(indices), np.int64)
     for along, sizes, axis in zip(

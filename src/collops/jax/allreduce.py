@@ -9,8 +9,6 @@ from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear, local_adjoint
 
-__all__ = ["allreduce"]
-
 
 @leaf_by_leaf
 def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:

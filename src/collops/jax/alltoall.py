@@ -10,8 +10,6 @@ from collops.jax.arguments import array, blocks, checked_counts, leaf_by_leaf
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
-__all__ = ["alltoall", "alltoallv"]
-
 
 @leaf_by_leaf
 def alltoall(x: Any, *, comm: Any = None) -> Any:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from collops.comm import Communicator
+from collops.comm.call import check_rank, check_tag, rows_of_ranks
 from collops.comm.mpi import name_of_operation
 from collops.comm.reductions import LOGICAL, check_reduction, nccl_reduction, widened
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -21,7 +22,6 @@ from collops.jax.order import Jit
 
 F = TypeVar("F", bound=Callable[..., Any])
 _COTANGENTS = ("ranks", "replicated")
-_TAGS = 1 << 20
 
 
 def array(x: Any) -> Any:
@@ -124,25 +124,20 @@ def reduction(x: Any, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[An
 def checked_rank(rank: int, comm: NativeComm | Communicator, name: str) -> int:
     """Return a checked rank."""
     number = _integer(rank, name)
-    if not 0 <= number < comm.size:
-        raise InputError(f"{name}={number} is no rank of a communicator of {comm.size}")
+    check_rank(number, comm.size, name)
     return number
 
 
 def checked_tag(tag: int) -> int:
     """Return a checked tag."""
     number = _integer(tag, "tag")
-    if not 0 <= number < _TAGS:
-        raise InputError(f"a tag must be between 0 and {_TAGS - 1}, not {number}")
+    check_tag(number)
     return number
 
 
 def checked_counts(counts: Sequence[int], comm: NativeComm, name: str) -> tuple[int, ...]:
     """Return the checked numbers of rows of all ranks."""
-    rows = tuple(_integer(count, name) for count in counts)
-    if len(rows) != comm.size or min(rows) < 0:
-        raise LayoutError(f"{name} needs one non-negative number for each of {comm.size} ranks, not {list(rows)}")
-    return rows
+    return tuple(rows_of_ranks([_integer(count, name) for count in counts], comm.size, name))
 
 
 def _integer(value: Any, name: str) -> int:

@@ -7,8 +7,6 @@ from typing import Any
 from collops.jax.communicators import native_comm
 from collops.jax.primitive import collective
 
-__all__ = ["barrier"]
-
 
 def barrier(*, comm: Any = None) -> None:
     """Start no later collective on any rank before all ranks have called this. Collective.

@@ -28,8 +28,6 @@ from collops.comm.failure import Cause, Located, call_site, call_site_of_main_th
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 from collops.jax import native
 
-__all__ = ["Watch"]
-
 library_folders.append(f"{Path(jax.__file__).parent}/")  # calls of users pass through JAX
 
 _CALL = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_size_t)

@@ -25,8 +25,6 @@ from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native
 
-__all__ = ["Clique", "clique", "use_local_device"]
-
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
     *("ncclGroupStart", "ncclGroupEnd", "ncclGetErrorString", "ncclGetLastError"),

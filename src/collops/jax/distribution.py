@@ -8,8 +8,6 @@ from collops.jax.arguments import array, blocks, checked_rank, leaf_by_leaf
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
-__all__ = ["gather", "scatter"]
-
 
 @leaf_by_leaf
 def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:

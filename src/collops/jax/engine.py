@@ -15,7 +15,7 @@ from collops.backend import Engine
 from collops.errors import UnsupportedTypeError
 from collops.jax import methods
 from collops.jax.allreduce import replicated_operand
-from collops.jax.linear_map import linear_map
+from collops.jax.primitive import linear_map
 
 __all__ = ["JaxEngine"]
 

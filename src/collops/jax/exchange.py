@@ -22,8 +22,6 @@ from collops.jax.arguments import array, checked_rank, checked_tag
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, whole
 
-__all__ = ["neighbor_exchange", "recv", "send", "sendrecv"]
-
 Messages = tuple[tuple[int, int], ...]
 """The other rank and the tag of each message; negative for any."""
 

@@ -11,12 +11,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from collops.comm.mpi import mpi4py_module
+from collops.comm.reductions import OPERATIONS
 from collops.errors import UnsupportedTypeError
 from collops.jax.arguments import array, operation
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.gathering import gathered
-
-__all__ = ["scan"]
 
 
 def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
@@ -55,7 +54,7 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     name = folded_operation(op, x) or operation(op, x.dtype)
     if name == "avg":
         raise UnsupportedTypeError("'avg' is no operation of scan: use 'sum' and divide by the number of ranks")
-    return _folded(_gathered(x, comm)[: comm.rank + 1], _COMBINE[name])
+    return _folded(_gathered(x, comm)[: comm.rank + 1], name)
 
 
 def folded_operation(op: Any, x: Any) -> str | None:
@@ -79,23 +78,20 @@ def folded_operation(op: Any, x: Any) -> str | None:
 
 def folded(x: Any, name: str, comm: NativeComm) -> Any:
     """Reduce `x` over all ranks by an operation of :func:`folded_operation`."""
-    return _folded(_gathered(x, comm), _COMBINE[name])
+    return _folded(_gathered(x, comm), name)
 
 
 def _gathered(x: Any, comm: NativeComm) -> Any:
     return gathered(x[None], (1,) * comm.size, comm)
 
 
-def _folded(rows: Any, combine: Callable[[Any, Any], Any]) -> Any:
+def _folded(rows: Any, name: str) -> Any:
     """Combine rows pair by pair, which keeps their order."""
+    combine = _FOLDED.get(name) or getattr(jnp, OPERATIONS[name].ufunc)
     while (count := rows.shape[0]) > 1:
-        pairs = combine(rows[: count - 1 : 2], rows[1::2])
+        pairs = combine(rows[: count - 1 : 2], rows[1::2]).astype(rows.dtype)
         rows = pairs if count % 2 == 0 else jnp.concatenate([pairs, rows[-1:]])
     return rows[0]
-
-
-def _logical(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: combine(a, b).astype(a.dtype)
 
 
 def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -109,14 +105,8 @@ def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 _BITWISE = {"band": jnp.bitwise_and, "bor": jnp.bitwise_or, "bxor": jnp.bitwise_xor}
-_FOLDED = {**_BITWISE, "maxloc": _extreme(jnp.greater), "minloc": _extreme(jnp.less)}
-_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
-    **_FOLDED,
-    "sum": jnp.add,
-    "prod": jnp.multiply,
-    "min": jnp.minimum,
-    "max": jnp.maximum,
-    "land": _logical(jnp.logical_and),
-    "lor": _logical(jnp.logical_or),
-    "lxor": _logical(jnp.logical_xor),
+_FOLDED: dict[str, Callable[[Any, Any], Any]] = {
+    **_BITWISE,
+    "maxloc": _extreme(jnp.greater),
+    "minloc": _extreme(jnp.less),
 }

@@ -10,8 +10,6 @@ from collops.jax.arguments import array, blocks, checked_convention, checked_cou
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
-__all__ = ["allgather", "allgatherv", "reduce_scatter"]
-
 
 @leaf_by_leaf
 def allgather(x: Any, *, comm: Any = None, cotangents: str = "ranks") -> Any:

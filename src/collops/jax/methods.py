@@ -21,7 +21,7 @@ from collops.jax.allreduce import allreduce as _allreduce
 from collops.jax.alltoall import alltoall as _alltoall
 from collops.jax.alltoall import alltoallv as _alltoallv
 from collops.jax.arguments import checked_rank, operation
-from collops.jax.linear_map import linear_map
+from collops.jax.primitive import linear_map
 
 
 def allreduce(comm: Communicator, x: Any, op: str = "sum", *, out: Any = None) -> Any:

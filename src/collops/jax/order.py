@@ -46,8 +46,6 @@ from jax.interpreters import mlir
 
 from collops.jax import calls, versions
 
-__all__ = ["jit"]
-
 
 class Order(versions.Effect):
     """The ordered effect of all collectives."""

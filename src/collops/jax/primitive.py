@@ -167,7 +167,23 @@ def _compiled_for(
     return Jit(mapped, {}, NamedSharding(mesh, PartitionSpec()))
 
 
-# The adjoints of collectives with a replicated result
+# Linear maps with a given adjoint. A replicated array is one value, also in derivatives: JAX sees only the program of
+# one rank, and would add up the cotangents of some copies and lose the cotangents of others.
+
+
+def linear_map(
+    forward: Callable[[Any], Any],
+    adjoint: Callable[[Any], Any],
+    x: Any,
+    shapes: tuple[tuple[int, ...], ...],
+    collective: tuple[bool, bool] = (True, True),
+) -> Any:
+    """Return ``forward(x)``, a linear map with the transpose `adjoint`.
+
+    Both are functions of one array that JAX can trace; they may call collectives where `collective` says so of each.
+    `shapes` are those of `x` and of the result, which has the dtype of `x`.
+    """
+    return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes, collective=collective)
 
 
 def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
@@ -176,39 +192,42 @@ def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]
     The cotangent of a replicated result is replicated too. Each rank takes the part that belongs to its operand: all of
     it (``allreduce``), its own rows (``allgather``), or all of it on the root and zero elsewhere (``bcast``).
     """
-    return local_adjoint_p.bind(cotangent, forward=forward, parameters=tuple(sorted(parameters.items())))
+    counts, root, comm = parameters.get("counts"), parameters.get("root"), parameters["comm"]
+    rows = cotangent.shape[:1] if counts is None else (counts[comm.rank],)
+    start = 0 if counts is None else sum(counts[: comm.rank])
+    elsewhere = root is not None and comm.rank != root
+
+    def own_part(whole: Any) -> Any:
+        if counts is not None:
+            return lax.slice_in_dim(whole, start, start + rows[0], axis=0)
+        return jnp.zeros_like(whole) if elsewhere else whole
+
+    def summed(part: Any) -> Any:
+        return forward.bind(part, **parameters)[0]
+
+    shapes = cotangent.shape, (*rows, *cotangent.shape[1:])
+    return linear_map(own_part, summed, cotangent, shapes, (False, True))
 
 
-def _own_part(cotangent: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    known = dict(parameters)
-    if "counts" in known:
-        counts, rank = known["counts"], known["comm"].rank
-        start = sum(counts[:rank])
-        return lax.slice_in_dim(cotangent, start, start + counts[rank], axis=0)
-    if "root" in known and known["comm"].rank != known["root"]:
-        return jnp.zeros_like(cotangent)
-    return cotangent
+def _run_map(x: Any, *, forward: Callable[[Any], Any], **_: Any) -> Any:
+    return forward(x)
 
 
-def _own_shape(aval: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    known = dict(parameters)
-    rows = (known["counts"][known["comm"].rank],) if "counts" in known else aval.shape[:1]
-    return like(aval, (*rows, *aval.shape[1:]))
+def _transpose_map(cotangent: Any, _: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+    return [linear_map(adjoint, forward, whole(cotangent), shapes[::-1], collective[::-1])]
 
 
-def _own_transposed(cotangent: Any, _: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    return forward.bind(whole(cotangent), **dict(parameters))
+def _batch_map(values: Any, places: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+    x = jnp.moveaxis(values[0], places[0], 0)
+    several = tuple((x.shape[0], *shape) for shape in shapes)
+    return linear_map(jax.vmap(forward), jax.vmap(adjoint), x, several, collective), 0
 
 
-def _own_batched(values: Any, places: Any, *, forward: Primitive, parameters: tuple[tuple[str, Any], ...]) -> Any:
-    known = dict(parameters)
-    place = 1 if "counts" in known else 0  # rows stay in front, at one position on all ranks, for the transpose
-    return local_adjoint(jnp.moveaxis(values[0], places[0], place), forward, known), place
-
-
-local_adjoint_p = Primitive("collops_local_adjoint")
-local_adjoint_p.def_impl(_own_part)
-local_adjoint_p.def_abstract_eval(_own_shape)
-mlir.register_lowering(local_adjoint_p, mlir.lower_fun(_own_part, multiple_results=False))
-ad.deflinear2(local_adjoint_p, _own_transposed)
-batching.primitive_batchers[local_adjoint_p] = _own_batched
+linear_map_p = Primitive("collops_linear_map")
+linear_map_p.def_impl(_run_map)
+linear_map_p.def_effectful_abstract_eval(
+    lambda x, *, shapes, collective, **_: (like(x, shapes[1]), {ORDER} if collective[0] else set())
+)
+mlir.register_lowering(linear_map_p, mlir.lower_fun(_run_map, multiple_results=False))
+ad.deflinear2(linear_map_p, _transpose_map)
+batching.primitive_batchers[linear_map_p] = _batch_map

@@ -11,8 +11,6 @@ from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear
 
-__all__ = ["bcast", "reduce"]
-
 
 @leaf_by_leaf
 def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks") -> Any:

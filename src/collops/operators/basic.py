@@ -10,12 +10,13 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
+from collops.array.plans import as_layout
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, as_layout, communicator_of, placed
+from collops.operators.dims import Dims, communicator_of, placed
 from collops.operators.memory import Coefficients, check_holds, filled, writable
 
 

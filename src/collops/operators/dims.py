@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
+import numpy as np
+
 from collops.array import DistributedArray, Layout
+from collops.array.plans import as_layout
 from collops.comm.given import communicator_or_world
-from collops.errors import LayoutError
+from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Dims", "as_layout", "communicator_of", "placed"]
+__all__ = ["Dims", "check_count", "communicator_of", "placed"]
 
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
@@ -26,19 +29,17 @@ def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
     return made_of.comm
 
 
-def as_layout(dims: Dims, comm: Communicator) -> Layout:
-    """Return a layout as it is, and a shape as a layout split along axis 0; raise LayoutError if the ranks differ."""
-    if not isinstance(dims, Layout):
-        return Layout.split(dims, comm.size)
-    if dims.ranks != comm.size:
-        raise LayoutError(f"a layout for {dims.ranks} ranks does not fit a communicator of {comm.size}")
-    return dims
-
-
 def placed(dims: Dims, comm: Communicator | None) -> tuple[Layout, Communicator]:
     """Return the layout that `dims` means, and the ranks: `comm`, or the world."""
     comm = communicator_or_world(comm)
     return as_layout(dims, comm), comm
+
+
+def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
+    """Return an option as an integer; raise InputError if it is not one of at least `smallest`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
+        raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
+    return int(value)
 
 
 def along_axis(layout: Layout, axis: int, sizes: Sequence[int]) -> Layout:

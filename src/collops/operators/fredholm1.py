@@ -13,6 +13,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
+from collops.operators.dims import check_count
 from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
 
 if TYPE_CHECKING:
@@ -163,8 +164,7 @@ class _Side:
 
 
 def _check_options(nz: Any, model: Any, data: Any) -> None:
-    if isinstance(nz, bool) or not isinstance(nz, int | np.integer) or nz < 1:
-        raise InputError(f"nz must be an integer of at least 1, not {nz!r}")
+    check_count("nz", nz, smallest=1)
     for name, form in (("model", model), ("data", data)):
         if form not in ("split", "replicated"):
             raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")

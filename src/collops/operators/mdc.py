@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from collops.array.dtypes import real_of
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, LinearOperator
+from collops.operators.dims import check_count
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import Fredholm1
@@ -176,12 +176,7 @@ def _interval(name: str, value: Any) -> float:
 
 def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
     """Return the number of samples in time, if it allows all frequencies."""
-    try:
-        samples = operator.index(nt)
-    except TypeError:
-        samples = 0
-    if samples < 1:
-        raise InputError(f"nt must be an integer of at least 1, not {nt!r}")
+    samples = check_count("nt", nt, smallest=1)
     if twosided and samples % 2 == 0:
         raise InputError(f"nt must be odd for two-sided wavefields, not {nt}: as many negative times as positive ones")
     if nfmax is not None and nfmax != frequencies:

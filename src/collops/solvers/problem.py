@@ -13,6 +13,7 @@ from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.operators.dims import check_count
 from collops.solvers.state import scratch_array
 
 __all__ = [
@@ -69,13 +70,6 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         )
     if array.layout is not layout:
         raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
-
-
-def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
-    """Return an option as an integer; raise InputError if it is not one of at least `smallest`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
-        raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
-    return int(value)
 
 
 def check_reductions(value: Any) -> int:

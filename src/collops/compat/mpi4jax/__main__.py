@@ -13,8 +13,6 @@ import collops.compat.mpi4jax as package
 import collops.jax
 from collops.compat import run_script
 
-__all__ = ["replace"]
-
 
 def replace() -> None:
     """Let imports of ``mpi4jax`` find this package in this process, and let ``jax.jit`` start programs faster."""

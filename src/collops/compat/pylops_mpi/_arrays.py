@@ -12,7 +12,6 @@ import numpy as np
 
 from collops import array as arrays
 from collops.array import Layout
-from collops.array.halo import extended_array
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
@@ -338,8 +337,8 @@ class DistributedArray(DistributedMixIn, _Array):
         """
         widths = [(0, 0)] * self.ndim
         widths[self.axis] = cells_front or 0, cells_back or 0
-        _, extended = extended_array(self.native, [width for pair in widths for width in pair])
-        return extended[kept_of_halo(self.native.layout, self.rank, widths)]
+        extended = self.native.halo([width for pair in widths for width in pair])
+        return extended.local_array[kept_of_halo(self.native.layout, self.rank, widths)]
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Index", "Segments"]
+__all__ = ["Index"]
 
 
 class Segments(NamedTuple):

@@ -12,22 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from collops.comm.reductions import LOGICAL, OPERATIONS
 from collops.exchange.packing.index import Index
 
 _UPDATES = {"replace": "set", "sum": "add", "prod": "multiply", "min": "min", "max": "max"}
 _TRUTHS = {"land": "min", "lor": "max", "lxor": "add"}
-_OF_BOOLEANS = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
 _IN_BOUNDS = "promise_in_bounds"
-_ONE_BY_ONE: dict[str, Callable[[Any, Any], Any]] = {
-    "replace": lambda old, new: new,
-    "sum": jnp.add,
-    "prod": jnp.multiply,
-    "min": jnp.minimum,
-    "max": jnp.maximum,
-    "land": jnp.logical_and,
-    "lor": jnp.logical_or,
-    "lxor": jnp.logical_xor,
-}
 
 
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
@@ -44,7 +34,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
 
 def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
     """Prepare a fetch from all points of the source array; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
-    combine = _ONE_BY_ONE[op]
+    combine = None if op == "replace" else getattr(jnp, OPERATIONS[op].ufunc)
     tables = _turns(target)
 
     def fetch(values: Any, array: Any, _: Any) -> tuple[Any, Any]:
@@ -57,7 +47,7 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
             points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
             given = values.at[slots].get(mode="fill", fill_value=0)
-            new = combine(old, given).astype(array.dtype)
+            new = given if combine is None else combine(old, given).astype(array.dtype)
             return array.at[points].set(new, mode="drop", unique_indices=True), old
 
         for positions in tables:
@@ -83,7 +73,7 @@ def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
     if not index.size:
         return array
     if array.dtype == bool:
-        op = _OF_BOOLEANS.get(op, op)
+        op = LOGICAL.get(op, op)
     if op in _TRUTHS:
         return _combined_truths(array, index, values, op)
     where = index.points if index.slice is None else index.slice

@@ -14,21 +14,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from collops.comm.reductions import OPERATIONS
 from collops.exchange.packing.index import Index
 
 __all__ = ["fetcher", "mover"]
 
 Move: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-_UFUNCS: dict[str, Any] = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "land": np.logical_and,
-    "lor": np.logical_or,
-    "lxor": np.logical_xor,
-}
 _COMPILED = ("float32", "float64", "complex64", "complex128", "int32", "int64")
 _MANY = 4096  # points; with fewer a loop saves less than its compilation costs
 _OFTEN = 1000  # moves, from when it pays for few points, too
@@ -60,7 +52,7 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     source's array, and returns that one and the target.
     """
     turns = [(source.points[turn], target.points[turn]) for turn in target.rounds]
-    ufunc = _UFUNCS.get(op)
+    ufunc = None if op == "replace" else getattr(np, OPERATIONS[op].ufunc)
 
     def fetch(given: np.ndarray, taken: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         for here, there in turns:
@@ -110,7 +102,8 @@ def _replacing(source: Index, target: Index, dtype: np.dtype, width: int) -> Mov
 
 
 def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
-    read, read_old, ufunc = _reader(source, dtype, width), _reader(target, dtype, width), _UFUNCS[op]
+    read, read_old = _reader(source, dtype, width), _reader(target, dtype, width)
+    ufunc = getattr(np, OPERATIONS[op].ufunc)
     points, regular = target.points, target.slice is not None
 
     def combine(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
@@ -124,7 +117,7 @@ def _combining(source: Index, target: Index, op: str, dtype: np.dtype, width: in
 
 
 def _accumulating(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Move:
-    read, ufunc = _reader(source, dtype, width), _UFUNCS[op]
+    read, ufunc = _reader(source, dtype, width), getattr(np, OPERATIONS[op].ufunc)
     # NumPy is fast with repeated points where both arrays are flat.
     flat = target.points if width == 1 else (target.points[:, None] * width + np.arange(width)).reshape(-1)
 

@@ -103,7 +103,7 @@ class SharedExchange(Exchange):
         for _ in range(_LOOKS):
             if counter[0] >= least:
                 return
-        self.wait_for(lambda: counter[0] >= least)
+        self.comm.wait_until(lambda: counter[0] >= least, "star forest")
 
     def free(self) -> None:
         self.outgoing, self.incoming = [], []

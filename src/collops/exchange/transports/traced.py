@@ -11,8 +11,6 @@ from typing import Any
 
 from collops.exchange.exchange import Exchange, LocalWork, Transfer
 
-__all__ = ["TracedExchange"]
-
 
 class TracedExchange(Exchange):
     """Messages between traced arrays; it owns no memory, and its places are never occupied."""

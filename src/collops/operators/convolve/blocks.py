@@ -110,26 +110,26 @@ class BlockConvolution:
         length, half = self._length, self._bank.half
         reach = length + 2 * half
         first = self._offset + begin - half
-        filters = self._bank.at(first, first + (count - 1) * length + reach)
-        # Only the part of a column within the block is needed; these are rows of the transposed matrix, with space for
-        # all.
-        rows = np.zeros((count, reach, length + 4 * half), filters.dtype)
-        steps = rows.strides
-        diagonals = as_strided(rows, (count, reach, 2 * half + 1), (steps[0], steps[1] + steps[2], steps[2]))
-        row, tap = filters.strides
-        diagonals[...] = as_strided(filters, diagonals.shape, (length * row, row, tap))
-        return rows[:, :, 2 * half : 2 * half + length].swapaxes(1, 2)
+        columns = _diagonals(self._bank.at(first, first + (count - 1) * length + reach), count, reach, length)
+        # Only the part of a column within the block is needed; the transposed matrix has space for all.
+        return columns[:, :, 2 * half : 2 * half + length].swapaxes(1, 2)
 
     def _adjoint_matrices(self, begin: int, count: int) -> np.ndarray:
         """Return matrices whose rows are the conjugate filters of the block's samples."""
-        length, half = self._length, self._bank.half
         first = self._offset + begin
-        filters = self._bank.at(first, first + count * length).conj()
-        rows = np.zeros((count, length, length + 2 * half), filters.dtype)
-        steps = rows.strides
-        diagonals = as_strided(rows, (count, length, 2 * half + 1), (steps[0], steps[1] + steps[2], steps[2]))
-        diagonals[...] = filters.reshape(diagonals.shape)
-        return rows
+        filters = self._bank.at(first, first + count * self._length).conj()
+        return _diagonals(filters, count, self._length, self._length)
+
+
+def _diagonals(filters: np.ndarray, count: int, rows: int, step: int) -> np.ndarray:
+    """Return `count` matrices of which row i has filter i in the columns from i on; each starts `step` filters on."""
+    taps = filters.shape[1]
+    matrices = np.zeros((count, rows, rows + taps - 1), filters.dtype)
+    far, down, right = matrices.strides
+    along, tap = filters.strides
+    filled = as_strided(matrices, (count, rows, taps), (far, down + right, right))
+    filled[...] = as_strided(filters, filled.shape, (step * along, along, tap))
+    return matrices
 
 
 def _multiply(matrices: np.ndarray, extended: np.ndarray, out: np.ndarray) -> None:

@@ -15,8 +15,8 @@ from collops.backend import Engine, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
-from collops.exchange import StarForest
-from collops.exchange.indices import as_indices, owners
+from collops.exchange.forest import OnTransport, StarForest
+from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
 from collops.operators.base import LinearOperator
 from collops.operators.csr.blocks import block_for
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 
-class CSRMatrix(LinearOperator):
+class CSRMatrix(OnTransport, LinearOperator):
     r"""A sparse matrix of which every rank has some rows, in order. Collective.
 
     Parameters
@@ -265,17 +265,8 @@ class CSRMatrix(LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
-    def with_transport(self, transport: str) -> CSRMatrix:
-        """Return the same matrix, its entries shared, with another transport. Sends nothing; collective."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.forest = self.forest.with_transport(transport)
-        other._scratch = Scratch()
-        return other
-
-    def with_wire(self, wire: str) -> CSRMatrix:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
+    def _travel_by(self, transport: str) -> None:
+        self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""
@@ -313,24 +304,17 @@ def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, 
     from scipy import sparse
 
     with collective_errors(comm):
-        i, j, values = as_indices(i, "rows"), as_indices(j, "columns"), np.asarray(values)
+        i, j, values = as_indices(i, "rows"), as_indices(j, "columns", "column", columns), np.asarray(values)
         if len(i) != len(j):
             raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
         if values.shape != i.shape:
             raise LayoutError(f"{len(i)} triples need as many values, not an array of shape {values.shape}")
         if values.dtype.kind not in "biufc":
             raise UnsupportedTypeError(f"the values of triples must be numbers, not {values.dtype}")
-        wrong = j[(j < 0) | (j >= columns)]
-        if len(wrong):
-            raise LayoutError(f"there is no column {wrong[0]} of {columns}")
         ranks, local = owners(rows, comm.rank, i)
     kinds = comm.allgather_metadata(str(values.dtype) if values.size else None)
     dtype = np.result_type(*([kind for kind in kinds if kind] or [values.dtype]))
-    order = np.argsort(ranks, kind="stable")
-    leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
-    counts = leaving.tolist(), comm.alltoall(leaving).tolist()
-    places = comm.alltoallv(np.stack([local, j], axis=1)[order], *counts)
-    data = comm.alltoallv(values.astype(dtype)[order], *counts)
+    places, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
     return sparse.csr_array((data, (places[:, 0], places[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 

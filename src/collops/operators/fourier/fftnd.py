@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.dims import Dims, placed
+from collops.operators.dims import Dims, check_count, placed
 from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform
 
@@ -130,7 +129,8 @@ class FFTND(Fourier):
             raise LayoutError(f"an array of shape {domain.shape} has nothing to transform along the axes {axes!r}")
         lengths = _one_each("nffts", nffts, count)
         self.nffts = tuple(
-            domain.shape[axis] if n is None else _length(n) for axis, n in zip(self.axes, lengths, strict=True)
+            domain.shape[axis] if n is None else check_count("the length of a transform", n, smallest=1)
+            for axis, n in zip(self.axes, lengths, strict=True)
         )
         self.sampling = tuple(_step(value) for value in _one_each("sampling", sampling, count))
         before = _one_each("ifftshift_before", ifftshift_before, count)
@@ -287,13 +287,3 @@ def _step(value: Any) -> float:
     if step == 0 or not np.isfinite(step):
         raise InputError(f"a sampling is a finite number other than 0, not {value!r}")
     return step
-
-
-def _length(value: Any) -> int:
-    try:
-        length = operator.index(value)
-    except TypeError:
-        length = 0
-    if length < 1:
-        raise InputError(f"a transform has a length of at least 1, not {value!r}")
-    return length

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array.dtypes import real_of
 from collops.operators.derivatives.bands import REACH, WIDTH, Face, Problem, Several, Term
 
 __all__ = ["GenericKernel"]
@@ -20,8 +21,7 @@ class GenericKernel:
     def __init__(self, problem: Problem) -> None:
         self._shape, self._terms, self._several, dtype, engine, self._add = problem
         self._xp = engine.xp
-        real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-        self._factors = [_factors(term, len(self._shape), real) for term in self._terms]
+        self._factors = [_factors(term, len(self._shape), real_of(dtype)) for term in self._terms]
 
     def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
         """Compute everything, which is the only `part` without a split."""
