@@ -1,5 +1,5 @@
 # make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
-# make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks
+# make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks; those on one rank beside the linters
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    all tests of JAX with its oldest supported version, not only those of its primitives
 # make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
@@ -34,7 +34,7 @@ DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/oldest-jax/.installed
 WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
 
-.PHONY: demo docs test test-jax-oldest fuzz examples lint format clean
+.PHONY: demo docs test test-one-rank test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
@@ -45,8 +45,8 @@ docs: $(DOCS)
 	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
 
-test: lint $(OLDEST)
-	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 3 --dist worksteal
+test: $(OLDEST)
+	@$(MAKE) --no-print-directory --jobs 2 lint test-one-rank
 	@set -e; for ranks in $(filter-out 1,$(RANKS)); do \
 	  echo "== tests on $$ranks rank(s)"; \
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
@@ -54,6 +54,9 @@ test: lint $(OLDEST)
 	@$(WITH_OLDEST) $(BIN)/python -c 'import jax; print("== tests on 2 ranks with JAX", jax.__version__)'
 	$(WITH_OLDEST) $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/jax/test_primitives.py
 	@echo "All tests passed on $(RANKS) ranks."
+
+test-one-rank: $(TEST)
+	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 3 --dist worksteal
 
 fuzz: $(TEST)
 	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz

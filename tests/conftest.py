@@ -128,20 +128,9 @@ def pytest_configure(config) -> None:
 def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
-    # Benchmarks and soak run what other tests run on any number of ranks, and take longest; applications come next, of
-    # which `tests/cli/test_hosts.py` runs four ranks.
-    folders = ("tests/bench/", "tests/soak/") if collops.world().size > 2 else ()
-    folders += ("tests/apps/",) if collops.world().size > 3 else ()
-    left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(folders)}
-    if collops.world().size > 2 and "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with many cases 3 ranks run every second one, and 4 ranks the others: time is short on few cores.
-        cases: dict[str, list] = {}
-        for item in items:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        for each in cases.values():
-            left_out.update(each[collops.world().size % 2 :: 2] if len(each) > 3 else ())
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=list(left_out))
+    left_out = [item for item in items if item.get_closest_marker("serial")]
+    items[:] = [item for item in items if not item.get_closest_marker("serial")]
+    config.hook.pytest_deselected(items=left_out)
     if collops.world().size > MOST_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:

@@ -13,12 +13,13 @@ def folder(comm, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_pictures(request, monkeypatch):
-    """Leave out the pictures of the applications: they take longer than all else.
+    """Leave out the pictures of the applications, and the plots of their pages: they take longer than all else.
 
     A test that looks at them asks for the fixture `with_pictures`.
     """
     if "with_pictures" not in request.fixturenames:
         monkeypatch.setattr("collops.apps.recipe._draw", lambda *_, **__: [])
+        monkeypatch.setattr("collops.apps.lsm.page.svg", lambda draw, name, title: title)
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from collops.apps.lsm.page import _convergence, _packed, write_page
 from collops.apps.lsm.problem import synthetic
 from tests.apps.jobs import group_of, job_numbers, job_of
 
+pytestmark = pytest.mark.usefixtures("with_pictures")
+
 SIZES: dict[str, Any] = {"nx": 31, "nz": 21, "shots": 5, "receivers": 9, "samples": 101, "dtype": "float64"}
 
 

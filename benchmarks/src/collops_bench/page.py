@@ -20,6 +20,7 @@ from collops_bench.speed import (
     speed_rows,
     three_digits,
 )
+from collops_bench.timing import Spread
 
 __all__ = ["report_page"]
 
@@ -38,7 +39,7 @@ _SUBJECTS = {
     "robustness": "The cost of deadlines and agreements",
     "kill-runs": "Ranks that were killed",
 }
-_COLUMNS = ("program", "median", "range", "device", "ratio to peer", "figures")
+_COLUMNS = ("program", "median", "range", "device", "paired difference", "ratio to peer", "figures")
 _BANDWIDTHS = ("bandwidth", "algorithm_bandwidth", "bus_bandwidth")
 _SHARES = ("of_copy", "of_memory_limit", "efficiency")
 
@@ -139,7 +140,7 @@ def _table(name: str, record: Record) -> dict[str, Any]:
         "few": len(every) <= _FEW,
         "count": len(groups),
         "head": [_COLUMNS[column] for column in filled],
-        "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 4],
+        "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 5],
         "groups": [(work, [[row[column] for column in filled] for row in rows]) for work, rows in groups],
     }
 
@@ -148,20 +149,25 @@ def _rows(measurement: Measurement) -> list[list[str]]:
     rows = []
     peer = measurement.timings.get(measurement.peer) if measurement.peer is not None else None
     for program, timing in measurement.timings.items():
-        wall, device = timing.wall, timing.clocks.get("device")
+        wall, device, paired = timing.wall, timing.clocks.get("device"), timing.clocks.get("difference")
         ratio = peer.wall.median / wall.median if peer is not None and program != measurement.peer else None
         rows.append(
             [
                 program,
                 seconds_in_words(wall.median),
-                f"{seconds_in_words(wall.minimum)} to {seconds_in_words(wall.maximum)}",
+                _range(wall),
                 "" if device is None else seconds_in_words(device.median),
+                "" if paired is None else f"{seconds_in_words(paired.median)} ({_range(paired)})",
                 _ratio(ratio),
                 _figures(measurement, program),
             ]
         )
-    rows += [[program, "not measured", "", "", "", why] for program, why in sorted(measurement.missing.items())]
-    return rows or [[name, "", "", "", "", _figures(measurement, name)] for name in measurement.figures]
+    rows += [[program, "not measured", "", "", "", "", why] for program, why in sorted(measurement.missing.items())]
+    return rows or [[name, "", "", "", "", "", _figures(measurement, name)] for name in measurement.figures]
+
+
+def _range(spread: Spread) -> str:
+    return f"{seconds_in_words(spread.minimum)} to {seconds_in_words(spread.maximum)}"
 
 
 def _figures(measurement: Measurement, program: str) -> str:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_
 import collops
 from collops.apps.files import atomic, check_writable
 from collops.errors import CollopsError, InputError
-from collops_bench.timing import CLOCKS, Timing
+from collops_bench.timing import CLOCKS, SIGNED, Timing
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -317,7 +317,7 @@ def read_record(path: str | Path) -> Record:
                 where = f"the timing of {program} in measurements[{number}]"
                 if "wall" not in timing.clocks:
                     raise ValueError(f"{where} has no clock 'wall'")
-                if min(clock.minimum for clock in timing.clocks.values()) <= 0:
+                if min(clock.minimum for name, clock in timing.clocks.items() if name not in SIGNED) <= 0:
                     raise ValueError(f"{where} has a time that is not positive")
     except ValueError as problem:
         raise InputError(f"{path} is no whole benchmark record: {problem}") from problem

@@ -2,8 +2,9 @@
 
 "Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
 Both kinds take turns in short blocks, and the times of one turn are compared: what slows the machine for longer than a
-turn slows both. The figure ``added, percent`` is the median of the differences over the median without; ``doubt,
-percent`` is half the width of the interval in which that median lies with 95 % probability.
+turn slows both. The clock ``difference`` has these differences, of which some are negative. The figure ``added,
+percent`` is their median over the median without; ``doubt, percent`` is half the width of the interval in which that
+median lies with 95 % probability.
 
 On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a call without the time
 that ranks wait for each other, which differs from block to block. Problems are those of the benchmark ``cgls`` on
@@ -12,9 +13,9 @@ hosts; there is nothing to measure on devices, or without MPI.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from collops.operators import VStack
 from collops.solvers import CGLS, solve
 from collops_bench.record import Measurement, check
 from collops_bench.shared import CHECKED_ITERATIONS
-from collops_bench.timing import Spread, Timing
+from collops_bench.timing import Spread, timing_of_iterations
 
 if TYPE_CHECKING:
     from collops_bench.registry import Context
@@ -134,17 +135,25 @@ def _measure(
     times = _times(solvers, comms[PLAIN], (short, long), seconds=0.05 if quick else 25.0)
     # Without the start of the solver, which both lengths have.
     iterations = {kind: (own[long] - own[short]) / (long - short) for kind, own in times.items()}
-    plain = statistics.median(iterations[PLAIN])
-    added, doubt = (100 * each / plain for each in median_and_doubt(iterations[OURS] - iterations[PLAIN]))
-
-    def timing(kind: str) -> Timing:
-        whole = Spread.of((times[kind][long] / long).tolist())
-        return Timing(long, {"wall": Spread.of(iterations[kind].tolist()), "whole": whole})
+    timings = {
+        kind: timing_of_iterations(
+            long,
+            [
+                {"wall": wall, "whole": whole / long}
+                for wall, whole in zip(each.tolist(), times[kind][long].tolist(), strict=True)
+            ],
+        )
+        for kind, each in iterations.items()
+    }
+    difference = iterations[OURS] - iterations[PLAIN]
+    paired = {"difference": Spread.of(difference.tolist())}
+    timings[OURS] = replace(timings[OURS], clocks={**timings[OURS].clocks, **paired})
+    added, doubt = (100 * each / timings[PLAIN].wall.median for each in median_and_doubt(difference))
 
     return Measurement(
         f"CGLS iteration, {name}",
         {"rows_per_rank": _ROWS, "iterations": [short, long]},
-        {kind: timing(kind) for kind in times},
+        timings,
         checks=checks,
         figures={OURS: {"added, percent": added, "doubt, percent": doubt}},
     )

@@ -202,14 +202,14 @@ def in_words(measurement: Measurement) -> str:
 def seconds_in_words(seconds: float) -> str:
     """Write a time with three digits in the unit that suits it."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= factor or unit == "µs":
+        if abs(seconds) >= factor or unit == "µs":
             return f"{three_digits(seconds / factor)} {unit}"
     raise AssertionError("every time has a unit")
 
 
 def three_digits(value: float) -> str:
     """Write a number with three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def bytes_in_words(size: int) -> str:

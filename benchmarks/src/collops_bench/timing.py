@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["CLOCKS", "Captured", "Plan", "Spread", "Timing", "interleave", "interleave_iterations", "synchronize"]
+__all__ = [
+    "CLOCKS",
+    "SIGNED",
+    "Captured",
+    "Plan",
+    "Spread",
+    "Timing",
+    "interleave",
+    "interleave_iterations",
+    "synchronize",
+    "timing_of_iterations",
+]
 
 CLOCKS = {
     "wall": "host clock around a batch of calls, from a barrier with an idle device until the device is idle again, "
@@ -26,8 +37,13 @@ CLOCKS = {
     "device": "events on the device's stream around the same batch, over the number of calls",
     "first": "host clock around the very first call, including compilation and connection",
     "whole": "host clock around a whole long solve, including set-up, over its iterations",
+    "difference": "the wall time of this program less that of the one it is compared with, in the same round; noise "
+    "makes single differences negative",
 }
 """The meaning of the clocks of a :class:`Timing`."""
+
+SIGNED = frozenset({"difference"})
+"""The clocks that may be negative."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +142,13 @@ def interleave_iterations(
             brief = _time(lambda solve=solve: solve(short), 1, comm, engine)["wall"]
             full = _time(lambda solve=solve: solve(long), 1, comm, engine)["wall"]
             samples[name].append({"wall": (full - brief) / (long - short), "whole": full / long})
-    return {name: _timing(long, _usable(rounds)) for name, rounds in samples.items()}
+    return {name: timing_of_iterations(long, rounds) for name, rounds in samples.items()}
 
 
-def _usable(rounds: Sequence[dict[str, float]]) -> Sequence[dict[str, float]]:
-    return [one for one in rounds if one["wall"] > 0] or [one | {"wall": one["whole"]} for one in rounds]
+def timing_of_iterations(long: int, rounds: Sequence[dict[str, float]]) -> Timing:
+    """Return the timing of an iteration from rounds of ``"wall"`` and ``"whole"``; see `interleave_iterations`."""
+    usable = [one for one in rounds if one["wall"] > 0] or [one | {"wall": one["whole"]} for one in rounds]
+    return _timing(long, usable)
 
 
 def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:

@@ -270,14 +270,14 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
             group = zarr.open_group(place, mode="w", zarr_format=3, attributes={**attributes, **more})
             for name, field in fields.items():
                 values, rows = aligned[name]
-                array = group.create_array(
+                group.create_array(
                     name,
                     shape=values.shape,
                     chunks=(rows, *values.shape[1:]),
                     dtype=values.dtype,
                     dimension_names=field.dimensions,
+                    attributes={"units": field.unit},
                 )
-                array.attrs["units"] = field.unit
             return place
 
         def write() -> None:

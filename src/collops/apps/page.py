@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
@@ -49,10 +51,16 @@ def render(template: Path, **values: object) -> str:
 
     The template may include files of its own folder and of that of the base. A name without a value is an error.
     """
+    return _environment(template.parent).get_template(template.name).render(values)
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    """Return the environment of a folder's templates, which it compiles once: that takes longer than to render them."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([template.parent, _TEMPLATES]),
+        loader=FileSystemLoader([folder, _TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -60,7 +68,7 @@ def render(template: Path, **values: object) -> str:
         keep_trailing_newline=True,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return environment.get_template(template.name).render(values)
+    return environment
 
 
 def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: str) -> Markup:

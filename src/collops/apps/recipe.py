@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -332,7 +333,8 @@ def _rows(numbers: dict[str, Any], found: Findings) -> list[tuple[str, str]]:
     return rows + found.more_rows
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     """Return the versions of Python and of the installed packages that a result depends on."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
