@@ -281,7 +281,7 @@ class MpiTransport(Transport):
                 if test():
                     break
             else:
-                self._failures.wait(request, call.kind)
+                self._failures.wait(request, call.kind, memory=call)
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
@@ -291,7 +291,7 @@ class MpiTransport(Transport):
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._failures, [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return _Requests(requests, self._failures, receives, sends)
 
     def start_parts(
         self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
@@ -299,8 +299,9 @@ class MpiTransport(Transport):
         """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
         arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
         leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
-        waits: list[Pending] = [_Parts([request], self._failures, kind) for request in arriving]
-        return waits, _Parts(leaving, self._failures, kind)
+        memory = arriving, leaving, sends, receives  # a part that fails ends the whole call
+        waits: list[Pending] = [_Parts([request], self._failures, kind, memory) for request in arriving]
+        return waits, _Parts(leaving, self._failures, kind, memory)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -431,34 +432,40 @@ class TcpTransport(MpiTransport):
 
 
 class _Requests(Pending):
-    __slots__ = ("_failures", "_requests", "_sources", "_targets")
+    __slots__ = ("_failures", "_receives", "_requests", "_sends")
 
-    def __init__(self, requests: list[Any], failures: Failures, sources: list[int], targets: list[int]) -> None:
+    def __init__(
+        self, requests: list[Any], failures: Failures, receives: Sequence[Message], sends: Sequence[Message]
+    ) -> None:
         self._requests = requests
         self._failures = failures
-        self._sources = sources
-        self._targets = targets
+        self._receives = receives
+        self._sends = sends
 
     def __str__(self) -> str:
-        ends = [("from", self._sources), ("to", self._targets)]
-        return "messages " + " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
+        ends = [("from", self._receives), ("to", self._sends)]
+        return "messages " + " and ".join(
+            f"{way} {name_ranks(sorted({rank for rank, _ in of}))}" for way, of in ends if of
+        )
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
+        messages = [*self._receives, *self._sends]
         # Neighbours that need nothing more may end while others are late.
-        self._failures.wait_all(requests, self, [*self._sources, *self._targets])
+        self._failures.wait_all(requests, self, [rank for rank, _ in messages], messages)
 
 
 class _Parts(Pending):
-    __slots__ = ("_failures", "_kind", "_requests")
+    __slots__ = ("_failures", "_kind", "_memory", "_requests")
 
-    def __init__(self, requests: list[Any], failures: Failures, kind: str) -> None:
+    def __init__(self, requests: list[Any], failures: Failures, kind: str, memory: object) -> None:
         self._requests = requests
         self._failures = failures
         self._kind = kind
+        self._memory = memory
 
     def wait(self) -> None:
-        self._failures.wait_all(self._requests, self._kind)
+        self._failures.wait_all(self._requests, self._kind, memory=self._memory)
 
 
 class SharedSegments:
@@ -498,7 +505,7 @@ class PersistentMessages:
     all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
-    __slots__ = ("Test", "__weakref__", "_failures", "_kept", "_peers", "done", "start")
+    __slots__ = ("Test", "__weakref__", "_failures", "_peers", "done", "start")
 
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
@@ -516,13 +523,11 @@ class PersistentMessages:
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
-        """Return when all are complete. After an error `arrays` are kept, whose memory MPI may still use."""
+        """Return when all are complete. Their memory is that of `arrays`."""
         for _ in _TESTS:
             if self.done():
                 return
-        self._kept = arrays
-        self._failures.wait(self, "star forest", self._peers)
-        self._kept = ()
+        self._failures.wait(self, "star forest", self._peers, arrays)
 
 
 _duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
