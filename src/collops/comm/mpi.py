@@ -35,8 +35,8 @@ __all__ = [
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
-    "address_of",
     "addresses",
+    "addresses_of",
     "gpu_awareness",
     "handles",
     "mpi4py_module",
@@ -533,15 +533,15 @@ class PersistentMessages:
 _duplicates: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def address_of(array: np.ndarray) -> int:
-    """Return where the memory of a host array begins."""
-    return array.ctypes.data if array.dtype.kind == "V" else mpi_or_tcp().Get_address(array)
+def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:
+    """Return a function that tells where the memory of a host array of this dtype begins."""
+    return (lambda array: array.ctypes.data) if dtype.kind == "V" else mpi_or_tcp().Get_address
 
 
 def _bytes_of(mpi: Any, array: Any) -> Any:
     if not array.nbytes:
         return bytearray(0)
-    address = address_of(array) if hasattr(array, "ctypes") else array.data.ptr
+    address = addresses_of(array.dtype)(array) if hasattr(array, "ctypes") else array.data.ptr
     return mpi.buffer.fromaddress(address, array.nbytes)
 
 
