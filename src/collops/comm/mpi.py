@@ -103,8 +103,9 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 
     Some MPI libraries take device pointers in point-to-point calls and crash on them in collectives, so that nothing is
     tried. The environment's ``COLLOPS_GPU_AWARE_MPI`` decides where it is set: ``none``, ``p2p`` (point-to-point calls
-    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``); an Open
-    MPI that was told to use UCX with CUDA takes device pointers in point-to-point calls even where it denies the rest.
+    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``). Of Open
+    MPI's collective calls only the blocking ones take device pointers, which are not used here; and if it was told to
+    use UCX with CUDA, it takes them in point-to-point calls even where it denies the rest.
 
     Raises `InputError` if the environment names another level.
     """
@@ -121,7 +122,8 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
             if function is not None:
                 function.restype = ctypes.c_int
                 if function() == 1:
-                    return "all", f"{query} answers yes"
+                    open_mpi = mpi.Get_library_version().startswith("Open MPI")
+                    return "p2p" if open_mpi else "all", f"{query} answers yes"
                 break
     ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
     if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):

@@ -83,9 +83,7 @@ class MpiExchange(Exchange):
         long = [(rank, run) for rank, run in runs if run is not None and run.step == 1]
         return long if len(long) == len(runs) else None
 
-    def _keep(
-        self, places: tuple[int, int], given: Any, leaving: Any, taken: Any, arriving: Any
-    ) -> PersistentMessages:
+    def _keep(self, places: tuple[int, int], given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
         """Prepare messages between these arrays, or parts of buffers for a side without runs."""
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
