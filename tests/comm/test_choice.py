@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from collops.comm import mpi
 from collops.comm.world import _best, _Facts
 from collops.errors import InputError, TransportError
 
@@ -55,3 +58,28 @@ def test_what_they_cannot_have(given, error, text):
     with pytest.raises(error) as caught:
         _best(given)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "environment", "level", "why"),
+    [
+        ("MPICH Version: 5.0.2", 1, {}, "all", "MPIX_Query_cuda_support answers yes"),
+        ("Open MPI v5.0.11", 1, {}, "p2p", "MPIX_Query_cuda_support answers yes"),
+        ("Open MPI v5.0.11", 0, {}, "none", "does not say"),
+        ("Open MPI v5.0.11", 0, {"OMPI_MCA_pml": "ucx", "UCX_TLS": "sm,cuda"}, "p2p", "UCX with CUDA"),
+        ("Open MPI v5.0.11", 1, {"COLLOPS_GPU_AWARE_MPI": "all"}, "all", "COLLOPS_GPU_AWARE_MPI says so"),
+    ],
+)
+def test_open_mpi_takes_device_pointers_in_messages_only(monkeypatch, version, answer, environment, level, why):
+    """Its nonblocking collective calls do not, and there is no other kind here."""
+
+    def query():
+        return answer
+
+    for name in ("COLLOPS_GPU_AWARE_MPI", "OMPI_MCA_pml", "UCX_TLS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(mpi.ctypes, "CDLL", lambda _: SimpleNamespace(MPIX_Query_cuda_support=query))
+    found = mpi.gpu_awareness(SimpleNamespace(__file__="libmpi", Get_library_version=lambda: version))
+    assert found[0] == level and why in found[1]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
 from collops.comm import messages, staged
+from collops.comm.call import Call
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
-from collops.errors import UnsupportedTypeError
+from collops.errors import CommunicationTimeout, UnsupportedTypeError
 from tests.comm import checks, device
 
 
@@ -117,3 +121,29 @@ def test_a_group_is_one_launch(joined, xp):
     assert binding.launches == launches + 1
     np.testing.assert_array_equal(out.get(), np.full(3, float(left)))
     assert float(joined.allreduce(xp.ones(1))[0]) == joined.size
+
+
+@pytest.mark.parametrize("kind", ["call", "part", "exchange"])
+def test_the_memory_of_messages_that_are_given_up_is_kept(comm, xp, kind):
+    """A late message may still arrive there, and requests on device pointers do not keep their arrays alive."""
+    from mpi4py import MPI
+
+    if comm.size == 1:
+        pytest.skip("a single rank waits for nobody")
+    control = MPI.COMM_WORLD.Dup()
+    transport = DeviceMpi(control, Failures(ControlChannel(control), 0.1, crowded=True))
+    late = (control.rank + 1) % control.size
+    arrays = [xp.zeros(9) for _ in range(1 if kind == "call" else 3)]
+    kept = [weakref.ref(array) for array in arrays]
+    receives = [(late, array) for array in arrays]
+    with pytest.raises(CommunicationTimeout):
+        if kind == "call":
+            transport.run(Call("bcast", *arrays, *arrays, root=late))  # nobody is the root
+        elif kind == "part":
+            waits, _ = transport.start_parts("allreduce", [], receives)
+            waits[0].wait()
+        else:
+            transport.start_exchange([], receives, 0).wait()
+    del arrays, receives
+    gc.collect()  # the traceback has them
+    assert all(array() is not None for array in kept)

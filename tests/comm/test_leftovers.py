@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import time
+import types
 
 import pytest
 
+from collops.comm import mpi
 from collops.comm.leftovers import remove_leftovers
 
 pytestmark = pytest.mark.serial
@@ -77,3 +80,20 @@ def test_the_other_ranks_of_a_node_wait_for_the_one_that_removes(segment):
     assert 0.4 < time.monotonic() - begin < 30
     timer.join()
     assert segment.exists()
+
+
+def test_they_are_removed_before_mpi_starts(monkeypatch):
+    steps = []
+
+    class Package(types.ModuleType):
+        @property
+        def MPI(self):
+            steps.append("start")
+            return self
+
+    package = Package("mpi4py")
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setattr(mpi, "remove_leftovers", lambda: steps.append("remove"))
+    assert mpi.mpi4py_module() is package
+    assert steps == ["remove", "start"]

@@ -231,6 +231,29 @@ def test_a_rank_with_an_error_ends_all_with_its_code():
     assert "KeyError: 'here'" in other[1][2] and "rank 1 of 2 ends all ranks" in other[1][2]
 
 
+def test_torchrun_starts_ranks_again():
+    """Its names of rank, size and place; and after a failure, for which rank 0 closed connections, the same address."""
+    program = MEET + (
+        "import os\n"
+        "comm.barrier()\n"
+        "if comm.rank == 0 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError('the first time')\n"
+        "print(os.environ['LOCAL_RANK'], comm.allgather(np.array(comm.rank)).tolist())\n"
+    )
+    names = "WORLD_SIZE LOCAL_WORLD_SIZE ROLE_WORLD_SIZE"
+    given = {**dict.fromkeys(names.split(), "2"), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
+    given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
+    environment = meeting(2, **given, SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_NTASKS="1")
+    for restart in range(2):
+        own = [dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)) for rank in range(2)]
+        again = {"TORCHELASTIC_RESTART_COUNT": str(restart), "TORCHELASTIC_MAX_RESTARTS": "1"}
+        with Processes(program, [{**environment, **again, **each} for each in own]) as ranks:
+            results = ranks.results()
+        for rank, (code, out, err) in enumerate(results):
+            assert code == 1 - restart, err
+            assert out.splitlines()[0] == f"{rank} 2 {rank} tcp"
+            assert restart == 0 or out.splitlines()[1] == f"{rank} [0, 1]"
+
+
 def test_what_needs_mpi_is_an_error_on_all_ranks():
     program = WORLD + (
         "from collops.exchange import StarForest\n"

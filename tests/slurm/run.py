@@ -18,6 +18,7 @@ import getpass
 import json
 import os
 import random
+import secrets
 import shlex
 import shutil
 import signal
@@ -40,6 +41,7 @@ PROBLEM = ["lsm", "--nx", "61", "--nz", "41", "--shots", "6", "--receivers", "21
 PROBLEM += ["--velocity", "1800", "--mode", "analytic", "--noise", "0.1", "--dtype", "float64", "--quiet"]
 ENDLESS, MORE = 1_000_000, 20
 RESUMABLE, KILLED = 75, 137
+KILL_WAIT = 30.0  # seconds, by default, from the end of one task until Slurm kills the others
 SECONDS = 900.0  # limit of every wait, for machines that others use as well
 
 CONFIGURATION = """
@@ -245,6 +247,41 @@ def salloc(cluster: Cluster) -> str:
     return f"salloc -n 2 collops lsm --ranks 2, by {' and by '.join(launchers)}: the image of mpiexec without Slurm"
 
 
+def without_mpi(cluster: Cluster) -> str:
+    """Ranks without MPI meet under `srun`, save at SIGUSR1, end when one is killed, and find MPI's image."""
+    name, tasks = "without_mpi", ["srun", "--mpi=none", "-n", "2"]
+
+    def meeting() -> dict[str, str]:
+        (port,) = _free_ports(1)
+        return {"COLLOPS_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "COLLOPS_SECRET": secret}
+
+    secret = secrets.token_hex(16)
+    program = "import collops; comm = collops.world(); print(comm.host_transport, comm.size, comm.local_rank)"
+    code, said = cluster.run(*tasks, sys.executable, "-c", program, **meeting())
+    check(code == 0 and sorted(said.splitlines()) == ["tcp 2 0", "tcp 2 1"], said)
+    keep = ["--checkpoint", f"{name}.checkpoint", "--every", "2s", "--out", name]
+    job = [*tasks, f"--job-name={name}", *COLLOPS, *PROBLEM, *keep]
+    process = cluster.start(*job, "--iterations", str(ENDLESS), **meeting())
+    wait_for(lambda: cluster.checkpoint(name) > 0, "no checkpoint", process)
+    cluster.read("scancel", "--signal=USR1", f"--name={name}")
+    code, said = ended(process)
+    check(code == RESUMABLE and "stopped the solver" in said, f"{code}: {said}")
+    saved = cluster.checkpoint(name)
+    process = cluster.start(*job, "--resume", "--iterations", str(ENDLESS), **meeting())
+    wait_for(lambda: cluster.checkpoint(name) > saved, "no later checkpoint", process)
+    begin = time.monotonic()
+    os.kill(_tasks(name)[-1], signal.SIGKILL)
+    code, said = ended(process)
+    seconds = time.monotonic() - begin
+    check(code == KILLED and "its process is gone" in said, f"{code}: {said}")
+    check(seconds < KILL_WAIT, f"the other rank waited {seconds:.1f} s")  # it ends by itself, not by Slurm
+    more = ["--resume", "--iterations", str(cluster.checkpoint(name) + MORE)]
+    code, said = cluster.run(*job, *more, **meeting())
+    check(code == 0, said)
+    cluster.check_image(name)
+    return f"srun --mpi=none, COLLOPS_BOOTSTRAP: USR1 {RESUMABLE}; kill -9 {seconds:.1f} s; resumed, the image of MPI"
+
+
 def time_limit(cluster: Cluster) -> str:
     """A batch job is signalled before its time limit, requeues itself, and resumes."""
     # Slurm sends the signal up to a minute early, here between 30 and 60 seconds after the start.
@@ -353,6 +390,7 @@ SCENARIOS: dict[str, Callable[[Cluster], str]] = {
     for each in (
         srun,
         without_pmi,
+        without_mpi,
         salloc,
         scancel,
         scancel_without_checkpoint,

@@ -74,6 +74,7 @@ _PACKAGES = [
     "jax",
     "jaxlib",
     "mpi4jax",
+    "petsc4py",
 ]
 
 

@@ -63,7 +63,7 @@ from collops.errors import CallMismatch, CommunicationError, CommunicationTimeou
 __all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
 
 PROGRAM_END = "the end of the program"
-_SPINS, _SPINS_IF_CROWDED = 5000, 20
+_SPINS = 5000  # without rest; none where another rank needs this core to do its part
 _YIELDS = 2000
 _NAP_SECONDS = 20e-6
 _LOOK_SECONDS = 0.01  # between two looks at the clock and the channel
@@ -168,17 +168,19 @@ class Failures:
         self.compiled: Any = None
         self._lock = threading.RLock()  # programs of JAX wait on other threads
         self._hosts = hosts
-        self._spins = _SPINS_IF_CROWDED if crowded else _SPINS
+        self._spins = 0 if crowded else _SPINS
         self._left = -1  # the call that this rank left without completing its part
         self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
         self._notices: dict[int, FailureNotice] = {}
         self._lost: set[int] = set()
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
-        self._abandoned: list[Any] = []  # requests that were given up: MPI may still use their memory
+        self._abandoned: list[Any] = []  # requests that were given up, and memory that MPI may still use
 
-    def wait(self, request: Any, operation: object, needs: Collection[int] | None = None) -> None:
-        """Return when an MPI `request` is complete.
+    def wait(
+        self, request: Any, operation: object, needs: Collection[int] | None = None, memory: object = None
+    ) -> None:
+        """Return when an MPI `request` is complete. After an error `memory` is kept, which the request may still use.
 
         Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
         this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that
@@ -189,14 +191,16 @@ class Failures:
         try:
             self.until(request.Test, operation, needs, inside=needs is None)
         except self.channel.error as error:
-            self._abandoned.append(request)
+            self._abandoned += (request, memory)
             self.failed(error, operation)
         except BaseException:
-            self._abandoned.append(request)
+            self._abandoned += (request, memory)
             self._left = self.number
             raise
 
-    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int] | None = None) -> None:
+    def wait_all(
+        self, requests: Sequence[Any], operation: object, peers: Sequence[int] | None = None, memory: object = None
+    ) -> None:
         """Return when all `requests` are complete; see :meth:`wait`.
 
         Each needs one of the `peers`; by default all are parts of a collective call.
@@ -205,7 +209,7 @@ class Failures:
             for number, request in enumerate(requests):
                 self.wait(request, operation, None if peers is None else (peers[number],))
         except BaseException:
-            self._abandoned += requests
+            self._abandoned += (requests, memory)
             raise
 
     def until(

@@ -35,8 +35,8 @@ __all__ = [
     "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
-    "address_of",
     "addresses",
+    "addresses_of",
     "gpu_awareness",
     "handles",
     "mpi4py_module",
@@ -103,8 +103,9 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
 
     Some MPI libraries take device pointers in point-to-point calls and crash on them in collectives, so that nothing is
     tried. The environment's ``COLLOPS_GPU_AWARE_MPI`` decides where it is set: ``none``, ``p2p`` (point-to-point calls
-    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``); an Open
-    MPI that was told to use UCX with CUDA takes device pointers in point-to-point calls even where it denies the rest.
+    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``). Of Open
+    MPI's collective calls only the blocking ones take device pointers, which are not used here; and if it was told to
+    use UCX with CUDA, it takes them in point-to-point calls even where it denies the rest.
 
     Raises `InputError` if the environment names another level.
     """
@@ -121,7 +122,8 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
             if function is not None:
                 function.restype = ctypes.c_int
                 if function() == 1:
-                    return "all", f"{query} answers yes"
+                    open_mpi = mpi.Get_library_version().startswith("Open MPI")
+                    return "p2p" if open_mpi else "all", f"{query} answers yes"
                 break
     ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
     if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):
@@ -281,7 +283,7 @@ class MpiTransport(Transport):
                 if test():
                     break
             else:
-                self._failures.wait(request, call.kind)
+                self._failures.wait(request, call.kind, memory=call)
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
@@ -291,7 +293,7 @@ class MpiTransport(Transport):
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._failures, "", [peer for peer, _ in receives], [peer for peer, _ in sends])
+        return _Requests(requests, self._failures, "", receives, sends)
 
     def start_parts(
         self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
@@ -299,8 +301,9 @@ class MpiTransport(Transport):
         """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
         arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
         leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
-        waits: list[Pending] = [_Requests([request], self._failures, kind) for request in arriving]
-        return waits, _Requests(leaving, self._failures, kind)
+        memory = arriving, leaving, sends, receives  # a part that fails ends the whole call
+        waits: list[Pending] = [_Requests([request], self._failures, kind, memory=memory) for request in arriving]
+        return waits, _Requests(leaving, self._failures, kind, memory=memory)
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -431,28 +434,36 @@ class TcpTransport(MpiTransport):
 
 
 class _Requests(Pending):
-    """Parts of a collective call of some `kind`, or without one messages from and to these ranks."""
+    """Parts of a collective call of some `kind`, or without one messages; `memory` must outlive a wait that fails."""
 
-    __slots__ = ("_failures", "_kind", "_requests", "_sources", "_targets")
+    __slots__ = ("_failures", "_kind", "_memory", "_receives", "_requests", "_sends")
 
     def __init__(
-        self, requests: list[Any], failures: Failures, kind: str, sources: Sequence[int] = (), targets: Any = ()
+        self,
+        requests: list[Any],
+        failures: Failures,
+        kind: str,
+        receives: Sequence[Message] = (),
+        sends: Sequence[Message] = (),
+        memory: object = None,
     ) -> None:
         self._requests = requests
         self._failures = failures
         self._kind = kind
-        self._sources = sources
-        self._targets = targets
+        self._receives = receives
+        self._sends = sends
+        self._memory = memory or (receives, sends)
 
     def __str__(self) -> str:
-        ends = [("from", self._sources), ("to", self._targets)]
-        messages = " and ".join(f"{way} {name_ranks(sorted({*of}))}" for way, of in ends if of)
+        ends = [("from", self._receives), ("to", self._sends)]
+        messages = " and ".join(f"{way} {name_ranks(sorted({rank for rank, _ in of}))}" for way, of in ends if of)
         return self._kind or f"messages {messages}"
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
+        peers = [rank for rank, _ in (*self._receives, *self._sends)]
         # Neighbours that need nothing more may end while others are late.
-        self._failures.wait_all(requests, self, None if self._kind else [*self._sources, *self._targets])
+        self._failures.wait_all(requests, self, None if self._kind else peers, self._memory)
 
 
 class SharedSegments:
@@ -492,7 +503,7 @@ class PersistentMessages:
     all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
-    __slots__ = ("Test", "__weakref__", "_failures", "_kept", "_peers", "done", "start")
+    __slots__ = ("Test", "__weakref__", "_failures", "_peers", "done", "start")
 
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
@@ -510,24 +521,22 @@ class PersistentMessages:
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
-        """Return when all are complete. After an error `arrays` are kept, whose memory MPI may still use."""
+        """Return when all are complete. Their memory is that of `arrays`."""
         for _ in _TESTS:
             if self.done():
                 return
-        self._kept = arrays
-        self._failures.wait(self, "star forest", self._peers)
-        self._kept = ()
+        self._failures.wait(self, "star forest", self._peers, arrays)
 
 
-def address_of(array: np.ndarray) -> int:
-    """Return where the memory of a host array begins."""
-    return array.ctypes.data if array.dtype.kind == "V" else mpi_or_tcp().Get_address(array)
+def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:
+    """Return a function that tells where the memory of a host array of this dtype begins."""
+    return (lambda array: array.ctypes.data) if dtype.kind == "V" else mpi_or_tcp().Get_address
 
 
 def _bytes_of(mpi: Any, array: Any) -> Any:
     if not array.nbytes:
         return bytearray(0)
-    address = address_of(array) if hasattr(array, "ctypes") else array.data.ptr
+    address = addresses_of(array.dtype)(array) if hasattr(array, "ctypes") else array.data.ptr
     return mpi.buffer.fromaddress(address, array.nbytes)
 
 

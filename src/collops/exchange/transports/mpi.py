@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from collops.comm.mpi import PersistentMessages, address_of
+from collops.comm.mpi import PersistentMessages, addresses_of
 from collops.exchange.exchange import PLACES, Exchange, LocalWork
 from collops.exchange.pattern import Side
 
-_LONG = 1 << 13  # bytes, from where messages for certain arrays are worth keeping
+_LONG = 1 << 10  # bytes, from where messages for certain arrays are worth keeping
 _MOST_KEPT = 64
 
 
@@ -47,13 +47,14 @@ class MpiExchange(Exchange):
         self._messages[place].wait(self._held[place])
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+        if self.engine.memory == "device":
+            return super().mover(work)
         leaving, arriving = self._runs(self.pattern.sends), self._runs(self.pattern.receives)
         if work.op != "replace" or not work.arriving.unique or np.isin(work.arriving.points, work.there.points).any():
             arriving = None  # values are combined one after the other
-        if (leaving is None and arriving is None) or self.engine.memory == "device":
-            return super().mover(work)
         packing, stay, unpack = self._packing(work), work.stay(), work.unpacker()
-        turn, incoming, kept = self.turn, self.incoming, self._kept
+        turn, incoming, prepared, kept = self.turn, self.incoming, self._messages, self._kept
+        short, address_of = leaving is None and arriving is None, addresses_of(self.dtype)
 
         def move(source: Any, target: Any) -> Any:
             place, _ = turn()
@@ -61,7 +62,11 @@ class MpiExchange(Exchange):
             if leaving is None:
                 ((pack, given),) = packing[place]
                 pack(source, given)
-            messages = kept.get((address_of(given), address_of(taken))) or self._keep(given, leaving, taken, arriving)
+            if short:
+                messages = prepared[place]
+            else:
+                places = address_of(given), address_of(taken)
+                messages = kept.get(places) or self._keep(places, given, leaving, taken, arriving)
             messages.start()
             if stay is not None:
                 target = stay(source, target)
@@ -78,7 +83,7 @@ class MpiExchange(Exchange):
         long = [(rank, run) for rank, run in runs if run is not None and run.step == 1]
         return long if len(long) == len(runs) else None
 
-    def _keep(self, given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
+    def _keep(self, places: tuple[int, int], given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
         """Prepare messages between these arrays, or parts of buffers for a side without runs."""
         if len(self._kept) >= _MOST_KEPT:
             self._kept.clear()
@@ -86,8 +91,7 @@ class MpiExchange(Exchange):
             [(rank, array[part]) for rank, part in runs or [(rank, slice(*part)) for rank, *part in side.segments]]
             for array, runs, side in ((given, leaving, self.pattern.sends), (taken, arriving, self.pattern.receives))
         )
-        messages = PersistentMessages(self.comm, sends, receives, self.tag)
-        return self._kept.setdefault((address_of(given), address_of(taken)), messages)
+        return self._kept.setdefault(places, PersistentMessages(self.comm, sends, receives, self.tag))
 
 
 class StagedExchange(MpiExchange):
