@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.conditioning import Conditioned, Conditioning, resample
+from collops.apps.conditioning import Conditioned, Conditioning
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.quality import examine, field_bytes
 from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
-from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
+from collops.apps.pictures import Panel, balanced, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy, segy_bytes
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
+from collops.apps.survey.geometry import Geometry, shots_of
 from collops.apps.survey.segy import image_traces, shot_traces
 from collops.apps.survey.selection import held_out
 from collops.errors import InputError
@@ -27,10 +28,10 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey import Survey
 
-__all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
+__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "run", "shot_fields"]
 
 _NOISE = 0.1
-_SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
+_SAMPLES = 32_000_000  # of the shots in result.zarr, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them
 _PATIENCE = 5  # iterations without a better prediction, after which the data stop the search
 
@@ -86,6 +87,8 @@ def run(job: Job[Options]) -> Findings:
         whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
         held = whole[survey.shots.start : survey.shots.stop]
     more_bytes = problem.segy_bytes + field_bytes(problem, options.gathers)
+    # Data and residual, and the same on the page with 4/3 bytes a sample.
+    more_bytes += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
         more_bytes += 8 * grid.points + segy_bytes(grid.points // grid.nz, grid.nz)
     found = invert(job, reduced, believed, held, more_bytes, preconditioner)
@@ -103,7 +106,7 @@ def run(job: Job[Options]) -> Findings:
     survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
     for values, each in zip(explained, conditioned, strict=False):
         values *= each.mute / each.gain
-    gathers = some_gathers(survey, explained)
+    gathers = shot_fields(survey, explained)
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
@@ -158,6 +161,7 @@ def run(job: Job[Options]) -> Findings:
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
             "kinds": list(found.solution.seconds),
+            "adjoint_scale": found.adjoint_scale,
         },
         draw=lambda folder: (
             [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
@@ -177,7 +181,7 @@ class Migration:
 
     image: np.ndarray  # the least-squares image
     adjoint: np.ndarray  # the adjoint image
-    scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
+    adjoint_scale: float  # with which the adjoint image fits the data best
     solution: Solution  # of the solver
     damp: float  # of the solution; not relative to the operator's norm
     weight: float | None  # of the regularisation
@@ -230,8 +234,8 @@ def invert(
 
     data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
-    # Of `_fields` four images of at most float64, and the gathers and their residual.
-    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
+    # Of `_fields` four images of at most float64, and their sections on the page.
+    writes = 2 * 4 * 8 * operator.domain.size + more_bytes
     options, penalty = job.options, Penalty(job.options.regularise, job, operator, gradient)
     niter, weight, shares = options.iterations or _ITERATIONS, options.weight, None
 
@@ -257,7 +261,7 @@ def invert(
     solution = job.solve(method(weight), operator, data, writes=writes, niter=niter)
     solution = replace(solution, residuals=penalty.residuals(solution))
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, damp, weight, shares)
+    return Migration(job.on_host(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
 
 
 def _preconditioner(
@@ -332,46 +336,49 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
     return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
 
 
-def some_gathers(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
-    """Choose traces of some shots, and gather them on the first rank. Collective.
+def kept_shots(geometry: Geometry) -> range:
+    """Return the shots whose traces are in ``result.zarr`` and on the page: all, or of a large survey some."""
+    return range(0, geometry.shots, -(-geometry.traces * geometry.samples // _SAMPLES))
 
-    `explained` are the traces modelled from the image. The data and their residual (the data less those modelled) have
-    the shape ``(shots, traces, samples)`` there.
+
+def shot_fields(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
+    """Return the data and the residual of `kept_shots` as arrays of shape ``(traces, samples)``.
+
+    `explained` are the traces modelled from the image; the residual is the data less those.
     """
-    geometry = survey.geometry
-    count = min(_SHOTS, geometry.shots)
-    chosen = np.unique(np.linspace(0, geometry.shots - 1, count + 2).round().astype(int)[1:-1])
-    fewest = min(_TRACES, *(geometry.receivers[shot].shape[1] for shot in chosen))
-    picked = {
-        int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
-    }
-    step = -(-geometry.samples // _SAMPLES)
-    samples = np.arange(0, geometry.samples, step)
+    from collops.array import DistributedArray, Layout
 
-    def fewer(part: np.ndarray) -> np.ndarray:
-        return part if step == 1 else resample(part, 1e-6, step * 1e-6)
-
+    geometry, comm, headers = survey.geometry, survey.comm, survey.headers
+    kept = kept_shots(geometry)
+    counts = [geometry.receivers[shot].shape[1] for shot in kept]
+    shares = [shots_of(rank, geometry.shots, comm.size) for rank in range(comm.size)]
+    sizes = [sum(count for shot, count in zip(kept, counts, strict=True) if shot in share) for share in shares]
+    layout = Layout.split((sum(counts), geometry.samples), comm.size, sizes=sizes)
+    nothing = [np.empty((0, geometry.samples), np.float32)]
     own = [
-        np.stack([fewer(part[picked[shot]]) for part in (measured, measured - modelled)])[None]
+        (measured, measured - modelled)
         for shot, measured, modelled in zip(survey.shots, survey.traces, explained, strict=False)
-        if shot in picked
+        if shot in kept
     ]
-    nothing = np.empty((0, 2, fewest, len(samples)))
-    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), survey.comm)
-    offsets = [geometry.offsets(shot)[rows] for shot, rows in picked.items()]
-    gather = ("shot", "trace", "time")
-    records, channels = chosen + 1, [rows + 1 for rows in picked.values()]
-    if survey.headers is not None:
-        records = survey.headers.records[chosen]
-        channels = [survey.headers.channels[shot][rows] for shot, rows in picked.items()]
+    data, residual = (
+        DistributedArray(layout, comm, np.concatenate(nothing + [pair[kind] for pair in own], dtype=np.float32))
+        for kind in range(2)
+    )
+    records = np.arange(geometry.shots) + 1 if headers is None else headers.records
+    channels = [np.arange(count) + 1 for count in counts]
+    if headers is not None:
+        channels = [headers.channels[shot] for shot in kept]
+    of_trace = {
+        "shot": np.repeat(kept, counts),
+        "field_record": np.repeat(records[kept], counts),
+        "channel": np.concatenate(channels),
+    }
     return {
-        "shot": Field(chosen, ("shot",), "1"),
-        "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
-        "offset": Field(np.stack(offsets), ("shot", "trace"), "m", True),  # horizontal, from source to receiver
-        "field_record": Field(records, ("shot",), "1", True),
-        "channel": Field(np.stack(channels), ("shot", "trace"), "1", True),
-        "data": Field(both[:, 0], gather, "1"),
-        "data_residual": Field(both[:, 1], gather, "1"),
+        **{name: Field(each, ("trace",), "1", True) for name, each in of_trace.items()},
+        "offset": Field(np.concatenate([geometry.offsets(shot) for shot in kept]), ("trace",), "m", True),
+        "time": Field(geometry.times, ("time",), "s"),
+        "data": Field(data, ("trace", "time"), "1"),
+        "data_residual": Field(residual, ("trace", "time"), "1"),
     }
 
 
@@ -431,7 +438,7 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
     Of 3-D images it draws the section in the middle of the axis y.
     """
     grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
-    adjoint, image = section(found.scaled_adjoint), section(found.image)
+    adjoint, image = found.adjoint_scale * section(found.adjoint), section(found.image)
     wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
     to_scale = 0.5 < wide / deep < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if wide > 2000 else (1, "m")

@@ -278,7 +278,7 @@ class Options(CommonOptions):
         names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
         quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
-        return [*super().results(), Path(self.out) / "result.html", *quality, *segy, *survey]
+        return [*super().results(), Path(self.out) / "result.html", Path(self.out) / "shots", *quality, *segy, *survey]
 
     @property
     def weighting(self) -> Weighting:
