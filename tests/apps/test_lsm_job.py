@@ -42,7 +42,7 @@ def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> 
 
 def test_the_group_agrees_with_the_numbers(comm, folder, with_pictures):
     numbers = migrate(comm, folder, "out", profile=True)
-    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
+    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr", "shots"]
     for picture in ("image.png", "convergence.png"):
         assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
     group = group_of(folder, "out")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from collops.apps import lsm, poststack, recipe, reflectivity, segy
+from collops.apps.lsm.problem import recorded
 from collops.apps.recipe import run_job
 from collops.apps.segy import Traces, write_together
 from collops.errors import InputError
@@ -117,7 +118,15 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         towed_survey(path)
     comm.barrier()
     options = lsm.Options(
-        survey=str(path), velocity="1500", nx=21, nz=13, dx=15, dz=7.5, iterations=2, out=str(folder / "out")
+        survey=str(path),
+        velocity="1500",
+        mute="none",
+        nx=21,
+        nz=13,
+        dx=15,
+        dz=7.5,
+        iterations=2,
+        out=str(folder / "out"),
     )
     listener = Listener()
     outcome = run_job(lsm.run, options, comm, listener)
@@ -180,7 +189,26 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
     assert set(group.attrs["coordinates"].split()) == {"offset", "shot", "field_record", "channel", "cdp_x", "cdp_y"}
     assert group["cdp_x"].attrs["units"] == "m" and group["cdp_x"].metadata.dimension_names == ("x",)
     assert '"records":[1001,1003,1005]' in (out / "result.html").read_text()
-    assert '"channel":[11,13,14,15,' in (out / "shots" / "1.js").read_text()
+    assert '"channel":[11,13,14,15]' in (out / "shots" / "1.js").read_text()
+
+
+def test_the_direct_wave_is_muted_unless_the_user_keeps_it(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        towed_survey(path)
+    comm.barrier()
+    problems = {}
+    for mute in (None, "none", "1700"):
+        options = lsm.Options(survey=str(path), velocity="1700", nz=13, mute=mute)
+        problems[mute] = recorded(options, comm)
+    muted, kept, named = ([each.traces for each in problem.conditioned] for problem in problems.values())
+    survey, period = problems[None].survey, 1 / problems[None].frequency
+    assert any(note.startswith("mute: until the direct wave has passed") for note in survey.notes)
+    for shot, default, plain, asked in zip(survey.shots, muted, kept, named, strict=True):
+        late = survey.geometry.times - np.abs(survey.geometry.offsets(shot))[:, None] / 1700
+        assert np.array_equal(default, asked)
+        assert not default[late < period].any() and plain[(late < period) & (late > 0)].all()
+        np.testing.assert_array_equal(default[late > 2 * period], plain[late > 2 * period])
 
 
 VOLUME = np.random.default_rng(1).normal(size=(5, 4, 40)).astype(np.float32)
