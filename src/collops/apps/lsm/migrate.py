@@ -12,7 +12,7 @@ from collops.apps.conditioning import Conditioned, Conditioning
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
-from collops.apps.lsm.quality import examine, field_bytes
+from collops.apps.lsm.quality import Quality, examine, field_bytes
 from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, symmetric_limit
@@ -60,7 +60,9 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(geometry.shots, "shots")
     tables: list[Any] = []
     with job.stage("travel times"):
-        operator = kirchhoff(job, problem, tables if options.precondition == "illumination" else None)
+        exact = options.weighting.none and not options.antialias
+        illuminated = options.precondition is not None or options.gathers is not None
+        operator = kirchhoff(job, problem, tables if illuminated and exact else None)
     conditioned, noise_norm = problem.conditioned, None
     if conditioned is None:
         with job.stage("modelling the survey"):
@@ -77,11 +79,14 @@ def run(job: Job[Options]) -> Findings:
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
     reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
-    preconditioner = None
-    if options.precondition is not None:
-        with job.stage("preconditioner"):
-            preconditioner = _preconditioner(job, problem, reduced, tables, conditioned)
+    preconditioner = diagonal = None
+    if illuminated:
+        with job.stage("illumination"):
+            probed = not exact or options.precondition == "diagonal"
+            diagonal = probed_diagonal(job, reduced) if probed else _illumination(problem, tables, conditioned)
         tables.clear()
+    if diagonal is not None and options.precondition is not None:
+        preconditioner = inverse_root(job, reduced, diagonal)
     held = None
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
         whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
@@ -110,7 +115,8 @@ def run(job: Job[Options]) -> Findings:
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
-            quality = examine(problem, operator, believed, explained, options.gathers, job.engine)
+            images = {"adjoint_image": found.adjoint, "image": found.image}
+            quality = examine(problem, operator, believed, explained, images, options.gathers, job.engine)
     with local_stage(comm):
         segy = _segy(problem, found, spread, explained)
     error = relative_error(found.image, problem.truth)
@@ -121,7 +127,8 @@ def run(job: Job[Options]) -> Findings:
         "weight": found.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
-        "velocity_ratio": None if quality is None else quality.ratio,
+        "velocity_ratio": None if quality is None else quality.offsets.ratio,
+        "angle_velocity_ratio": None if quality is None else quality.angles.ratio,
         "traces_left_out": left_out,
         "noise_deviation": None if spread is None else spread.noise,
         "prior_deviation": None if spread is None else spread.prior,
@@ -154,18 +161,16 @@ def run(job: Job[Options]) -> Findings:
             *([] if found.weight is None else [("weight", f"{found.weight:g} of --regularise {options.regularise}")]),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
             *([] if spread is None else [("uncertainty", _described(spread, options.uncertainty))]),
-            *([] if quality is None else [("gathers", f"flattest at a velocity divided by {quality.ratio:.2f}")]),
+            *([] if quality is None else [("gathers", _flatness(quality))]),
         ],
-        fields=_fields(problem, found, spread) | gathers | ({} if quality is None else quality.fields()),
+        fields=_fields(problem, found, spread, diagonal) | gathers | ({} if quality is None else quality.fields()),
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
             "kinds": list(found.solution.seconds),
             "adjoint_scale": found.adjoint_scale,
         },
-        draw=lambda folder: (
-            [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
-        ),
+        draw=lambda folder: [draw(folder, problem, found, error)] + ([] if quality is None else quality.draw(folder)),
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=noise_norm,
@@ -264,16 +269,12 @@ def invert(
     return Migration(job.on_host(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
 
 
-def _preconditioner(
-    job: Job[Options], problem: Problem, operator: Any, tables: list[Any], conditioned: list[Conditioned]
-) -> Any:
-    """Return the right preconditioner of the option. Collective; `tables` are those of `kirchhoff`."""
-    if job.options.precondition == "diagonal":
-        return inverse_root(job, operator, probed_diagonal(job, operator))
+def _illumination(problem: Problem, tables: list[Any], conditioned: list[Conditioned]) -> np.ndarray:
+    """Return the squared norm of the data of each image point. Collective; `tables` are those of `kirchhoff`."""
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
-    diagonal = np.zeros(problem.grid.points)
-    with local_stage(job.comm):
+    diagonal, comm = np.zeros(problem.grid.points), problem.survey.comm
+    with local_stage(comm):
         weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
         first = 0
         for table in tables:
@@ -281,7 +282,7 @@ def _preconditioner(
             part = np.stack(weights[first:last])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
-    return inverse_root(job, operator, job.comm.allreduce(diagonal).reshape(problem.grid.shape))
+    return comm.allreduce(diagonal).reshape(problem.grid.shape)
 
 
 def _weighted(
@@ -319,6 +320,12 @@ def _described(spread: Uncertainty, samples: int | None) -> str:
         f"{np.median(spread.deviation) / spread.prior:.2g} times that of the prior, {spread.prior:.4g}, in the median; "
         f"noise of {spread.noise:.4g}; {samples} samples in {spread.iterations} iterations"
     )
+
+
+def _flatness(quality: Quality) -> str:
+    """Say in words for which velocities the gathers are flattest."""
+    ratios = quality.offsets.ratio, quality.angles.ratio
+    return "flattest at a velocity divided by {:.2f} by their offsets, by {:.2f} by their angles".format(*ratios)
 
 
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
@@ -382,7 +389,9 @@ def shot_fields(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]
     }
 
 
-def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> dict[str, Field]:
+def _fields(
+    problem: Problem, found: Migration, spread: Uncertainty | None, diagonal: np.ndarray | None
+) -> dict[str, Field]:
     grid, image = problem.grid, tuple(problem.grid.axes)
     fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
     fields |= {
@@ -396,6 +405,9 @@ def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> d
         fields |= {name: Field(each.reshape(grid.shape[:-1]), image[:-1], "m", True) for name, each in places}
     if spread is not None:
         fields["standard_deviation"] = Field(spread.deviation, image, "1")
+    if diagonal is not None:
+        # The root has the dimension of an amplitude.
+        fields["illumination"] = Field(np.sqrt(np.maximum(diagonal, 0) / (diagonal.max() or 1.0)), image, "1")
     if found.shares is not None:
         fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
     if problem.truth is not None:

@@ -265,8 +265,8 @@ class Options(CommonOptions):
     gathers: Annotated[
         int | None,
         option(
-            "Image so many classes of offset by themselves: common-image gathers, their moveout, and spectra, in "
-            "quality.png.",
+            "Image so many classes of offset and of angle by themselves: common-image gathers, their moveout, the "
+            "illumination, and spectra, in quality.png and angles.png.",
             METHOD,
             metavar="CLASSES",
         ),
@@ -279,7 +279,7 @@ class Options(CommonOptions):
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
         names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
-        quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
+        quality = [] if self.gathers is None else [Path(self.out) / f"{name}.png" for name in ("quality", "angles")]
         return [*super().results(), Path(self.out) / "result.html", Path(self.out) / "shots", *quality, *segy, *survey]
 
     @property
