@@ -31,6 +31,12 @@ OBSPY = {
     "record": "original_field_record_number",
     "channel": "trace_number_within_the_original_field_record",
     "scalar": "scalar_to_be_applied_to_all_coordinates",
+    "source_x": "source_coordinate_x",
+    "source_y": "source_coordinate_y",
+    "group_x": "group_coordinate_x",
+    "group_y": "group_coordinate_y",
+    "offset": "distance_from_center_of_the_source_point_to_the_center_of_the_receiver_group",
+    "elevation": "receiver_group_elevation",
     "cdp_x": "x_coordinate_of_ensemble_position_of_this_trace",
     "cdp_y": "y_coordinate_of_ensemble_position_of_this_trace",
     "inline": "for_3d_poststack_data_this_field_is_for_in_line_number",
@@ -296,14 +302,17 @@ def test_obspy_reads_the_same(comm, tmp_path):
     towed_survey(tmp_path / "a.sgy")
     stacked_volume(tmp_path / "b.sgy", VOLUME)
     small: dict[str, Any] = {"iterations": 1, "overwrite": True}
-    shots = lsm.Options(survey=str(tmp_path / "a.sgy"), velocity="1500", nz=13, out=str(tmp_path / "lsm"), **small)
-    job_numbers(lsm.run, shots, comm)
+    shots = {"survey": str(tmp_path / "a.sgy"), "velocity": "1500", "uncertainty": 2, "out": str(tmp_path / "lsm")}
+    job_numbers(lsm.run, lsm.Options(**shots, nz=13, **small), comm)
+    sizes = {"nx": 21, "nz": 13, "shots": 2, "receivers": 5, "samples": 40, "out": str(tmp_path / "synthetic")}
+    job_numbers(lsm.run, lsm.Options(**sizes, write_survey=str(tmp_path / "lsm" / "survey.sgy"), **small), comm)
     for each in (poststack, reflectivity):
         stack = each.Options(volume=str(tmp_path / "b.sgy"), out=str(tmp_path / each.__name__), **small)
         job_numbers(each.run, stack, comm)
     files = sorted(tmp_path.glob("*/*.sgy"))
-    assert len(files) == 4 + 3 + 4
+    assert len(files) == 6 + 3 + 4
     for path in files:
+        same_in_segyio(path)
         headers, samples, _, binary = raw(path)
         found = _read_segy(str(path))
         assert found.binary_file_header.sample_interval_in_microseconds == binary["interval"]
