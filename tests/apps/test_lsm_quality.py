@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, run
-from collops.apps.lsm.problem import recorded
+from collops.apps.lsm import Options, quality, run
+from collops.apps.lsm.problem import Problem, recorded
 from collops.apps.lsm.quality import _RATIOS, Gathers, Quality, by_angle, semblance
 from collops.apps.signals import ricker_shape
 from collops.apps.survey import Geometry, Grid, Survey, read
@@ -68,6 +68,20 @@ def test_a_wrong_velocity_is_seen(comm, folder, factor):
     power = comm.allreduce((np.abs(np.fft.rfft(data, axis=1)) ** 2).sum(axis=0))
     np.testing.assert_allclose(group["data_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3 * power.max() ** 0.5)
     assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
+
+
+def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch):
+    monkeypatch.setattr(quality, "_STEEPEST", 91.0)
+    geometry, grid = small_geometry(shots=4, samples=90, towed=True), Grid(13, 21, 60.0, 10.0)
+    survey, traces = Survey(geometry, comm), random_traces(geometry)
+    survey.traces = [traces[shot] for shot in survey.shots]
+    velocity = survey.velocity(1500.0, grid)
+    A = survey.operator(velocity, grid, frequency=30.0, mode="analytic", dtype="float64")
+    adjoint = A.adjoint(survey.data(dtype="float64")).local_array
+    problem, columns = Problem(survey, grid, velocity, "1500", "analytic", 30.0), np.array([3, 6, 9])
+    _, gathers = by_angle(problem, survey.traces, columns, 7)
+    expected = adjoint[columns]
+    np.testing.assert_allclose(gathers.sum(axis=1), expected, rtol=0, atol=1e-3 * np.abs(expected).max())
 
 
 def test_a_flat_reflector_gives_flat_gathers_at_the_angles_of_the_geometry(comm, folder):

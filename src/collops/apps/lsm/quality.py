@@ -87,7 +87,10 @@ class Quality:
 
     def draw(self, folder: Path) -> list[Path]:
         """Draw the gathers, their semblance and the spectra; return the pictures."""
-        words = ("amplitude spectra of the traces", "frequency (Hz)"), ("of the images", "wavenumber of depth (1/km)")
+        words = (
+            ("amplitude spectra of the traces", "frequency (Hz)"),
+            ("amplitude spectra of the images", "wavenumber of depth (1/km)"),
+        )
         by_offset = folder / "quality.png", self.offsets, self.frequencies, self.spectra, words[0]
         by_angle = folder / "angles.png", self.angles, 1e3 * self.wavenumbers, self.image_spectra, words[1]
         return [self._draw(*by_offset), self._draw(*by_angle)]
@@ -117,7 +120,7 @@ class Quality:
             axes[0].set_xlabel(f"position; in each, {what} of {found.classes[0]:.0f} to {found.classes[-1]:.0f} {unit}")
             axes[1].set(title=f"flatness, best at a velocity ratio of {found.ratio:.2f}")
             axes[1].set_xlabel(f"position; in each, velocity ratios of {_RATIOS[0]:g} to {_RATIOS[-1]:g}, dotted 1")
-            first = next(iter(spectra)) if words[1].startswith("frequency") else None
+            first = next(iter(spectra)) if found is self.offsets else None
             for name, each in spectra.items():
                 axes[2].semilogy(at, each / (spectra[first or name].max() or 1.0), label=name.replace("_", " "))
             axes[2].set(title=words[0], xlabel=words[1], ylim=(1e-4, 2))
@@ -201,7 +204,7 @@ def by_angle(
     angles : array
         The middle of each class in degrees.
     gathers : array
-        Shape ``(columns, classes, rows)``: the mean over all traces of a class, or 0 where it has none.
+        Shape ``(columns, classes, rows)``. The sum over the classes is the adjoint image without steeper angles.
     """
     from scipy.signal import oaconvolve
 
@@ -215,7 +218,7 @@ def by_angle(
     taps, centre = problem.wavelet
     shape = len(columns), grid.nz, classes
     cells = classes * np.arange(len(columns) * grid.nz).reshape(shape[:2])
-    sums = np.zeros((2, int(np.prod(shape))))  # of amplitudes, and numbers of traces
+    sums = np.zeros(int(np.prod(shape)))
     with local_stage(comm):
         for shot, recorded in zip(survey.shots, traces, strict=True):
             source, stations = number[0][shot], of_receivers[id(geometry.receivers[shot])]
@@ -231,10 +234,8 @@ def by_angle(
             early = sample.astype(int)
             values = (1 - part) * correlated[live[trace], early] + part * correlated[live[trace], early + 1]
             cell = cells[tuple(at)] + (angle[inside] * (classes / _STEEPEST)).astype(int)
-            sums += [np.bincount(cell, weights, sums.shape[1]) for weights in (values, None)]
-    total, count = comm.allreduce(sums).reshape(2, *shape)
-    mean = np.divide(total, count, out=total, where=count > 0)
-    return (np.arange(classes) + 0.5) * (_STEEPEST / classes), mean.swapaxes(1, 2)
+            sums += np.bincount(cell, values, len(sums))
+    return (np.arange(classes) + 0.5) * (_STEEPEST / classes), comm.allreduce(sums).reshape(shape).swapaxes(1, 2)
 
 
 def _rays(problem: Problem, positions: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
