@@ -91,7 +91,7 @@ def test_a_flat_reflector_gives_flat_gathers_at_the_angles_of_the_geometry(comm,
     comm.barrier()
     sizes = {"nx": 41, "dx": 20.0, "dz": 5.0, "nz": 120, "x0": 0.0, "frequency": FREQUENCY}
     problem = recorded(Options(engine="numpy", survey=str(path), velocity=f"{SPEED:g}", **sizes), comm)
-    believed = [each.traces * each.trust[:, None] for each in problem.conditioned]
+    believed = [each.traces * each.trust[:, None] for each in problem.conditioned or ()]
     angles, gathers = by_angle(problem, believed, np.array([20]), 6)
     assert angles.tolist() == [5, 15, 25, 35, 45, 55]
     # With depths of 250 m and half offsets of 400 m at most, angles reach 58 degrees at the first layer.
