@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy.signal import butter, oaconvolve, resample_poly, sosfiltfilt
 
 from collops.apps.conditioning import Conditioned
 from collops.apps.lsm import Options, run
-from collops.apps.lsm.migrate import _weighted, invert, some_gathers
+from collops.apps.lsm.migrate import _weighted, invert
 from collops.apps.lsm.problem import recorded
 from collops.apps.recipe import run_job
 from collops.apps.signals import ricker
@@ -149,19 +148,6 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
     serial = pylops.Diagonal(diagonal) @ pylops_operator(problem)
     expected, *_ = cgls(serial, diagonal * data, x0=np.zeros(serial.shape[1]), niter=6, tol=0)
     np.testing.assert_allclose(found.image.ravel(), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-
-
-def test_gathers_of_the_page_are_not_aliased(comm):
-    problem = small_problem(comm, towed=False)
-    survey = problem.survey
-    survey.geometry = dataclasses.replace(survey.geometry, samples=750)
-    times = problem.survey.geometry.times
-    slow, fast = np.sin(2 * np.pi * 12 * times), np.sin(2 * np.pi * 90 * times)  # Every third sample holds 42 Hz.
-    survey.traces = [np.broadcast_to(slow + fast, (7, 750)) for _ in survey.shots]
-    fields = some_gathers(survey, survey.traces)
-    if comm.rank == 0:
-        assert fields["data"].values.shape == (3, 7, 250) and len(fields["time"].values) == 250
-        np.testing.assert_allclose(fields["data"].values[..., 10:-10] - slow[::3][10:-10], 0, atol=0.02)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def assert_same_image(folder, one: str, other: str, tolerance: float = 1e-8) -> 
 
 def test_the_group_agrees_with_the_numbers(comm, folder, with_pictures):
     numbers = migrate(comm, folder, "out", profile=True)
-    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr"]
+    assert sorted(os.listdir(folder / "out")) == ["convergence.png", "image.png", "result.html", "result.zarr", "shots"]
     for picture in ("image.png", "convergence.png"):
         assert (folder / "out" / picture).read_bytes().startswith(b"\x89PNG")
     group = group_of(folder, "out")
@@ -205,9 +205,11 @@ class TestRealSurvey:
     }
 
     def test_marine_shots_over_a_gradient(self, comm, folder):
-        numbers = migrate(comm, folder, "out", **self.SURVEY, velocity="1500+0.6z", mute="1500")
-        assert numbers["relative_error"] is None
-        assert numbers["residual_reduction"] < 1
+        numbers = migrate(comm, folder, "out", **self.SURVEY | {"iterations": None}, velocity="1500+0.6z")
+        assert numbers["relative_error"] is None and numbers["conditioning"] == "mute 1500"
+        # Multiples are most of what is not explained, and far above the noise: no image of other channels predicts it.
+        assert 0.02 < numbers["noise_estimate"] / numbers["residual_initial"] < 0.04 < numbers["residual_reduction"] < 1
+        assert numbers["iterations"] == 1 and any("no image of some traces" in each for each in numbers["warnings"])
         assert (numbers["shots"], numbers["traces"]) == (4, 480)
         assert 20 < numbers["frequency"] < 45
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, run
-from collops.apps.lsm.quality import _RATIOS, Quality, semblance
+from collops.apps.lsm import Options, quality, run
+from collops.apps.lsm.problem import Problem, recorded
+from collops.apps.lsm.quality import _RATIOS, Gathers, Quality, by_angle, semblance
 from collops.apps.signals import ricker_shape
 from collops.apps.survey import Geometry, Grid, Survey, read
 from tests.apps.files import random_traces, small_geometry, write_survey
@@ -31,10 +32,11 @@ def echoes_of_layers(path: Path) -> None:
 
 def test_the_moveout_of_a_gather_gives_its_velocity_ratio():
     z, half = 5.0 * np.arange(120), np.linspace(0, 300, 12)
+    square = _RATIOS[:, None, None] ** 2 - 1
     for ratio in (0.9, 1.0, 1.12):
         depths = np.sqrt(300.0**2 + (ratio**2 - 1) * half**2)
         gather = ricker_shape((z - depths[:, None]) / 60)
-        power, flatness = semblance(gather, z, half, 9)
+        power, flatness = semblance(gather, z, np.sqrt(np.maximum(z**2 + square * half[:, None] ** 2, 0)), 9)
         assert power.shape == flatness.shape == (len(_RATIOS), 120)
         assert _RATIOS[power.sum(axis=1).argmax()] == pytest.approx(ratio, abs=0.011)
         assert 0.9 < flatness[:, 60].max() <= 1 and _RATIOS[flatness[:, 60].argmax()] == pytest.approx(ratio, abs=0.011)
@@ -50,23 +52,82 @@ def test_a_wrong_velocity_is_seen(comm, folder, factor):
     sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 2, "gathers": 6, "frequency": FREQUENCY}
     numbers = job_numbers(run, Options(engine="numpy", **files, **sizes), comm)
     assert numbers["velocity_ratio"] == pytest.approx(factor, abs=0.021)
+    assert numbers["angle_velocity_ratio"] == pytest.approx(factor, abs=0.031)
     group = group_of(folder, "out")
-    assert group["common_image_gathers"].shape == (5, 6, 120)
+    assert group["common_image_gathers"].shape == group["angle_gathers"].shape == (5, 6, 120)
+    assert group["gather_angle"][...].tolist() == [5, 15, 25, 35, 45, 55]
+    illumination = group["illumination"][...]
+    assert illumination.max() == 1 and illumination[0, -1] < 0.95  # fewer echoes come from the corner in time
+    images = {name: group[name][...] for name in ("image", "adjoint_image")}
+    for name, image in images.items():
+        power = (np.abs(np.fft.rfft(image, axis=1)) ** 2).sum(axis=0)
+        np.testing.assert_allclose(
+            group[f"{name}_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3 * power.max() ** 0.5
+        )
     data = np.concatenate(read(path, comm).traces)
     power = comm.allreduce((np.abs(np.fft.rfft(data, axis=1)) ** 2).sum(axis=0))
     np.testing.assert_allclose(group["data_spectrum"][...], np.sqrt(power), rtol=1e-3, atol=1e-3 * power.max() ** 0.5)
     assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
 
 
+def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch):
+    monkeypatch.setattr(quality, "_STEEPEST", 91.0)
+    geometry, grid = small_geometry(shots=4, samples=90, towed=True), Grid(13, 21, 60.0, 10.0)
+    survey, traces = Survey(geometry, comm), random_traces(geometry)
+    survey.traces = [traces[shot] for shot in survey.shots]
+    velocity = survey.velocity(1500.0, grid)
+    A = survey.operator(velocity, grid, frequency=30.0, mode="analytic", dtype="float64")
+    adjoint = A.adjoint(survey.data(dtype="float64")).local_array
+    problem, columns = Problem(survey, grid, velocity, "1500", "analytic", 30.0), np.array([3, 6, 9])
+    _, gathers = by_angle(problem, survey.traces, columns, 7)
+    expected = adjoint[columns]
+    np.testing.assert_allclose(gathers.sum(axis=1), expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_flat_reflector_gives_flat_gathers_at_the_angles_of_the_geometry(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        echoes_of_layers(path)
+    comm.barrier()
+    sizes = {"nx": 41, "dx": 20.0, "dz": 5.0, "nz": 120, "x0": 0.0, "frequency": FREQUENCY}
+    problem = recorded(Options(engine="numpy", survey=str(path), velocity=f"{SPEED:g}", **sizes), comm)
+    believed = [each.traces * each.trust[:, None] for each in problem.conditioned or ()]
+    angles, gathers = by_angle(problem, believed, np.array([20]), 6)
+    assert angles.tolist() == [5, 15, 25, 35, 45, 55]
+    # With depths of 250 m and half offsets of 400 m at most, angles reach 58 degrees at the first layer.
+    for angle, trace in zip(angles, gathers[0], strict=True):
+        if angle < 50:
+            assert 190 <= 5 * trace[:70].argmax() <= 260 and abs(5 * trace[40:60].argmax() + 200 - 250) <= 10, angle
+    # One trace, whose midpoint is the column: at the depth z its angle is atan(half offset / z).
+    geometry = problem.survey.geometry
+    for shot, traces in zip(problem.survey.shots, believed, strict=True):
+        traces[np.arange(33) != 32 - round(geometry.sources[0, shot] / 25)] = 0
+        if shot != 1:
+            traces[:] = 0
+        else:
+            traces[traces.any(axis=1)] = 1
+    assert comm.allreduce(np.array(float(sum(each.any(axis=1).sum() for each in believed)))) == 1
+    _, gathers = by_angle(problem, believed, np.array([20]), 6)
+    half = 400.0 - geometry.sources[0, 1]
+    expected = np.rad2deg(np.arctan2(half, problem.grid.z))
+    for row in range(40, 100):
+        if min(abs(expected[row] - edge) for edge in range(0, 61, 10)) > 0.5:  # not between classes
+            assert np.flatnonzero(gathers[0, :, row]).tolist() == [int(expected[row] // 10)]
+
+
 @pytest.mark.serial
-def test_the_picture_is_drawn(comm, tmp_path):
+def test_the_pictures_are_drawn(comm, tmp_path):
     z, names = 5.0 * np.arange(60), ("data", "explained", "residual")
-    gathers, flatness = np.random.default_rng(0).normal(size=(5, 6, 60)), np.zeros((5, len(_RATIOS), 60))
+    values, flatness = np.random.default_rng(0).normal(size=(5, 6, 60)), np.zeros((5, len(_RATIOS), 60))
     spectra = dict.fromkeys(names, np.linspace(1, 2, 41))
-    found = Quality(100.0 * np.arange(5), z, np.arange(6.0), gathers, flatness, 1.0, np.arange(41.0), spectra)
-    assert found.draw(tmp_path / "quality.png").read_bytes().startswith(b"\x89PNG")
+    by_offset, by_angles = (
+        Gathers(of, np.arange(6.0), values, flatness, 1.0) for of in ("offsets, m", "angles, degrees")
+    )
+    found = Quality(100.0 * np.arange(5), z, by_offset, by_angles, np.arange(41.0), spectra, np.arange(41.0), spectra)
     options = Options(survey="a.sgy", velocity="1500", gathers=4, out=str(tmp_path))
-    assert tmp_path / "quality.png" in options.results()
+    for path in found.draw(tmp_path):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path in options.results()
 
 
 def test_images_of_all_offsets_together_are_the_adjoint_image(comm):

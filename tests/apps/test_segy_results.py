@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from collops.apps import lsm, poststack, recipe, reflectivity, segy
+from collops.apps.lsm.problem import recorded
 from collops.apps.recipe import run_job
 from collops.apps.segy import Traces, write_together
 from collops.errors import InputError
@@ -30,6 +31,12 @@ OBSPY = {
     "record": "original_field_record_number",
     "channel": "trace_number_within_the_original_field_record",
     "scalar": "scalar_to_be_applied_to_all_coordinates",
+    "source_x": "source_coordinate_x",
+    "source_y": "source_coordinate_y",
+    "group_x": "group_coordinate_x",
+    "group_y": "group_coordinate_y",
+    "offset": "distance_from_center_of_the_source_point_to_the_center_of_the_receiver_group",
+    "elevation": "receiver_group_elevation",
     "cdp_x": "x_coordinate_of_ensemble_position_of_this_trace",
     "cdp_y": "y_coordinate_of_ensemble_position_of_this_trace",
     "inline": "for_3d_poststack_data_this_field_is_for_in_line_number",
@@ -117,7 +124,15 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         towed_survey(path)
     comm.barrier()
     options = lsm.Options(
-        survey=str(path), velocity="1500", nx=21, nz=13, dx=15, dz=7.5, iterations=2, out=str(folder / "out")
+        survey=str(path),
+        velocity="1500",
+        mute="none",
+        nx=21,
+        nz=13,
+        dx=15,
+        dz=7.5,
+        iterations=2,
+        out=str(folder / "out"),
     )
     listener = Listener()
     outcome = run_job(lsm.run, options, comm, listener)
@@ -134,7 +149,7 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
     assert set(files.values()) < set(outcome.files)
     for each in files.values():
         same_in_segyio(each)
-    images, gathers = 4 * 8 * 21 * 13, 2 * 4 * 3 * 64 * 250
+    images, gathers = 2 * 4 * 8 * 21 * 13, 11 * 14 * SAMPLES
     assert asked.pop() == images + gathers + sum(file.stat().st_size for file in files.values()) + recipe._PICTURES
 
     # Shots: the order and the headers of the input, without its dead trace.
@@ -156,8 +171,15 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
     assert all(line.startswith(f"C{number:2}") for number, line in enumerate(lines, start=1))
     assert "collops lsm" in text and "velocity=1500" in text and "END TEXTUAL HEADER" in lines[-1]
 
-    # Images: columns on the line, in millimetres of depth.
+    # In Zarr they are sorted by shots.
     group = group_of(folder, "out")
+    order = np.lexsort([headers["channel"], headers["record"]])
+    for name, array in (("record", "field_record"), ("channel", "channel")):
+        assert np.array_equal(group[array][...], headers[name][order])
+    assert np.array_equal(group["data_residual"][...], residual[order])
+    np.testing.assert_allclose(group["data"][...], data[order], atol=1e-6)
+
+    # Images: columns on the line, in millimetres of depth.
     for name, array in (("image", "image"), ("adjoint", "adjoint_image")):
         headers, values, text, binary = raw(files[name])
         assert np.array_equal(values, group[array][...].astype(np.float32))
@@ -170,12 +192,29 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         expected = ORIGIN + group["x"][...][:, None] * DIRECTION
         np.testing.assert_allclose(found, expected, atol=0.06)
         np.testing.assert_allclose(np.stack([group["cdp_x"][...], group["cdp_y"][...]], 1), expected, atol=0.06)
-    assert set(group.attrs["coordinates"].split()) == {"offset", "field_record", "channel", "cdp_x", "cdp_y"}
+    assert set(group.attrs["coordinates"].split()) == {"offset", "shot", "field_record", "channel", "cdp_x", "cdp_y"}
     assert group["cdp_x"].attrs["units"] == "m" and group["cdp_x"].metadata.dimension_names == ("x",)
-    assert group["field_record"][...].tolist() == [1001, 1003, 1005]
-    assert group["channel"][...].tolist() == [[11, 12, 14, 15], [11, 13, 14, 15], [11, 12, 14, 15]]
-    page = (out / "result.html").read_text()
-    assert "field record 1003" in page and '"channel":[[11,' in page
+    assert '"records":[1001,1003,1005]' in (out / "result.html").read_text()
+    assert '"channel":[11,13,14,15]' in (out / "shots" / "1.js").read_text()
+
+
+def test_the_direct_wave_is_muted_unless_the_user_keeps_it(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        towed_survey(path)
+    comm.barrier()
+    problems = {}
+    for mute in (None, "none", "1700"):
+        options = lsm.Options(survey=str(path), velocity="1700", nz=13, mute=mute)
+        problems[mute] = recorded(options, comm)
+    muted, kept, named = ([each.traces for each in problem.conditioned] for problem in problems.values())
+    survey, period = problems[None].survey, 1 / problems[None].frequency
+    assert any(note.startswith("mute: until the direct wave has passed") for note in survey.notes)
+    for shot, default, plain, asked in zip(survey.shots, muted, kept, named, strict=True):
+        late = survey.geometry.times - np.abs(survey.geometry.offsets(shot))[:, None] / 1700
+        assert np.array_equal(default, asked)
+        assert not default[late < period].any() and plain[(late < period) & (late > 0)].all()
+        np.testing.assert_array_equal(default[late > 2 * period], plain[late > 2 * period])
 
 
 VOLUME = np.random.default_rng(1).normal(size=(5, 4, 40)).astype(np.float32)
@@ -263,14 +302,17 @@ def test_obspy_reads_the_same(comm, tmp_path):
     towed_survey(tmp_path / "a.sgy")
     stacked_volume(tmp_path / "b.sgy", VOLUME)
     small: dict[str, Any] = {"iterations": 1, "overwrite": True}
-    shots = lsm.Options(survey=str(tmp_path / "a.sgy"), velocity="1500", nz=13, out=str(tmp_path / "lsm"), **small)
-    job_numbers(lsm.run, shots, comm)
+    shots = {"survey": str(tmp_path / "a.sgy"), "velocity": "1500", "uncertainty": 2, "out": str(tmp_path / "lsm")}
+    job_numbers(lsm.run, lsm.Options(**shots, nz=13, **small), comm)
+    sizes = {"nx": 21, "nz": 13, "shots": 2, "receivers": 5, "samples": 40, "out": str(tmp_path / "synthetic")}
+    job_numbers(lsm.run, lsm.Options(**sizes, write_survey=str(tmp_path / "lsm" / "survey.sgy"), **small), comm)
     for each in (poststack, reflectivity):
         stack = each.Options(volume=str(tmp_path / "b.sgy"), out=str(tmp_path / each.__name__), **small)
         job_numbers(each.run, stack, comm)
     files = sorted(tmp_path.glob("*/*.sgy"))
-    assert len(files) == 4 + 3 + 4
+    assert len(files) == 6 + 3 + 4
     for path in files:
+        same_in_segyio(path)
         headers, samples, _, binary = raw(path)
         found = _read_segy(str(path))
         assert found.binary_file_header.sample_interval_in_microseconds == binary["interval"]

@@ -45,7 +45,9 @@ def test_a_script_does_what_the_command_does(comm, folder, monkeypatch):
     path, velocity = str(folder / "a.sgy"), "1500+0.6z"
     job_numbers(
         lsm.run,
-        lsm.Options(survey=path, velocity=velocity, iterations=10, out=str(folder / "out"), engine="numpy"),
+        lsm.Options(
+            survey=path, velocity=velocity, mute="none", iterations=10, out=str(folder / "out"), engine="numpy"
+        ),
         comm,
     )
     monkeypatch.setattr(sys, "argv", ["recorded_shots.py", path, velocity])

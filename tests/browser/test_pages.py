@@ -124,10 +124,11 @@ def test_the_result_of_a_migration(visit, migrated, width: int, dark: bool) -> N
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     names = ["picture", "column", "gather-data", "gather-explained", "gather-data_residual"]
     assert sorted(one.get_attribute("id") for one in page.locator("canvas").all()) == sorted(names)
+    page.wait_for_function("() => document.getElementById('gather-data_residual').picture")
     for name in names:
         assert page.locator(f"#{name}").evaluate(COLORS) > (3 if name == "column" else 30)
     assert page.locator("svg.chart g.line").count() == 1
-    assert page.locator(".timeline .piece").count() == 3
+    assert page.locator(".timeline .piece").count() == 1
     assert page.evaluate(CONTRAST) >= 4.5
 
 
@@ -135,7 +136,7 @@ def test_the_pointer_reads_the_values_of_the_result(visit, migrated) -> None:
     page = visit(migrated / "result.html")
     group = zarr.open_group(str(migrated / "result.zarr"), mode="r")
     picture, words = page.locator("#picture"), page.locator("#picture-words")
-    for choice, name in ((0, "image"), (3, "velocity")):
+    for choice, name in ((0, "image"), (4, "velocity")):
         page.locator("input[name=shown]").nth(choice).check()
         values = np.asarray(group[name])
         for column, row in ((0, 0), (20, 12), (40, 30)):
@@ -153,18 +154,38 @@ def test_choices_change_the_pictures(visit, migrated) -> None:
     page = visit(migrated / "result.html")
     look = "id => document.getElementById(id).toDataURL()"
     seen = [page.evaluate(look, "picture")]
-    for choice in (1, 2, 3, 0):
+    for choice in (1, 2, 3, 4, 0):
         page.locator("input[name=shown]").nth(choice).check()
         seen.append(page.evaluate(look, "picture"))
     assert seen[-1] == seen[0]
-    assert len(set(seen)) == 4
+    assert len(set(seen)) == 5
     page.locator("#balance").check()
     assert page.evaluate(look, "picture") not in seen
-    before = page.evaluate(look, "gather-data")
-    page.locator("input[name=shot]").nth(1).check()
-    after = page.evaluate(look, "gather-data")
+    before = page.evaluate("() => [picture.width, picture.height]")
+    page.locator("#full").check()
+    after = page.evaluate("() => [picture.width, picture.height]")
+    assert all(one >= other for one, other in zip(after, before, strict=True))
+
+
+def test_all_shots_are_shown_at_full_sampling(visit, migrated) -> None:
+    page = visit(migrated / "result.html")
+    group = zarr.open_group(str(migrated / "result.zarr"), mode="r")
+    shots, data = np.asarray(group["shot"]), np.asarray(group["data"])
+    look, seen = "id => document.getElementById(id).toDataURL()", set()
+    page.locator("#shot").evaluate("one => { one.value = 0; one.dispatchEvent(new Event('input')); }")
+    for number in range(SMALL["shots"]):
+        page.wait_for_function(f"() => document.getElementById('gather-data').picture?.shot?.number === {number}")
+        assert page.locator("#shot-words").text_content() == f"field record {number + 1}, {number + 1} of 3"
+        shown = "({ shot }) => [shot.channel.length, shot.data.length, ...shot.data.filter((_, at) => at % 97 === 0)]"
+        traces, samples, *values = page.evaluate(f"() => ({shown})(document.getElementById('gather-data').picture)")
+        wanted = data[shots == number]
+        assert (traces, samples) == (SMALL["receivers"], wanted.size)
+        np.testing.assert_allclose(values, wanted.ravel()[::97], rtol=0, atol=0.008 * np.abs(wanted).max())
+        seen.add(page.evaluate(look, "gather-data"))
+        page.keyboard.press("ArrowRight")
+    assert len(seen) == SMALL["shots"]
     page.locator("#loud").fill("3")
-    assert len({before, after, page.evaluate(look, "gather-data")}) == 3
+    assert page.evaluate(look, "gather-data") not in seen
 
 
 @pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs")

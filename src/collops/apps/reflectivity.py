@@ -204,8 +204,8 @@ def _draw(folder: Path, problem: Problem, sections: list[np.ndarray], iterations
     data, other, spikes = sections
     known = problem.volume.truth is not None
     amplitude = symmetric_limit(data)
-    # Most samples are zero, so that the limit of the colours is a high percentile.
-    strength = symmetric_limit(other if known else spikes, 99.8)
+    shown = other if known else spikes
+    strength = symmetric_limit(shown[shown != 0] if shown.any() else shown, 95)
     images = [
         Image(data, "data", amplitude),
         Image(other, "true reflectivity", strength) if known else Image(other, "data not explained", amplitude),

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.conditioning import Conditioned, Conditioning, resample
+from collops.apps.conditioning import Conditioned, Conditioning
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
-from collops.apps.lsm.quality import examine, field_bytes
+from collops.apps.lsm.quality import Quality, examine, field_bytes
 from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
-from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
+from collops.apps.pictures import Panel, balanced, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.segy import Traces, fits_segy, segy_bytes
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
+from collops.apps.survey.geometry import Geometry, shots_of
 from collops.apps.survey.segy import image_traces, shot_traces
 from collops.apps.survey.selection import held_out
 from collops.errors import InputError
@@ -27,10 +28,10 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey import Survey
 
-__all__ = ["invert", "kirchhoff", "model_traces", "run", "some_gathers"]
+__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "run", "shot_fields"]
 
 _NOISE = 0.1
-_SHOTS, _TRACES, _SAMPLES = 3, 64, 250  # of the gathers, at most
+_SAMPLES = 32_000_000  # of the shots in result.zarr, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them
 _PATIENCE = 5  # iterations without a better prediction, after which the data stop the search
 
@@ -59,7 +60,9 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(geometry.shots, "shots")
     tables: list[Any] = []
     with job.stage("travel times"):
-        operator = kirchhoff(job, problem, tables if options.precondition == "illumination" else None)
+        exact = options.weighting.none and not options.antialias
+        illuminated = options.precondition is not None or options.gathers is not None
+        operator = kirchhoff(job, problem, tables if illuminated and exact else None)
     conditioned, noise_norm = problem.conditioned, None
     if conditioned is None:
         with job.stage("modelling the survey"):
@@ -76,16 +79,21 @@ def run(job: Job[Options]) -> Findings:
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
     reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
-    preconditioner = None
-    if options.precondition is not None:
-        with job.stage("preconditioner"):
-            preconditioner = _preconditioner(job, problem, reduced, tables, conditioned)
+    preconditioner = diagonal = None
+    if illuminated:
+        with job.stage("illumination"):
+            probed = not exact or options.precondition == "diagonal"
+            diagonal = probed_diagonal(job, reduced) if probed else _illumination(problem, tables, conditioned)
         tables.clear()
+    if diagonal is not None and options.precondition is not None:
+        preconditioner = inverse_root(job, reduced, diagonal)
     held = None
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
         whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
         held = whole[survey.shots.start : survey.shots.stop]
     more_bytes = problem.segy_bytes + field_bytes(problem, options.gathers)
+    # Data and residual, and the same on the page with 4/3 bytes a sample.
+    more_bytes += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
         more_bytes += 8 * grid.points + segy_bytes(grid.points // grid.nz, grid.nz)
     found = invert(job, reduced, believed, held, more_bytes, preconditioner)
@@ -103,11 +111,12 @@ def run(job: Job[Options]) -> Findings:
     survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
     for values, each in zip(explained, conditioned, strict=False):
         values *= each.mute / each.gain
-    gathers = some_gathers(survey, explained)
+    gathers = shot_fields(survey, explained)
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
-            quality = examine(problem, operator, believed, explained, options.gathers, job.engine)
+            images = {"adjoint_image": found.adjoint, "image": found.image}
+            quality = examine(problem, operator, believed, explained, images, options.gathers, job.engine)
     with local_stage(comm):
         segy = _segy(problem, found, spread, explained)
     error = relative_error(found.image, problem.truth)
@@ -118,7 +127,8 @@ def run(job: Job[Options]) -> Findings:
         "weight": found.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
-        "velocity_ratio": None if quality is None else quality.ratio,
+        "velocity_ratio": None if quality is None else quality.offsets.ratio,
+        "angle_velocity_ratio": None if quality is None else quality.angles.ratio,
         "traces_left_out": left_out,
         "noise_deviation": None if spread is None else spread.noise,
         "prior_deviation": None if spread is None else spread.prior,
@@ -151,17 +161,16 @@ def run(job: Job[Options]) -> Findings:
             *([] if found.weight is None else [("weight", f"{found.weight:g} of --regularise {options.regularise}")]),
             ("noise", f"{noise:.4g}, estimated from the quietest frequencies"),
             *([] if spread is None else [("uncertainty", _described(spread, options.uncertainty))]),
-            *([] if quality is None else [("gathers", f"flattest at a velocity divided by {quality.ratio:.2f}")]),
+            *([] if quality is None else [("gathers", _flatness(quality))]),
         ],
-        fields=_fields(problem, found, spread) | gathers | ({} if quality is None else quality.fields()),
+        fields=_fields(problem, found, spread, diagonal) | gathers | ({} if quality is None else quality.fields()),
         attributes={
             "line_origin": list(line.origin),
             "line_direction": list(line.direction),
             "kinds": list(found.solution.seconds),
+            "adjoint_scale": found.adjoint_scale,
         },
-        draw=lambda folder: (
-            [draw(folder, problem, found, error)] + ([] if quality is None else [quality.draw(folder / "quality.png")])
-        ),
+        draw=lambda folder: [draw(folder, problem, found, error)] + ([] if quality is None else quality.draw(folder)),
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=noise_norm,
@@ -177,7 +186,7 @@ class Migration:
 
     image: np.ndarray  # the least-squares image
     adjoint: np.ndarray  # the adjoint image
-    scaled_adjoint: np.ndarray  # the adjoint image at the scale that fits the data best
+    adjoint_scale: float  # with which the adjoint image fits the data best
     solution: Solution  # of the solver
     damp: float  # of the solution; not relative to the operator's norm
     weight: float | None  # of the regularisation
@@ -230,8 +239,8 @@ def invert(
 
     data = _vector(job, operator, traces)
     gradient = Gradient.of(operator, data)
-    # Of `_fields` four images of at most float64, and the gathers and their residual.
-    writes = 4 * 8 * operator.domain.size + 2 * 4 * _SHOTS * _TRACES * _SAMPLES + more_bytes
+    # Of `_fields` four images of at most float64, and their sections on the page.
+    writes = 2 * 4 * 8 * operator.domain.size + more_bytes
     options, penalty = job.options, Penalty(job.options.regularise, job, operator, gradient)
     niter, weight, shares = options.iterations or _ITERATIONS, options.weight, None
 
@@ -257,19 +266,15 @@ def invert(
     solution = job.solve(method(weight), operator, data, writes=writes, niter=niter)
     solution = replace(solution, residuals=penalty.residuals(solution))
     adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, adjoint * gradient.step, solution, damp, weight, shares)
+    return Migration(job.on_host(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
 
 
-def _preconditioner(
-    job: Job[Options], problem: Problem, operator: Any, tables: list[Any], conditioned: list[Conditioned]
-) -> Any:
-    """Return the right preconditioner of the option. Collective; `tables` are those of `kirchhoff`."""
-    if job.options.precondition == "diagonal":
-        return inverse_root(job, operator, probed_diagonal(job, operator))
+def _illumination(problem: Problem, tables: list[Any], conditioned: list[Conditioned]) -> np.ndarray:
+    """Return the squared norm of the data of each image point. Collective; `tables` are those of `kirchhoff`."""
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
-    diagonal = np.zeros(problem.grid.points)
-    with local_stage(job.comm):
+    diagonal, comm = np.zeros(problem.grid.points), problem.survey.comm
+    with local_stage(comm):
         weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
         first = 0
         for table in tables:
@@ -277,7 +282,7 @@ def _preconditioner(
             part = np.stack(weights[first:last])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
-    return inverse_root(job, operator, job.comm.allreduce(diagonal).reshape(problem.grid.shape))
+    return comm.allreduce(diagonal).reshape(problem.grid.shape)
 
 
 def _weighted(
@@ -317,6 +322,12 @@ def _described(spread: Uncertainty, samples: int | None) -> str:
     )
 
 
+def _flatness(quality: Quality) -> str:
+    """Say in words for which velocities the gathers are flattest."""
+    ratios = quality.offsets.ratio, quality.angles.ratio
+    return "flattest at a velocity divided by {:.2f} by their offsets, by {:.2f} by their angles".format(*ratios)
+
+
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
     """Say in words how many iterations there were, and why."""
     if shares is None or job.options.iterations is not None or job.options.damp is not None:
@@ -332,50 +343,55 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
     return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
 
 
-def some_gathers(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
-    """Choose traces of some shots, and gather them on the first rank. Collective.
+def kept_shots(geometry: Geometry) -> range:
+    """Return the shots whose traces are in ``result.zarr`` and on the page: all, or of a large survey some."""
+    return range(0, geometry.shots, -(-geometry.traces * geometry.samples // _SAMPLES))
 
-    `explained` are the traces modelled from the image. The data and their residual (the data less those modelled) have
-    the shape ``(shots, traces, samples)`` there.
+
+def shot_fields(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
+    """Return the data and the residual of `kept_shots` as arrays of shape ``(traces, samples)``.
+
+    `explained` are the traces modelled from the image; the residual is the data less those.
     """
-    geometry = survey.geometry
-    count = min(_SHOTS, geometry.shots)
-    chosen = np.unique(np.linspace(0, geometry.shots - 1, count + 2).round().astype(int)[1:-1])
-    fewest = min(_TRACES, *(geometry.receivers[shot].shape[1] for shot in chosen))
-    picked = {
-        int(shot): np.linspace(0, geometry.receivers[shot].shape[1] - 1, fewest).round().astype(int) for shot in chosen
-    }
-    step = -(-geometry.samples // _SAMPLES)
-    samples = np.arange(0, geometry.samples, step)
+    from collops.array import DistributedArray, Layout
 
-    def fewer(part: np.ndarray) -> np.ndarray:
-        return part if step == 1 else resample(part, 1e-6, step * 1e-6)
-
+    geometry, comm, headers = survey.geometry, survey.comm, survey.headers
+    kept = kept_shots(geometry)
+    counts = [geometry.receivers[shot].shape[1] for shot in kept]
+    shares = [shots_of(rank, geometry.shots, comm.size) for rank in range(comm.size)]
+    sizes = [sum(count for shot, count in zip(kept, counts, strict=True) if shot in share) for share in shares]
+    layout = Layout.split((sum(counts), geometry.samples), comm.size, sizes=sizes)
+    nothing = [np.empty((0, geometry.samples), np.float32)]
     own = [
-        np.stack([fewer(part[picked[shot]]) for part in (measured, measured - modelled)])[None]
+        (measured, measured - modelled)
         for shot, measured, modelled in zip(survey.shots, survey.traces, explained, strict=False)
-        if shot in picked
+        if shot in kept
     ]
-    nothing = np.empty((0, 2, fewest, len(samples)))
-    both = gather_rows(np.concatenate([nothing, *own]).astype(np.float32), survey.comm)
-    offsets = [geometry.offsets(shot)[rows] for shot, rows in picked.items()]
-    gather = ("shot", "trace", "time")
-    records, channels = chosen + 1, [rows + 1 for rows in picked.values()]
-    if survey.headers is not None:
-        records = survey.headers.records[chosen]
-        channels = [survey.headers.channels[shot][rows] for shot, rows in picked.items()]
+    data, residual = (
+        DistributedArray(layout, comm, np.concatenate(nothing + [pair[kind] for pair in own], dtype=np.float32))
+        for kind in range(2)
+    )
+    records = np.arange(geometry.shots) + 1 if headers is None else headers.records
+    channels = [np.arange(count) + 1 for count in counts]
+    if headers is not None:
+        channels = [headers.channels[shot] for shot in kept]
+    of_trace = {
+        "shot": np.repeat(kept, counts),
+        "field_record": np.repeat(records[kept], counts),
+        "channel": np.concatenate(channels),
+    }
     return {
-        "shot": Field(chosen, ("shot",), "1"),
-        "time": Field(geometry.start + geometry.interval * samples, ("time",), "s"),
-        "offset": Field(np.stack(offsets), ("shot", "trace"), "m", True),  # horizontal, from source to receiver
-        "field_record": Field(records, ("shot",), "1", True),
-        "channel": Field(np.stack(channels), ("shot", "trace"), "1", True),
-        "data": Field(both[:, 0], gather, "1"),
-        "data_residual": Field(both[:, 1], gather, "1"),
+        **{name: Field(each, ("trace",), "1", True) for name, each in of_trace.items()},
+        "offset": Field(np.concatenate([geometry.offsets(shot) for shot in kept]), ("trace",), "m", True),
+        "time": Field(geometry.times, ("time",), "s"),
+        "data": Field(data, ("trace", "time"), "1"),
+        "data_residual": Field(residual, ("trace", "time"), "1"),
     }
 
 
-def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> dict[str, Field]:
+def _fields(
+    problem: Problem, found: Migration, spread: Uncertainty | None, diagonal: np.ndarray | None
+) -> dict[str, Field]:
     grid, image = problem.grid, tuple(problem.grid.axes)
     fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
     fields |= {
@@ -389,6 +405,9 @@ def _fields(problem: Problem, found: Migration, spread: Uncertainty | None) -> d
         fields |= {name: Field(each.reshape(grid.shape[:-1]), image[:-1], "m", True) for name, each in places}
     if spread is not None:
         fields["standard_deviation"] = Field(spread.deviation, image, "1")
+    if diagonal is not None:
+        # The root has the dimension of an amplitude.
+        fields["illumination"] = Field(np.sqrt(np.maximum(diagonal, 0) / (diagonal.max() or 1.0)), image, "1")
     if found.shares is not None:
         fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
     if problem.truth is not None:
@@ -431,7 +450,7 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
     Of 3-D images it draws the section in the middle of the axis y.
     """
     grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
-    adjoint, image = section(found.scaled_adjoint), section(found.image)
+    adjoint, image = found.adjoint_scale * section(found.adjoint), section(found.image)
     wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
     to_scale = 0.5 < wide / deep < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if wide > 2000 else (1, "m")

@@ -7,17 +7,15 @@
     return Float32Array.from(whole, value => packed.middle + packed.scale * value);
   };
   const images = Object.fromEntries(Object.entries(fields.images).map(([name, packed]) => [name, unpack(packed)]));
-  const data = unpack(fields.data), residual = unpack(fields.data_residual);
-  const explained = data.map((value, index) => value - residual[index]);
-  const gathers = { data, explained, data_residual: residual };
 
-  const signed = [[24, 74, 130], [120, 170, 214], [247, 247, 245], [226, 140, 104], [140, 30, 25]];
-  const speeds = [[56, 24, 92], [47, 96, 142], [32, 146, 140], [110, 200, 98], [250, 230, 60]];
-  const color = (table, share) => {
-    const place = Math.min(Math.max(share, 0), 1) * (table.length - 1);
-    const index = Math.min(Math.floor(place), table.length - 2), part = place - index;
-    return table[index].map((low, channel) => low + part * (table[index + 1][channel] - low));
-  };
+  // A table of 256 colours between the given ones.
+  const colors = given => Uint8Array.from({ length: 4 * 256 }, (_, at) => {
+    const place = Math.floor(at / 4) / 255 * (given.length - 1), index = Math.min(Math.floor(place), given.length - 2);
+    const [low, high] = [given[index][at % 4], given[index + 1][at % 4]];
+    return at % 4 === 3 ? 255 : Math.round(low + (place - index) * (high - low));
+  });
+  const signed = colors([[24, 74, 130], [120, 170, 214], [247, 247, 245], [226, 140, 104], [140, 30, 25]]);
+  const speeds = colors([[56, 24, 92], [47, 96, 142], [32, 146, 140], [110, 200, 98], [250, 230, 60]]);
   const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const words = value => Number(value.toPrecision(4)).toString();
   const level = values => {
@@ -35,23 +33,26 @@
     return found;
   };
   const draw = (canvas, picture) => {
-    const { across, down, low, high, table, value, labels, ratio } = picture;
-    const width = canvas.parentElement.clientWidth - 2, dense = devicePixelRatio || 1;
-    const inner = width - LEFT - RIGHT, tall = Math.max(120, Math.min(560, inner * ratio));
-    canvas.width = width * dense;
+    const { across, down, limits, table, value, labels, ratio } = picture;
+    const dense = devicePixelRatio || 1, free = canvas.parentElement.clientWidth - 2 - LEFT - RIGHT;
+    // In full size, every value has a pixel of the screen at least, and the plot scrolls.
+    const [wide, high] = document.getElementById("full").checked ? [across.length, down.length].map(one => one / dense) : [0, 0];
+    const inner = Math.max(free, wide), tall = Math.max(120, high, Math.min(560, free * ratio));
+    canvas.style.width = `${inner + LEFT + RIGHT}px`;
+    canvas.width = (inner + LEFT + RIGHT) * dense;
     canvas.height = (tall + TOP + BOTTOM) * dense;
     const pen = canvas.getContext("2d");
     pen.scale(dense, dense);
-    const bitmap = new ImageData(across.length, down.length);
-    for (let row = 0; row < down.length; row++) for (let column = 0; column < across.length; column++) {
-      const place = 4 * (row * across.length + column);
-      bitmap.data.set([...color(table, (value(column, row) - low) / (high - low)), 255], place);
+    const bitmap = new ImageData(across.length, down.length), most = 255 / (limits[1] - limits[0]);
+    for (let row = 0, place = 0; row < down.length; row++) for (let column = 0; column < across.length; column++, place += 4) {
+      const at = 4 * Math.min(Math.max(Math.round((value(column, row) - limits[0]) * most), 0), 255);
+      for (let part = 0; part < 4; part++) bitmap.data[place + part] = table[at + part];
     }
     const sheet = document.createElement("canvas");
     sheet.width = across.length;
     sheet.height = down.length;
     sheet.getContext("2d").putImageData(bitmap, 0, 0);
-    pen.imageSmoothingEnabled = across.length < inner / 2 ? false : true;
+    pen.imageSmoothingQuality = "high";
     pen.drawImage(sheet, LEFT, TOP, inner, tall);
     pen.fillStyle = style("--soft");
     pen.strokeStyle = style("--edge");
@@ -73,6 +74,7 @@
     canvas.picture = { ...picture, inner, tall };
   };
   const pointed = (canvas, event) => {
+    if (!canvas.picture) return null;
     const box = canvas.getBoundingClientRect(), { across, down, inner, tall } = canvas.picture;
     const column = Math.floor((event.clientX - box.left - LEFT) / inner * across.length);
     const row = Math.floor((event.clientY - box.top - TOP) / tall * down.length);
@@ -118,7 +120,7 @@
   const drawImage = () => {
     const { drawn, limits, velocity } = current(), rows = fields.z.length, last = fields.x.length - 1;
     draw(picture, {
-      across: fields.x, down: fields.z, low: limits[0], high: limits[1], table: velocity ? speeds : signed,
+      across: fields.x, down: fields.z, limits, table: velocity ? speeds : signed,
       value: (at, row) => drawn[at * rows + row], labels: ["distance, m", "depth, m"],
       ratio: (fields.z[rows - 1] - fields.z[0]) / (fields.x[last] - fields.x[0] || 1) || 1,
     });
@@ -127,6 +129,7 @@
   const drawColumn = () => {
     const { drawn, limits } = current(), rows = fields.z.length;
     const width = column.parentElement.clientWidth - 2, tall = 150, dense = devicePixelRatio || 1;
+    column.style.width = `${width}px`;
     column.width = width * dense;
     column.height = tall * dense;
     const pen = column.getContext("2d"), inner = width - LEFT - RIGHT;
@@ -162,29 +165,49 @@
     return `depth ${words(fields.z[row])} m: ${words(values[followed * fields.z.length + row])}${unit(name)}`;
   });
 
-  // The shots
+  // The shots: a script for each, since a page that was opened as a file may load nothing else
 
-  const drawGathers = () => {
-    const shot = Number(document.querySelector("input[name=shot]:checked").value);
-    const samples = fields.time.length, traces = fields.offset[shot].length, first = shot * traces * samples;
-    const most = level(data.subarray(first, first + traces * samples)) / gain("loud");
-    for (const [name, values] of Object.entries(gathers)) {
-      const canvas = document.getElementById(`gather-${name}`);
-      draw(canvas, {
-        across: fields.offset[shot], down: fields.time, low: -most, high: most, table: signed,
-        value: (trace, sample) => values[first + trace * samples + sample], labels: ["offset, m", "time, s"], ratio: 1.15,
-      });
-    }
+  const slider = document.getElementById("shot"), names = ["data", "explained", "data_residual"], loaded = new Map();
+  const root = packed => unpack(packed).map(value => value * Math.abs(value));
+  window.shot = (number, content) => {
+    const data = root(content.data), residual = root(content.data_residual);
+    const explained = data.map((value, index) => value - residual[index]);
+    loaded.set(number, { ...content, number, data, explained, data_residual: residual });
+    if (loaded.size > 20) loaded.delete(loaded.keys().next().value);
+    if (number === Number(slider.value)) drawGathers();
   };
-  for (const [name, values] of Object.entries(gathers)) {
+  const drawGathers = () => {
+    const number = Number(slider.value), shot = loaded.get(number);
+    document.getElementById("shot-words").textContent = `field record ${fields.records[number]}, ${number + 1} of ${fields.records.length}`;
+    if (!shot) {
+      const script = document.createElement("script");
+      script.src = `shots/${number}.js`;
+      script.onload = () => script.remove();
+      document.head.append(script);
+      return;
+    }
+    const samples = fields.time.length, limit = level(shot.data) / gain("loud");
+    for (const name of names) draw(document.getElementById(`gather-${name}`), {
+      across: shot.even ? shot.offset : shot.offset.map((_, trace) => trace + 1), down: fields.time, limits: [-limit, limit],
+      table: signed, value: (trace, sample) => shot[name][trace * samples + sample],
+      labels: [shot.even ? "offset, m" : "trace", "time, s"], ratio: 1.15, shot,
+    });
+  };
+  for (const name of names) {
     const canvas = document.getElementById(`gather-${name}`);
     follow(canvas, (trace, sample) => {
-      const { across, down, value } = canvas.picture;
-      return `channel ${fields.channel[shot][trace]}, offset ${words(across[trace])} m, ${words(down[sample])} s: ${words(value(trace, sample))}`;
+      const { shot, down, value } = canvas.picture;
+      return `channel ${shot.channel[trace]}, offset ${words(shot.offset[trace])} m, ${words(down[sample])} s: ${words(value(trace, sample))}`;
     });
   }
+  document.addEventListener("keydown", event => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step || event.target.matches("input")) return;  // the slider moves by itself
+    slider.value = Number(slider.value) + step;
+    drawGathers();
+  });
 
-  const all = () => { drawImage(); if (fields.shots.length) drawGathers(); };
+  const all = () => { drawImage(); drawGathers(); };
   for (const input of document.querySelectorAll(".controls input")) input.addEventListener("input", all);
   addEventListener("resize", all);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);

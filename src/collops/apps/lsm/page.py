@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["section", "write_page"]
 
 _TEMPLATE = Path(__file__).parent / "page.html"
-_MOST_POINTS = 30_000  # of an image on the page
+_MOST_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
 _MOST_NORMS = 500  # of the line of convergence
 _MOST_MARKS = 60  # that are larger than the line
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
+    "difference": "difference",
     "standard_deviation": "standard deviation of the image",
     "truth": "true reflectivity",
     "velocity": "velocity",
+    "illumination": "illumination",
 }
 _GATHERS = {"data": "recorded", "explained": "explained by the image", "data_residual": "not explained"}
 
@@ -35,21 +38,24 @@ _GATHERS = {"data": "recorded", "explained": "explained by the image", "data_res
 def write_page(folder: Path) -> Path:
     """Write ``result.html`` next to ``result.zarr`` in the folder of the results; return its path.
 
-    The page is one file of a few hundred kB that loads nothing else.
+    The page loads nothing but the folder ``shots`` beside it, which has a file for each shot of ``result.zarr``.
     """
     import zarr
 
     group = zarr.open_group(str(folder / "result.zarr"), mode="r")
     fields = {name: np.asarray(array) for name, array in group.arrays()}
     numbers: dict[str, Any] = dict(group.attrs)
+    fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
     seconds = fields["seconds"].tolist()
+    firsts = np.unique(fields["shot"], return_index=True)[1]
     page = render(
         _TEMPLATE,
         facts=_facts(numbers),
-        payload=_payload(fields),
+        payload=_payload(fields) | {"records": fields["field_record"][firsts].tolist()},
         images=[(name, words) for name, words in _IMAGES.items() if name in fields],
         gathers=list(_GATHERS.items()),
-        shots=[(number, f"field record {record}") for number, record in enumerate(fields["field_record"].tolist())],
+        shots=len(firsts),
+        every=-(-numbers["shots"] // len(firsts)),
         convergence=_convergence(fields["residual_norms"]),
         held_out=_convergence(fields["held_out_residuals"], chosen=True) if "held_out_residuals" in fields else None,
         kinds=numbers["kinds"],
@@ -58,10 +64,30 @@ def write_page(folder: Path) -> Path:
         milliseconds=[[f"rank {rank}", *(f"{1e3 * one:.3g}" for one in row)] for rank, row in enumerate(seconds)],
         run=_run(numbers),
     )
+    with atomic(folder / "shots") as shots:
+        shots.mkdir()
+        for number, (first, last) in enumerate(zip(firsts, [*firsts[1:], len(fields["shot"])], strict=True)):
+            content = json.dumps(_shot(fields, slice(first, last)), separators=(",", ":"))
+            (shots / f"{number}.js").write_text(f"shot({number},{content})", encoding="ascii")
     path = folder / "result.html"
     with atomic(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return path
+
+
+def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
+    """Return the traces of a shot, as signed roots: a byte then holds weak echoes more accurately than strong ones."""
+    offset = fields["offset"][rows]
+    steps = np.diff(offset)
+    roots = {
+        name: np.sign(fields[name][rows]) * np.sqrt(np.abs(fields[name][rows])) for name in _GATHERS if name in fields
+    }
+    return {
+        "channel": fields["channel"][rows].tolist(),
+        "offset": _round(offset),
+        "even": bool(len(steps) and np.ptp(steps) <= 0.1 * abs(steps.mean())),  # else the axis has trace numbers
+        **{name: _packed(each, np.int8) for name, each in roots.items()},
+    }
 
 
 def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
@@ -94,12 +120,7 @@ def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "x": _round(fields["x"][::step]),
         "z": _round(fields["z"][::step]),
         "images": images,
-        "shots": fields["shot"].tolist(),
         "time": _round(fields["time"]),
-        "offset": [_round(row) for row in fields["offset"]],
-        "channel": fields["channel"].tolist(),
-        "data": _packed(fields["data"], np.int8),
-        "data_residual": _packed(fields["data_residual"], np.int8),
     }
 
 
@@ -145,7 +166,7 @@ def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
 
 
 def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    hidden = ("versions", "seconds_split", "kinds", "coordinates")
+    hidden = ("versions", "seconds_split", "kinds", "coordinates", "adjoint_scale")
     shown = {name: value for name, value in numbers.items() if name not in hidden}
     shown |= {f"{package}, version": version for package, version in numbers["versions"].items()}
     return [(name.replace("_", " "), _words(value)) for name, value in shown.items() if value is not None]

@@ -11,6 +11,7 @@ import numpy as np
 from collops.apps.conditioning import (
     Conditioned,
     Conditioning,
+    Mute,
     ShotHeaders,
     bandpass,
     parse_gain,
@@ -160,7 +161,8 @@ class Options(CommonOptions):
             "Set samples to zero until offset / SPEED (m/s) plus DELAY (s; by default the length of a wavelet), or "
             "until picked times: a text file with lines of offset and time, or field record, offset and time.",
             _CONDITIONING,
-            metavar="SPEED|SPEED,DELAY|FILE",
+            metavar="SPEED|SPEED,DELAY|FILE|none",
+            show_default="the direct wave, at the velocity of the surface",
         ),
         RecordedOnly(),
     ] = None
@@ -263,8 +265,8 @@ class Options(CommonOptions):
     gathers: Annotated[
         int | None,
         option(
-            "Image so many classes of offset by themselves: common-image gathers, their moveout, and spectra, in "
-            "quality.png.",
+            "Image so many classes of offset and of angle by themselves: common-image gathers, their moveout, the "
+            "illumination, and spectra, in quality.png and angles.png.",
             METHOD,
             metavar="CLASSES",
         ),
@@ -277,8 +279,8 @@ class Options(CommonOptions):
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
         names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
         segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
-        quality = [] if self.gathers is None else [Path(self.out) / "quality.png"]
-        return [*super().results(), Path(self.out) / "result.html", *quality, *segy, *survey]
+        quality = [] if self.gathers is None else [Path(self.out) / f"{name}.png" for name in ("quality", "angles")]
+        return [*super().results(), Path(self.out) / "result.html", Path(self.out) / "shots", *quality, *segy, *survey]
 
     @property
     def weighting(self) -> Weighting:
@@ -352,7 +354,7 @@ class Options(CommonOptions):
             self.outliers,
             ranges.get("offsets"),
             ranges.get("window"),
-            None if self.mute is None else parse_mute(self.mute),
+            None if self.mute in (None, "none") else parse_mute(self.mute),
             None if self.gain is None else parse_gain(self.gain),
             weights,
         )
@@ -465,17 +467,31 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
     notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
+    # Surveys that this package wrote have no direct wave.
+    by_default = options.mute is None and not survey.defaults
+    if by_default:
+        speed = float(f"{velocity[..., 0].mean():.4g}")
+        conditioning = replace(conditioning, mute=Mute(f"{speed:g}", speed))
     said = conditioning.describe()
     notes += [f"conditioning: {said}"] if said else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
     with local_stage(comm):
         conditioned = problem.condition(conditioning, survey.traces)
-    left = any((each.traces[each.trust > 0] != 0).any() for each in conditioned)
-    left = comm.allreduce(np.array(float(left)), "max")
+    sums = np.zeros(3)
+    for each, shot in zip(conditioned, survey.traces, strict=True):
+        sound = each.trust > 0
+        parts = each.traces[sound] != 0, shot[sound], shot[sound] * each.mute[sound if len(each.mute) > 1 else 0]
+        sums += [np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts]
+    left, whole, heard = comm.allreduce(sums)
+    if by_default and left:
+        share = 100 * (1 - heard / whole)
+        notes.append(f"mute: until the direct wave has passed, {share:.2g} % of the energy (--mute none keeps it)")
     with raised_together():
         if not left:
             names = ("offsets", "mute", "window", "trace_weights")
-            given = [(name, value) for name in names if (value := getattr(options, name)) is not None]
+            values = {name: getattr(options, name) for name in names}
+            values["mute"] = values["mute"] or (conditioning.mute and conditioning.mute.text)
+            given = [(name, value) for name, value in values.items() if value is not None]
             which = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given) or "--outliers"
             raise InputError(
                 f"{which} leaves nothing of the data, which last from {geometry.start:g} to {geometry.times[-1]:g} s: "
