@@ -461,6 +461,12 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
+def _stop(*_: object) -> None:
+    """Stop the daemons, as Ctrl-C does; `timeout` sends SIGTERM twice, to a process and to its group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def main() -> int:
     """Run the scenarios, and print one line for each."""
     parser = argparse.ArgumentParser(description="Run collops under a Slurm of one node.")
@@ -473,7 +479,7 @@ def main() -> int:
     if missing := [name for name in (*DAEMONS, *CLIENTS) if _program(name) is None]:
         print(f"missing: {', '.join(missing)} (Debian: slurmctld, slurmd, slurm-client, munge)", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C does: stop the daemons
+    signal.signal(signal.SIGTERM, _stop)
     failed = 0
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), arguments.mpi, arguments.mpiexec) as cluster:
         print(cluster.read("sinfo", "--version"), flush=True)
