@@ -147,7 +147,7 @@ class IndexScatter(OnTransport):
             given = self._move(given, self._places, "replace", slots, self._slots)
         return _result(out, taken, self.forest.reduce(given, taken, op))
 
-    def _travel_by(self, transport: str) -> None:
+    def _set_transport(self, transport: str) -> None:
         self.forest = self.forest.with_transport(transport)
 
     def free(self) -> None:

@@ -33,13 +33,13 @@ _DOWN, _UP, _FETCH = "roots to leaves", "leaves to roots", "fetch"
 class OnTransport:
     """Objects whose values travel by a transport that can be chosen."""
 
-    _travel_by: Any  # sets the name of the transport
+    _set_transport: Any  # sets the name of the transport
 
     def with_transport(self, transport: str) -> Self:
         """Return the same on another transport. Sends nothing; collective."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._travel_by(transport_name(transport))
+        other._set_transport(transport_name(transport))
         return other
 
     def with_wire(self, wire: str) -> Self:
@@ -138,9 +138,9 @@ class StarForest(OnTransport):
         self.leaf_space = int(self.leaves.max()) + 1 if self.nleaves else 0
         self.deterministic = deterministic or repeatable()
         self.pattern = pattern_of_edges(comm, *edges)
-        self._travel_by(transport)
+        self._set_transport(transport)
 
-    def _travel_by(self, transport: str) -> None:
+    def _set_transport(self, transport: str) -> None:
         """Begin without exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()

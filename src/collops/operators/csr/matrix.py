@@ -265,7 +265,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
-    def _travel_by(self, transport: str) -> None:
+    def _set_transport(self, transport: str) -> None:
         self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
 
     def free(self) -> None:
