@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,17 +71,22 @@ def test_a_wrong_velocity_is_seen(comm, folder, factor):
     assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
 
 
-def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch):
+@pytest.mark.parametrize("dims", [2, 3])
+def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch, dims):
     monkeypatch.setattr(quality, "_STEEPEST", 91.0)
     geometry, grid = small_geometry(shots=4, samples=90, towed=True), Grid(13, 21, 60.0, 10.0)
+    columns: tuple[Any, ...] = (np.array([3, 6, 9]),)
+    if dims == 3:
+        sources, *groups = (np.insert(each, 0, 20.0, axis=0) for each in (geometry.sources, *geometry.receivers))
+        geometry, grid = Geometry(sources, groups, 90, 0.004), Grid(13, 21, 60.0, 10.0, ny=4, dy=25.0)
+        columns = 2, *columns
     survey, traces = Survey(geometry, comm), random_traces(geometry)
     survey.traces = [traces[shot] for shot in survey.shots]
     velocity = survey.velocity(1500.0, grid)
     A = survey.operator(velocity, grid, frequency=30.0, mode="analytic", dtype="float64")
-    adjoint = A.adjoint(survey.data(dtype="float64")).local_array
-    problem, columns = Problem(survey, grid, velocity, "1500", "analytic", 30.0), np.array([3, 6, 9])
-    _, gathers = by_angle(problem, survey.traces, columns, 7)
-    expected = adjoint[columns]
+    expected = A.adjoint(survey.data(dtype="float64")).local_array[columns]
+    problem = Problem(survey, grid, velocity, "1500", "analytic", 30.0)
+    _, gathers = by_angle(problem, survey.traces, columns[-1], 7)
     np.testing.assert_allclose(gathers.sum(axis=1), expected, rtol=0, atol=1e-3 * np.abs(expected).max())
 
 
@@ -97,7 +103,7 @@ def test_a_flat_reflector_gives_flat_gathers_at_the_angles_of_the_geometry(comm,
     # With depths of 250 m and half offsets of 400 m at most, angles reach 58 degrees at the first layer.
     for angle, trace in zip(angles, gathers[0], strict=True):
         if angle < 50:
-            assert 190 <= 5 * trace[:70].argmax() <= 260 and abs(5 * trace[40:60].argmax() + 200 - 250) <= 10, angle
+            assert abs(5 * trace[:70].argmax() - 250) <= 10, angle
     # One trace, whose midpoint is the column: at the depth z its angle is atan(half offset / z).
     geometry = problem.survey.geometry
     for shot, traces in zip(problem.survey.shots, believed, strict=True):

@@ -55,7 +55,7 @@ def write_page(folder: Path) -> Path:
         images=[(name, words) for name, words in _IMAGES.items() if name in fields],
         gathers=list(_GATHERS.items()),
         shots=len(firsts),
-        every=-(-numbers["shots"] // len(firsts)),
+        every=int(np.diff(fields["shot"][firsts]).max(initial=1)),
         convergence=_convergence(fields["residual_norms"]),
         held_out=_convergence(fields["held_out_residuals"], chosen=True) if "held_out_residuals" in fields else None,
         kinds=numbers["kinds"],
