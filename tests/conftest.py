@@ -48,6 +48,13 @@ JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
 
+# Steps of a migration, one by one, and the files of a job, which rank 0 writes. They take longest where more ranks than
+# cores do them; whole migrations, and all other applications, run on any number of ranks.
+ONLY_TO_THREE_RANKS = tuple(
+    f"tests/apps/test_{name}.py"
+    for name in ("lsm_conditioning", "lsm_migrate", "lsm_regularisation", "lsm_uncertainty", "outputs")
+)
+
 
 class Agreement:
     """Keeps the ranks together: where only some of them fail, the session ends on all of them.
@@ -128,9 +135,10 @@ def pytest_configure(config) -> None:
 def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
-    left_out = [item for item in items if item.get_closest_marker("serial")]
-    items[:] = [item for item in items if not item.get_closest_marker("serial")]
-    config.hook.pytest_deselected(items=left_out)
+    files = ONLY_TO_THREE_RANKS if collops.world().size > 3 else ()
+    left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MOST_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
