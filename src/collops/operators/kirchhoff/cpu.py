@@ -161,7 +161,24 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
 
 
 @njit(parallel=True, **_OPTIONS)
-def _forward(image, source_rows, receiver_rows, times, coarse, nodes, bits, scale, factors, taps, lead, traces):
+def _forward(
+    image,
+    source_rows,
+    receiver_rows,
+    times,
+    coarse,
+    nodes,
+    bits,
+    scale,
+    form,
+    fields,
+    choices,
+    choice_rows,
+    nearest,
+    taps,
+    lead,
+    traces,
+):
     sources, receivers = source_rows.size, receiver_rows.size
     points, samples = image.size, traces.shape[1]
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
@@ -187,20 +204,21 @@ def _forward(image, source_rows, receiver_rows, times, coarse, nodes, bits, scal
         size = _PIECE if is_coarse else 0
         ours_times, theirs_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
         rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
-        if factors is not None:
-            form, fields, choices, choice_rows, nearest = factors
-            ours_fields = np.empty((fields.shape[1], size), image.dtype)
-            theirs_fields = np.empty((fields.shape[1], size), image.dtype)
-            field_line = np.empty(line.size, image.dtype)
+        n_fields = 0
+        if form is not None:
+            n_fields = fields.shape[1]
+        ours_fields, theirs_fields = np.empty((n_fields, size), image.dtype), np.empty((n_fields, size), image.dtype)
+        field_line = np.empty(line.size, image.dtype)
         for begin in range(0, points, _PIECE):
             n = min(_PIECE, points - begin)
             values = image[begin : begin + n]
             outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
-            if factors is not None and fields.size:
-                ours, ours_from = fields[source_rows[source]], begin
+            ours, ours_from = ours_fields, 0
+            if form is not None and fields.size:
                 if is_coarse:
                     _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
-                    ours, ours_from = ours_fields, 0
+                else:
+                    ours, ours_from = fields[source_rows[source]], begin
             for r in range(count):
                 row = receiver_rows[first + r]
                 back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
@@ -210,7 +228,7 @@ def _forward(image, source_rows, receiver_rows, times, coarse, nodes, bits, scal
                     weighted = values[i] * (real(fixed(time & mask)) * scale)
                     far[i] = weighted
                     near[i] = values[i] - weighted
-                if factors is not None:
+                if form is not None:
                     if fields.size:
                         theirs, theirs_from = fields[row], begin
                         if is_coarse:
@@ -242,7 +260,23 @@ def _forward(image, source_rows, receiver_rows, times, coarse, nodes, bits, scal
 
 @njit(parallel=True, **_OPTIONS)
 def _adjoint(
-    traces, source_rows, receiver_rows, times, coarse, nodes, bits, scale, factors, taps, lead, filtered, image
+    traces,
+    source_rows,
+    receiver_rows,
+    times,
+    coarse,
+    nodes,
+    bits,
+    scale,
+    form,
+    fields,
+    choices,
+    choice_rows,
+    nearest,
+    taps,
+    lead,
+    filtered,
+    image,
 ):
     sources, receivers = source_rows.size, receiver_rows.size
     points, samples = image.size, traces.shape[1]
@@ -272,26 +306,30 @@ def _adjoint(
         size = _BLOCK if is_coarse else 0
         ours_times, theirs_times = np.empty(size, times.dtype), np.empty((step, size), times.dtype)
         rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
-        if factors is not None:
-            form, fields, choices, choice_rows, nearest = factors
-            ours_fields = np.empty((fields.shape[1], size), image.dtype)
-            theirs_fields = np.empty((step, fields.shape[1], size), image.dtype)
-            field_line = np.empty(line.size, image.dtype)
+        n_fields = 0
+        if form is not None:
+            n_fields = fields.shape[1]
+        ours_fields, theirs_fields = (
+            np.empty((n_fields, size), image.dtype),
+            np.empty((step, n_fields, size), image.dtype),
+        )
+        field_line = np.empty(line.size, image.dtype)
         for first in range(0, receivers, max(step, 1)):
             count = min(step, receivers - first)
             if is_coarse:
                 for r in range(count):
                     row = receiver_rows[first + r]
                     _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times[r])
-                    if factors is not None:
+                    if form is not None:
                         _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields[r])
             for source in range(sources):
                 outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
-                if factors is not None and fields.size:
-                    ours, ours_from = fields[source_rows[source]], begin
+                ours, ours_from = ours_fields, 0
+                if form is not None and fields.size:
                     if is_coarse:
                         _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
-                        ours, ours_from = ours_fields, 0
+                    else:
+                        ours, ours_from = fields[source_rows[source]], begin
                 for r in range(count):
                     row = receiver_rows[first + r]
                     back = theirs_times[r, :n] if is_coarse else times[row, begin : begin + n]
@@ -301,7 +339,7 @@ def _adjoint(
                         k = np.uint32(time >> shift)
                         index[i] = k if k < last else nothing
                         fraction[i] = real(fixed(time & mask)) * scale
-                    if factors is not None:
+                    if form is not None:
                         if rows > 1:
                             choice = choices[choice_rows[first + r]]
                             _choose_rows(index, choice, nearest, begin, n, samples + _BEHIND)
@@ -348,7 +386,7 @@ class NumbaKernels:
         dtype = scale.dtype
         self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
         fraction = np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits)
-        self._times = (*_stations(tables), *fraction, _factors(tables, weights, bands))
+        self._times = (*_stations(tables), *fraction, *_factors(tables, weights, bands))
         rows, size = wavelets.shape
         taps = np.zeros((rows, -(-size // _TAPS) * _TAPS), dtype)
         reversed_taps = np.zeros_like(taps)
@@ -389,7 +427,8 @@ def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tupl
     kind = scale.real_type.type
     times = np.asarray(tables.times)
     remainders, straight = np.empty((0, 0), kind), np.empty((0, 4), kind)
-    shape, counts, spacing = ((1,) * (3 - len(each)) + each for each in (nodes.shape, nodes.counts, tables.spacing))
+    shape, counts = ((1,) * (3 - len(each)) + each for each in (nodes.shape, nodes.counts))
+    spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
     places = [np.empty(0, np.int64)] * 2 + [np.empty(0)]
     if tables.straight is not None:
         times, remainders, straight = np.empty((0, 0), scale.fixed_type), times, tables.straight
@@ -400,13 +439,13 @@ def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tupl
     return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, described
 
 
-def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, ...] | None:
-    """Return weights and bands as the kernels take them, one without elements if there is none; None without both.
+def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, ...]:
+    """Return weights and bands as the kernels take them; of two that are not both None, one without elements is none.
 
     Numba compiles no code for arguments that are None.
     """
     if weights is None and bands is None:
-        return None
+        return (None,) * 5
     dtype, nodes = tables.scale.dtype, tables.nodes
     form, fields = np.zeros(5, dtype), np.empty((0, 0, 0), dtype)
     choice, rows = np.empty((0, 0), np.uint8), np.empty(0, np.int64)
@@ -443,7 +482,7 @@ def _compiled(dtype: str, wide: bool, with_factors: bool) -> None:
     taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
     tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if wide else 2, dtype)
     bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
-    times = (*_stations(tables), np.int64(1), taps.dtype.type(1), _factors(tables, None, bands))
+    times = (*_stations(tables), np.int64(1), taps.dtype.type(1), *_factors(tables, None, bands))
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
         _forward(one, *times, taps[np.newaxis], np.int64(0), trace[:0].reshape(0, 2))

@@ -218,8 +218,11 @@ class Kirchhoff(VStack):
                 raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
             if mode == "byot" and weighting.traces_rays and velocity is None:
                 raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
-            speed = checked_velocity(velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode)
-            early, speeds = 0, np.broadcast_to(1.0 if speed is None else speed, grid.shape)
+            speed: Any = checked_velocity(
+                velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode
+            )
+            early, outward, back = 0, np.empty((0, 0)), np.empty((0, 0))
+            speeds = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
             if mode == "byot":
                 outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
                 early = early_samples(outward[:, own], back, interval)
@@ -248,15 +251,13 @@ class Kirchhoff(VStack):
             np.unique(np.concatenate([number[: len(sources)][shares.slices(rank)], number[len(sources) :]]))
             for rank in range(comm.size)
         ]
-        tables, weights = tables_of_stations(
+        tables, weights, rows = tables_of_stations(
             seconds, positions, speeds, grid, scale, needed, comm, factor=factor, weighting=weighting
         )
-        stations = needed[comm.rank]
-        rows = np.searchsorted(stations, number)
-        tables = tables.of(rows[: len(sources)][own], rows[len(sources) :])
+        tables = tables.of(rows[number[: len(sources)][own]], rows[number[len(sources) :]])
         bands = None
         if filters:
-            (bands,) = Bands.between([tables], positions[stations], spacing, np.size(wavelet))
+            (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet))
 
         self.shots = range(own.start, own.stop)
         self.dims = grid.shape

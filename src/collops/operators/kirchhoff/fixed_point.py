@@ -87,7 +87,7 @@ class FixedTables:
     nodes: Nodes
     sources: np.ndarray  # numbers of the rows
     receivers: np.ndarray
-    # On coarser nodes, (stations, 4): samples per metre, and y (0 in 2-D), x and z in metres from the first image point.
+    # On coarser nodes, (stations, 4): samples per metre; y (0 in 2-D), x and z in metres from the first image point
     straight: Any = None
     spacing: tuple[float, ...] = ()  # of the image points, in metres
 
@@ -118,6 +118,13 @@ class FixedTables:
     def of(self, sources: np.ndarray, receivers: np.ndarray) -> FixedTables:
         """Return the same tables for other rows."""
         return replace(self, sources=np.asarray(sources), receivers=np.asarray(receivers))
+
+    def only(self) -> tuple[FixedTables, np.ndarray]:
+        """Return tables of the rows in use alone, copied into memory, and the numbers of these rows."""
+        used, rows = np.unique(np.concatenate([self.sources, self.receivers]), return_inverse=True)
+        straight = None if self.straight is None else self.straight[used]
+        fewer = replace(self, times=np.array(self.times[used]), straight=straight)
+        return fewer.of(rows[: len(self.sources)], rows[len(self.sources) :]), used
 
     def on(self, engine: Engine) -> FixedTables:
         """Return the same tables in the memory of an engine."""

@@ -84,13 +84,13 @@ class CudaKernels:
         choices = np.arange(self._receivers) if bands is None else bands.receivers
         of_stations = tables.sources, tables.receivers
         numbered = tables.straight is not None or not all(map(_consecutive, (*of_stations, choices)))
-        times, fields = cupy.asarray(tables.times), _NOWHERE if weights is None else cupy.asarray(weights.fields)
+        times, fields = cupy.asarray(tables.times), None if weights is None else cupy.asarray(weights.fields)
         first, rows = [slice(None)] * 2, [cupy.asarray(each, dtype=np.int32) for each in (*of_stations, choices)]
-        choice = _NOWHERE if bands is None else cupy.asarray(bands.choice)
+        choice = None if bands is None else cupy.asarray(bands.choice)
         if not numbered:
             first, rows = [slice(int(each[0]), None) for each in of_stations], [_NOWHERE] * 3
-            choice = choice if bands is None else choice[int(choices[0]) :]
-        factors = [_NOWHERE] * 2 if weights is None else [fields[each] for each in first]
+            choice = None if choice is None else choice[int(choices[0]) :]
+        factors = [_NOWHERE] * 2 if fields is None else [fields[each] for each in first]
         straight = _NOWHERE if tables.straight is None else cupy.asarray(tables.straight)
         dip = map(self._dtype.type, (0, 1) if weights is None else weights.steepest)
         spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
@@ -99,7 +99,7 @@ class CudaKernels:
             *rows[:2],
             straight,
             *factors,
-            choice,
+            _NOWHERE if choice is None else choice,
             rows[2],
             *dip,
             *_int32(self._receivers, n_samples, columns, depths, dims[-2] if len(dims) > 1 else 1),

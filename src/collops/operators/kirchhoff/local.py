@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -190,6 +190,34 @@ class LocalKirchhoff:
                 stacklevel=4,
             )
         return _NumpyKernels(tables, **filters)
+
+
+class StreamedKirchhoff:
+    """A local Kirchhoff operator that is made for each application, and freed after it, so that it takes no memory.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the :class:`LocalKirchhoff`.
+    tables : FixedTables
+        Its tables, for the numbers of its traces and samples.
+    points : int
+        Its number of image points.
+    """
+
+    capturable = False
+
+    def __init__(self, make: Callable[[], LocalKirchhoff], tables: FixedTables, points: int) -> None:
+        self._make, self.dtype = make, tables.scale.dtype
+        self.shape = (len(tables.sources) * len(tables.receivers) * tables.scale.samples, points)
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
+        return self._make().forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate flat data; return a flat image. `out` may be used for it."""
+        return self._make().adjoint_local(y, out)
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:

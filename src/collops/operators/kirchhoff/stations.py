@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import os
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -37,7 +41,8 @@ def tables_of_stations(
     start: float = 0.0,
     factor: int = 1,
     weighting: Weighting | None = None,
-) -> tuple[FixedTables, Weights | None]:
+    folder: Path | None = None,
+) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
     The ranks that need a station share the work. Arguments are the same on every rank, but for what is read of
@@ -54,7 +59,7 @@ def tables_of_stations(
     grid, scale : Grid, Scale
         The image points; the samples.
     needed : sequence of arrays
-        For each rank the numbers of its stations, increasing; the rows are in this order.
+        For each rank the numbers of its stations, increasing.
     comm : Communicator
         The ranks.
     start : float
@@ -63,21 +68,33 @@ def tables_of_stations(
         Tables have every so many image points along each axis, and the kernels interpolate.
     weighting : Weighting, optional
         What the weights are; none by default.
+    folder : Path, optional
+        Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
+        of them ends, instead of this rank's in its memory and messages.
 
     Returns
     -------
     tables, weights
         Without rows of sources and receivers (`FixedTables.of`); weights None without `weighting`.
+    rows : array
+        The row of each station that this rank needs; others have any number.
     """
     owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
     mine = np.flatnonzero(owner == comm.rank)
     weighted = weighting is not None and not weighting.none
+    kind = scale.fixed_type if factor == 1 else scale.real_type
+    count = weighting.fields(len(grid.axes)) if weighting is not None and weighted else 0
+    own, local = needed[comm.rank], folder is None
+    rows = np.searchsorted(mine, np.arange(len(positions))) if local else np.arange(len(positions))
+    stations = len(mine) if local else len(positions)
+    times, fields = (
+        _table((stations, *shape), dtype, folder, comm)
+        for shape, dtype in (((nodes.size,), kind), ((count, nodes.size), scale.dtype))
+    )
     with collective_errors(comm):
-        times = np.empty((len(mine), nodes.size), scale.fixed_type if factor == 1 else scale.real_type)
-        fields = np.empty((len(mine), weighting.fields(len(grid.axes)) if weighted else 0, nodes.size), scale.dtype)
-        for row, station in enumerate(mine):
-            after = seconds(int(station)).reshape(grid.shape)
-            if weighted:
+        for station in mine:
+            row, after = rows[station], seconds(int(station)).reshape(grid.shape)
+            if weighting is not None and weighted:
                 heard = np.minimum(after, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
             samples = (after - start / 2) / scale.interval
@@ -86,15 +103,34 @@ def tables_of_stations(
             else:
                 slowness = 1 / (scale.interval * grid.value_at(velocity, positions[station]))
                 times[row] = nodes.coarsen(samples - slowness * grid.distance(positions[station]))
-    times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
-    own = needed[comm.rank]
+    if local:
+        times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
+        rows = np.searchsorted(own, np.arange(len(positions)))
     straight = None
     if factor > 1:
-        straight = np.zeros((len(own), 4), scale.real_type)
-        straight[:, 0] = [1 / (scale.interval * grid.value_at(velocity, positions[each])) for each in own]
-        straight[:, 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
+        straight = np.zeros((len(times), 4), scale.real_type)
+        straight[rows[own], 0] = [1 / (scale.interval * grid.value_at(velocity, positions[each])) for each in own]
+        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
     tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing)
-    return tables, Weights(fields, weighting) if weighted else None
+    return tables, Weights(fields, weighting) if weighting is not None and weighted else None, rows
+
+
+def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: Communicator) -> np.ndarray:
+    """Return an array in memory, or in a file that all ranks map. Collective with a folder."""
+    if folder is None or 0 in shape:
+        return np.empty(shape, dtype)
+    name = ""
+    with collective_errors(comm):
+        if comm.rank == 0:
+            number, name = tempfile.mkstemp(".tables", "collops-", folder)
+            with os.fdopen(number, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+    (name, *_) = comm.allgather_metadata(name)
+    with collective_errors(comm):
+        table = np.asarray(np.memmap(name, dtype, "r+", shape=shape))
+    if comm.rank == 0:
+        os.unlink(name)  # the mappings keep it
+    return table
 
 
 def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:

@@ -197,10 +197,11 @@ class Bands:
             distinct, first, inverse = np.unique(
                 positions[tables.receivers], axis=0, return_index=True, return_inverse=True
             )
-            count = min(2 * (positions.shape[1] - 1), len(distinct) - 1)
-            distances, others = cKDTree(distinct).query(distinct, count + 1) if count > 0 else (None, None)
+            count = max(0, min(2 * (positions.shape[1] - 1), len(distinct) - 1))
+            # One more, as the nearest is the receiver itself.
+            distances, others = (each.reshape(-1, count + 1) for each in cKDTree(distinct).query(distinct, count + 1))
             for station, place in zip(tables.receivers, inverse.reshape(-1), strict=True):
-                near = () if others is None else tuple(tables.receivers[first[others[place, 1:]]].tolist())
+                near = tables.receivers[first[others[place, 1:]]].tolist()
                 key = (int(station), *near)
                 if key not in row_of:
                     row_of[key] = len(choices)
