@@ -439,13 +439,13 @@ def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tupl
     return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, described
 
 
-def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, ...]:
+def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, Any, Any, Any, Any]:
     """Return weights and bands as the kernels take them; of two that are not both None, one without elements is none.
 
     Numba compiles no code for arguments that are None.
     """
     if weights is None and bands is None:
-        return (None,) * 5
+        return None, None, None, None, None
     dtype, nodes = tables.scale.dtype, tables.nodes
     form, fields = np.zeros(5, dtype), np.empty((0, 0, 0), dtype)
     choice, rows = np.empty((0, 0), np.uint8), np.empty(0, np.int64)

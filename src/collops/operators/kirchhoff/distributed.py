@@ -218,9 +218,7 @@ class Kirchhoff(VStack):
                 raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
             if mode == "byot" and weighting.traces_rays and velocity is None:
                 raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
-            speed: Any = checked_velocity(
-                velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode
-            )
+            speed = checked_velocity(velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode)
             early, outward, back = 0, np.empty((0, 0)), np.empty((0, 0))
             speeds = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
             if mode == "byot":
@@ -239,7 +237,7 @@ class Kirchhoff(VStack):
         if mode == "byot":
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
 
-        def seconds(station: int) -> np.ndarray:
+        def seconds(station: int, speed: Any = speed) -> np.ndarray:
             if mode == "byot":
                 return outward[:, station] if station < len(sources) else back[:, station - len(sources)]
             if mode == "analytic":

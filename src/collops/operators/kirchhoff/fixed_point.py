@@ -90,6 +90,8 @@ class FixedTables:
     # On coarser nodes, (stations, 4): samples per metre; y (0 in 2-D), x and z in metres from the first image point
     straight: Any = None
     spacing: tuple[float, ...] = ()  # of the image points, in metres
+    # Root mean square, in samples, by which interpolated times are wrong, at the station where it is the largest.
+    error: float = 0.0
 
     @classmethod
     def from_seconds(
@@ -136,10 +138,8 @@ class FixedTables:
         if self.straight is None:
             return self.times[row]
         slowness, *position = self.straight[row].astype(float)
-        return self.scale.fixed(
-            self.nodes.refine(self.times[row])
-            + slowness * distance(self.nodes.shape, self.spacing, position[-len(self.nodes.shape) :]).ravel()
-        )
+        straight = slowness * distance(self.nodes.shape, self.spacing, position[-len(self.nodes.shape) :])
+        return self.scale.fixed(self.nodes.refine(self.times[row]) + straight.ravel())
 
 
 def distance(shape: tuple[int, ...], spacing: tuple[float, ...], position: Any) -> np.ndarray:

@@ -91,6 +91,7 @@ def tables_of_stations(
         _table((stations, *shape), dtype, folder, comm)
         for shape, dtype in (((nodes.size,), kind), ((count, nodes.size), scale.dtype))
     )
+    error = 0.0
     with collective_errors(comm):
         for station in mine:
             row, after = rows[station], seconds(int(station)).reshape(grid.shape)
@@ -102,7 +103,9 @@ def tables_of_stations(
                 times[row] = scale.fixed(samples.reshape(-1))
             else:
                 slowness = 1 / (scale.interval * grid.value_at(velocity, positions[station]))
-                times[row] = nodes.coarsen(samples - slowness * grid.distance(positions[station]))
+                rest = samples - slowness * grid.distance(positions[station])
+                times[row] = nodes.coarsen(rest)
+                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row]) - rest.ravel()) ** 2))))
     if local:
         times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
         rows = np.searchsorted(own, np.arange(len(positions)))
@@ -111,7 +114,8 @@ def tables_of_stations(
         straight = np.zeros((len(times), 4), scale.real_type)
         straight[rows[own], 0] = [1 / (scale.interval * grid.value_at(velocity, positions[each])) for each in own]
         straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
-    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing)
+        error = float(comm.allreduce(np.array(error), "max"))
+    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
     return tables, Weights(fields, weighting) if weighting is not None and weighted else None, rows
 
 
