@@ -75,7 +75,9 @@ def test_streamed_tables_give_the_same_data(comm, tmp_path, options):
     shots, grid = area_survey(comm)
     assert isinstance(grid, Grid)
     options = {"frequency": FREQUENCY, "engine": "cupy", **options}
-    resident, streamed = (shots.operator("1500+0.6z", grid, streamed=where, **options) for where in (None, folder))
+    resident, streamed = (
+        shots.operator("1500+0.6z", grid, streamed=each, folder=folder, **options) for each in (False, True)
+    )
     assert resident.capturable and not streamed.capturable
     rng = np.random.default_rng(2)
     image = cupy.asarray(rng.standard_normal(grid.shape).astype(resident.dtype))

@@ -222,6 +222,15 @@ class Options(CommonOptions):
         ),
         OneOf("eikonal", "analytic"),
     ] = None
+    coarsen: Annotated[
+        int | None,
+        option(
+            "Keep travel times at every so many image points along each axis, and interpolate between them.",
+            METHOD,
+            show_default="1, or the first of 2, 4 and 8 that fits into the memory",
+        ),
+        AtLeast(1),
+    ] = None
     iterations: Annotated[
         int | None,
         option("Iterations of the solver.", show_default="chosen from the data, or 30 with --damp"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,7 +270,7 @@ class Survey:
         """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
-            self._factor(grid, np.dtype(np.float32))
+            table_factor(grid, 0, np.dtype(np.float32), self.comm)
             grid.check_contains(self.geometry)
             values = on_grid(model, grid, self.line, self.notes)
         return values
@@ -316,7 +317,8 @@ class Survey:
         weighting: Weighting | None = None,
         antialias: bool = False,
         coarsen: int | None = None,
-        streamed: str | Path | None = None,
+        streamed: bool = False,
+        folder: str | Path | None = None,
         kept: list[FixedTables] | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
@@ -350,10 +352,12 @@ class Survey:
             Keep tables at every so many image points along each axis, between which the kernels interpolate; see
             :class:`collops.operators.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
             memory.
-        streamed : str or Path, optional
-            A folder, shared by all ranks, for a file with the tables. Each time that the operator is applied, it reads
-            those of one shot after the other, or of consecutive shots with the same receivers. By default tables stay
-            in memory.
+        streamed : bool
+            Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
+            reads those of one shot after the other, or of consecutive shots with the same receivers.
+        folder : str or Path, optional
+            A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
+            into the memory are streamed if it is given, and otherwise an error.
         kept : list, optional
             The travel times of each local operator are appended to it.
 
@@ -379,6 +383,7 @@ class Survey:
         from collops.operators.kirchhoff.fixed_point import Scale
         from collops.operators.kirchhoff.geometry import Grid as Points
         from collops.operators.kirchhoff.geometry import checked_wavelet
+        from collops.operators.kirchhoff.nodes import checked_factor
         from collops.operators.kirchhoff.stations import tables_of_stations
 
         comm, geometry = self.comm, self.geometry
@@ -404,26 +409,40 @@ class Survey:
             taps, centre = weighting.wavelet(taps, centre, geometry.interval)
             compute = _engine(engine)
         positions, sources, receivers = geometry.stations
-        fields, folder = weighting.fields(len(grid.shape)), None if streamed is None else Path(streamed)
         with local_stage(comm):
             check_mode(mode)
             early = int(np.ceil(max(0.0, geometry.start) / 2 / geometry.interval))
             scale = Scale(geometry.interval, geometry.samples, early, np.dtype(dtype))
             points = Points.from_axes(*(grid.axes.get(axis) for axis in "zxy"))
-            chosen = self._factor(grid, scale.dtype, fields, coarsen, folder)
-        factor = int(comm.allreduce(np.array(chosen), "max"))
+            factors = _FACTORS if coarsen is None else (checked_factor(coarsen),)
+            stations, fields = len(geometry.needed(self.shots)), weighting.fields(len(grid.shape))
+            factor, where = factors[0], Path(folder or gettempdir())
+            try:
+                factor = table_factor(grid, 0 if streamed else stations, scale.dtype, comm, fields, factors, compute)
+            except InputError:
+                if folder is None:
+                    raise
+                factor, streamed = factors[-1], True
+        factor, streamed = comm.allreduce(np.array([factor, int(streamed)]), "max").tolist()
         tables, weights, rows = tables_of_stations(
             lambda station: seconds_from(positions[station], values, grid, mode),
             *(positions, values, points, scale),
             [geometry.needed(shots_of(rank, geometry.shots, comm.size)) for rank in range(comm.size)],
             comm,
-            **{"start": geometry.start, "factor": factor, "weighting": weighting, "folder": folder},
+            **{
+                "start": geometry.start,
+                "factor": factor,
+                "weighting": weighting,
+                "folder": where if streamed else None,
+            },
         )
         if factor > 1:
             self.notes.append(
                 f"travel times at every {factor}th image point along each axis, interpolated: wrong by "
                 f"{tables.error:.2g} samples, root mean square, at the worst station"
             )
+        if streamed:
+            self.notes.append(f"travel times are read from a file in {where} whenever they are needed")
         options: dict[str, Any] = {"engine": compute, "threads": threads_of_rank(comm, compute.name)}
         with local_stage(comm):
             groups = [list(group) for _, group in groupby(self.shots, key=lambda shot: id(receivers[shot]))]
@@ -445,7 +464,7 @@ class Survey:
 
             if kept is not None:
                 kept += spreads
-            if folder is not None:
+            if streamed:
                 operators = [StreamedKirchhoff(partial(loaded, spread), spread, grid.points) for spread in spreads]
             else:
                 on_engine, weights = tables.on(compute), weights and weights.on(compute)
@@ -570,22 +589,20 @@ class Survey:
             self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
         return self._cover(profile, numbers)
 
-    def _factor(
-        self, grid: Grid, dtype: np.dtype, fields: int = 0, asked: int | None = None, folder: Path | None = None
-    ) -> int:
-        """Return the factor of the tables of this rank's shots; see `table_factor`. With a folder they are on disk."""
-        from collops.operators.kirchhoff.nodes import checked_factor
 
-        stations = 0 if folder is not None else len(self.geometry.needed(self.shots))
-        factor = table_factor(grid, stations, dtype, self.comm, fields)
-        return factor if asked is None else checked_factor(asked)
+def table_factor(
+    grid: Grid,
+    stations: int,
+    dtype: np.dtype,
+    comm: Communicator,
+    fields: int = 0,
+    factors: Sequence[int] = _FACTORS,
+    compute: Engine | None = None,
+) -> int:
+    """Return the first factor with which the tables of so many stations fit into the memory of this rank.
 
-
-def table_factor(grid: Grid, stations: int, dtype: np.dtype, comm: Communicator, fields: int = 0) -> int:
-    """Return the first of 1, 2, 4, 8 with which the tables of so many stations fit into the memory of this rank.
-
-    A station has a table of travel times, and as many of weights as there are `fields`. Raises `InputError` if there is
-    none.
+    A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
+    the operator works. Raises `InputError` if there is none.
     """
     from collops.operators.kirchhoff.nodes import Nodes
 
@@ -595,14 +612,15 @@ def table_factor(grid: Grid, stations: int, dtype: np.dtype, comm: Communicator,
 
     def check(factor: int) -> None:
         needed = ((1 + fields) * stations * Nodes(grid.shape, factor).size + _IMAGES * grid.points) * dtype.itemsize
-        check_memory(needed, what, f"choose {remedy}", processes=comm.local_size)
+        for place in (None, compute):
+            check_memory(needed, what, f"choose {remedy}", place, comm.local_size)
 
-    for factor in _FACTORS[:-1]:
+    for factor in factors[:-1]:
         with suppress(InputError):
             check(factor)
             return factor
-    check(_FACTORS[-1])
-    return _FACTORS[-1]
+    check(factors[-1])
+    return factors[-1]
 
 
 def mode_of(model: object, asked: str | None, header: str | None = None) -> str:

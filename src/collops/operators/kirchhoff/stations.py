@@ -12,6 +12,8 @@ import numpy as np
 
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
+from collops.errors import InputError
+from collops.limits import in_words
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import Grid
 from collops.operators.kirchhoff.nodes import Nodes
@@ -126,15 +128,31 @@ def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: C
     name = ""
     with collective_errors(comm):
         if comm.rank == 0:
-            number, name = tempfile.mkstemp(".tables", "collops-", folder)
-            with os.fdopen(number, "wb") as file:
-                os.posix_fallocate(file.fileno(), 0, math.prod(shape) * dtype.itemsize)
+            name = _file(folder, math.prod(shape) * dtype.itemsize)
     (name, *_) = comm.allgather_metadata(name)
     with collective_errors(comm):
         table = np.asarray(np.memmap(name, dtype, "r+", shape=shape))
     if comm.rank == 0:
         os.unlink(name)  # the mappings keep it
     return table
+
+
+def _file(folder: Path, size: int) -> str:
+    """Return the name of a new file of so many bytes."""
+    try:
+        number, name = tempfile.mkstemp(".tables", "collops-", folder)
+    except OSError as problem:
+        raise InputError(f"{folder}: {problem.strerror}: name another folder for the travel times") from problem
+    try:
+        os.posix_fallocate(number, 0, size)
+    except OSError as problem:
+        os.unlink(name)
+        raise InputError(
+            f"{folder}: {problem.strerror}: the travel times need {in_words(size)}; name another folder"
+        ) from problem
+    finally:
+        os.close(number)
+    return name
 
 
 def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:
