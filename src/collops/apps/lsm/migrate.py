@@ -188,7 +188,7 @@ class Migration:
 def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None) -> Any:
     """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective.
 
-    Tables that fit into no memory are streamed from a file in the folder of the results, or the one that this will be in.
+    Tables that do not fit into the memory are streamed from a file in the folder of the results, or the one around it.
     """
     survey, out = problem.survey, Path(job.options.out).absolute()
     before = len(survey.notes)

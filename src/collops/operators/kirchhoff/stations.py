@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,9 +84,9 @@ def tables_of_stations(
     """
     owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
     mine = np.flatnonzero(owner == comm.rank)
-    weighted = weighting is not None and not weighting.none
+    weighting = None if weighting is None or weighting.none else weighting
     kind = scale.fixed_type if factor == 1 else scale.real_type
-    count = weighting.fields(len(grid.axes)) if weighting is not None and weighted else 0
+    count = 0 if weighting is None else weighting.fields(len(grid.axes))
     own, local = needed[comm.rank], folder is None
     rows = np.searchsorted(mine, np.arange(len(positions))) if local else np.arange(len(positions))
     stations = len(mine) if local else len(positions)
@@ -94,31 +95,38 @@ def tables_of_stations(
         for shape, dtype in (((nodes.size,), kind), ((count, nodes.size), scale.dtype))
     )
     error = 0.0
+
+    def slowness(station: Any) -> float:
+        """Return samples per metre at a station."""
+        return 1 / (scale.interval * grid.value_at(velocity, positions[station]))
+
     with collective_errors(comm):
         for station in mine:
             row, after = rows[station], seconds(int(station)).reshape(grid.shape)
-            if weighting is not None and weighted:
+            if weighting is not None:
                 heard = np.minimum(after, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
             samples = (after - start / 2) / scale.interval
             if factor == 1:
                 times[row] = scale.fixed(samples.reshape(-1))
             else:
-                slowness = 1 / (scale.interval * grid.value_at(velocity, positions[station]))
-                rest = samples - slowness * grid.distance(positions[station])
+                rest = samples - slowness(station) * grid.distance(positions[station])
                 times[row] = nodes.coarsen(rest)
                 error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row]) - rest.ravel()) ** 2))))
+        for table in (times, fields):
+            if isinstance(table, np.memmap):
+                table.flush()  # for ranks on other machines
     if local:
         times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
         rows = np.searchsorted(own, np.arange(len(positions)))
     straight = None
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
-        straight[rows[own], 0] = [1 / (scale.interval * grid.value_at(velocity, positions[each])) for each in own]
+        straight[rows[own], 0] = [slowness(station) for station in own]
         straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
         error = float(comm.allreduce(np.array(error), "max"))
     tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
-    return tables, Weights(fields, weighting) if weighting is not None and weighted else None, rows
+    return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
 def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: Communicator) -> np.ndarray:
@@ -130,11 +138,12 @@ def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: C
         if comm.rank == 0:
             name = _file(folder, math.prod(shape) * dtype.itemsize)
     (name, *_) = comm.allgather_metadata(name)
-    with collective_errors(comm):
-        table = np.asarray(np.memmap(name, dtype, "r+", shape=shape))
-    if comm.rank == 0:
-        os.unlink(name)  # the mappings keep it
-    return table
+    try:
+        with collective_errors(comm):
+            return np.memmap(name, dtype, "r+", shape=shape)
+    finally:
+        if comm.rank == 0:
+            os.unlink(name)  # the mappings keep it
 
 
 def _file(folder: Path, size: int) -> str:
