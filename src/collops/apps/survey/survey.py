@@ -354,7 +354,8 @@ class Survey:
             memory.
         streamed : bool
             Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
-            reads those of one shot after the other, or of consecutive shots with the same receivers.
+            reads those of one shot after the other, or of as many consecutive shots with the same receivers as these
+            are. Traces stay in memory.
         folder : str or Path, optional
             A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
             into the memory are streamed if it is given, and otherwise an error.
@@ -446,6 +447,8 @@ class Survey:
         options: dict[str, Any] = {"engine": compute, "threads": threads_of_rank(comm, compute.name)}
         with local_stage(comm):
             groups = [list(group) for _, group in groupby(self.shots, key=lambda shot: id(receivers[shot]))]
+            if streamed:  # as many shots as receivers at a time, so that any number of shots takes no more memory
+                groups = [part for group in groups for part in _pieces(group, len(receivers[group[0]]))]
             spreads = [tables.of(rows[sources[shots]], rows[receivers[shots[0]]]) for shots in groups]
             of_rows = np.empty((len(tables.times), len(grid.shape)))
             own = geometry.needed(self.shots)
@@ -458,9 +461,11 @@ class Survey:
                 return LocalKirchhoff(spread, grid.shape, taps, centre, weights=weights, bands=bands, **options)
 
             def loaded(spread: FixedTables) -> LocalKirchhoff:
-                (bands,) = bands_of([spread])
-                spread, used = spread.only()
-                return resident(spread, weights and replace(weights, fields=np.array(weights.fields[used])), bands)
+                ((bands,), of_spread) = bands_of([spread]), weights
+                if compute.memory == "device":  # kernels on the host read the file
+                    spread, used = spread.only()
+                    of_spread = weights and replace(weights, fields=np.array(weights.fields[used]))
+                return resident(spread, of_spread, bands)
 
             if kept is not None:
                 kept += spreads
@@ -640,6 +645,10 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
             "give one such as --velocity 1800 or 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
+
+
+def _pieces(shots: list[int], size: int) -> list[list[int]]:
+    return [shots[first : first + size] for first in range(0, len(shots), size)]
 
 
 def _engine(engine: str | Engine | None) -> Engine:
