@@ -202,7 +202,7 @@ def test_the_memory_of_streamed_tables_does_not_grow_with_the_shots(folder):
 
     from collops.comm import alone
 
-    grid = Grid(81, 51, 10.0, 10.0)
+    grid = Grid(161, 101, 5.0, 5.0)
     peaks = {}
     for shots in (1, 4, 16):  # the first one loads what all need
         towed = [np.stack([200.0 + 20 * shot + 10.0 * np.arange(12), np.zeros(12)]) for shot in range(shots)]
