@@ -10,7 +10,7 @@ from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflecti
 from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
 from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
 from collops.apps.survey.selection import held_out
-from collops.apps.survey.traveltimes import analytic, travel_time, travel_times
+from collops.apps.survey.traveltimes import analytic, travel_time
 from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
 from tests.apps.files import small_geometry
@@ -100,15 +100,6 @@ def test_analytic_times_are_integrals_along_arcs_of_circles(position):
         ends = sorted(np.arctan2(h, x - centre) for x, h in ((x0, h0), (x1, h1)))
         expected, _ = quad(lambda angle, r=radius: r / (gradient * r * np.sin(angle)), *ends, epsabs=1e-12)
         assert times[column, row] == pytest.approx(expected, rel=1e-9)
-
-
-def test_ranks_share_travel_times(comm):
-    grid = Grid(21, 11, 10, 10)
-    velocity = on_grid(Gradient(1500, 0.6), grid, None, [])
-    positions = np.stack([np.linspace(0, 200, 5), np.zeros(5)])
-    times = travel_times(positions, velocity, grid, "eikonal", comm, "float64")
-    expected = np.stack([travel_time(p, velocity, grid) for p in positions.T])
-    assert np.array_equal(times, expected)
 
 
 def test_the_grid_covers_the_survey_with_a_margin_and_reaches_as_deep_as_the_record():

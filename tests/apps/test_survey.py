@@ -170,6 +170,102 @@ def test_weights_in_3d_are_those_of_the_operator_of_one_spread(comm):
         survey.operator(SPEED, grid, wavelet=(wavelet, centre), weighting=Weighting("2d"))
 
 
+def applied(comm: Any, A: Any) -> list[np.ndarray]:
+    """Return this rank's data of an image, and the image of these data."""
+    image = np.random.default_rng(2).normal(size=A.domain.shape).astype(A.dtype)
+    data = A @ collops.from_global(image, A.domain, comm=comm)
+    return [data.local_array, A.adjoint(data).local_array]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"coarsen": 3}, {"mode": "eikonal", "antialias": True, "weighting": ("3d", 250.0, 60.0)}]
+)
+def test_tables_in_a_file_give_the_same_bits(comm, folder, options):
+    from collops.operators.kirchhoff import Weighting
+
+    if "weighting" in options:
+        options = {**options, "weighting": Weighting(*options["weighting"])}
+    survey, grid = area_survey(comm)
+    options = {"frequency": FREQUENCY, "dtype": "float64", **options}
+    resident, streamed = (
+        survey.operator("1500+0.6z", grid, streamed=each, folder=folder if each else None, **options)
+        for each in (False, True)
+    )
+    for found, expected in zip(applied(comm, streamed), applied(comm, resident), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    comm.barrier()
+    assert not list(folder.iterdir())  # the file has no name any more
+
+
+@pytest.mark.serial
+def test_the_memory_of_streamed_tables_does_not_grow_with_the_shots(folder):
+    """Allocations of NumPy; besides the tables, data and traces in the making do grow with the shots."""
+    import tracemalloc
+
+    from collops.comm import alone
+
+    grid = Grid(161, 101, 5.0, 5.0)
+    peaks = {}
+    for shots in (1, 4, 16):  # the first one loads what all need
+        towed = [np.stack([200.0 + 20 * shot + 10.0 * np.arange(12), np.zeros(12)]) for shot in range(shots)]
+        sources = np.stack([200.0 + 20.0 * np.arange(shots), np.full(shots, 5.0)])
+        survey = Survey(Geometry(sources, towed, 20, INTERVAL), alone())
+        for streamed in (False, True):
+            tracemalloc.start()
+            A = survey.operator(2000.0, grid, frequency=40.0, coarsen=1, streamed=streamed, folder=folder)
+            applied(survey.comm, A)
+            peaks[shots, streamed] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    table = 4 * grid.points
+    stations = [
+        len(Survey(Geometry(sources[:, :n], towed[:n], 20, INTERVAL), alone()).geometry.stations[0]) for n in (4, 16)
+    ]
+    assert peaks[16, False] - peaks[4, False] > 0.9 * (stations[1] - stations[0]) * table
+    assert peaks[16, True] - peaks[4, True] < 2 * table
+
+
+def test_a_rank_has_the_tables_of_its_own_shots_only(comm):
+    survey, grid = area_survey(comm)
+    kept: list[Any] = []
+    survey.operator("1500+0.6z", grid, frequency=FREQUENCY, kept=kept)
+    own = [survey.geometry.sources[:, [shot]] for shot in survey.shots]
+    own += [survey.geometry.receivers[shot] for shot in survey.shots]
+    positions = np.unique(np.concatenate(own, axis=1), axis=1).shape[1] if own else 0
+    assert all(each.times is kept[0].times for each in kept)
+    assert not kept or kept[0].times.nbytes == 4 * grid.points * positions
+
+
+def test_tables_that_do_not_fit_are_coarser_or_on_disk(comm, folder, monkeypatch):
+    from collops.apps import stages
+
+    survey, grid = area_survey(comm)
+    A = survey.operator("1500+0.6z", grid, frequency=FREQUENCY, coarsen=2)
+    most = int(comm.allreduce(np.array(len(survey.geometry.needed(survey.shots))), "max"))
+    monkeypatch.setattr(stages, "available_memory", lambda _: (8 + 0.9 * most) * 4 * grid.points / 0.8)
+    before = len(survey.notes)
+    B = survey.operator("1500+0.6z", grid, frequency=FREQUENCY)
+    assert "every 2th image point" in survey.notes[before]
+    for found, expected in zip(applied(comm, B), applied(comm, A), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    # Not even with factor 8, of which a rank has 8 nodes for each station.
+    monkeypatch.setattr(stages, "available_memory", lambda _: (8 * grid.points + 7) * 4 / 0.8)
+    with pytest.raises(InputError, match=r"travel times of .* stations .* need"):
+        survey.operator("1500+0.6z", grid, frequency=FREQUENCY)
+    C = survey.operator("1500+0.6z", grid, frequency=FREQUENCY, folder=folder)
+    assert "read from a file" in survey.notes[-1] and not C.capturable
+    monkeypatch.undo()
+    D = survey.operator("1500+0.6z", grid, frequency=FREQUENCY, coarsen=8)
+    for found, expected in zip(applied(comm, C), applied(comm, D), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_folder_that_is_not_there_is_one_error(comm, folder):
+    survey, grid = area_survey(comm)
+    with pytest.raises(InputError, match="name another folder") as caught:
+        survey.operator(SPEED, grid, frequency=FREQUENCY, streamed=True, folder=folder / "none")
+    assert comm.size == 1 or caught.value.on_all_ranks
+
+
 def test_a_survey_on_an_area_comes_back_as_it_was_saved(comm, folder):
     survey, grid = area_survey(comm)
     geometry = survey.geometry

@@ -115,9 +115,14 @@ def check_weighted_matrix(dtype: str, amplitude: str, aperture: float | None, di
     stations[:, -1] = rng.uniform(-10, 10, 5)
     times = np.linalg.norm(points - stations[:, np.newaxis], axis=2) / _SPEED
     weighting = Weighting(amplitude, aperture, dip)
-    fields = weighting.table(times, 1.0, grid, stations, np.full(grid.shape, _SPEED), dtype)
-    weights = Weights(fields[:2], fields[2:], weighting)
-    bands = Bands((1, 3), np.arange(3 * grid.points, dtype=np.uint8).reshape(3, -1) % 2)
+    fields = [
+        weighting.fields_of(each.reshape(grid.shape), grid, station, np.full(grid.shape, _SPEED)).reshape(
+            -1, grid.points
+        )
+        for each, station in zip(times, stations, strict=True)
+    ]
+    weights = Weights(np.array(fields, dtype), weighting)
+    bands = Bands((1, 3), np.arange(3 * grid.points, dtype=np.uint8).reshape(3, -1) % 2, np.arange(3))
     interval, samples, taps = 0.011, 23, [0.5, -1.0, 2.0]
     tables = FixedTables.from_seconds(times[:2], times[2:], interval, samples, dtype)
     op = LocalKirchhoff(tables, grid.shape, taps, 1, weights=weights, bands=bands, **options)

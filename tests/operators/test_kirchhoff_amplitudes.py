@@ -66,7 +66,7 @@ def test_rays_in_a_velocity_that_increases_with_depth(shape, position):
     times = 2 / gradient * np.arcsinh(gradient * distance / (2 * np.sqrt(velocity * at)))
     wide = np.sinh(gradient * times) / gradient
     far = distance > 3 * step
-    (solved,) = eikonal(grid, grid.nearest_nodes(position[np.newaxis]), velocity)
+    solved = eikonal(grid, grid.nearest_nodes(position[np.newaxis])[0], velocity)
     rays = trace_rays(solved + 0.3, grid, position, velocity)  # only differences of times count
     with np.errstate(divide="ignore"):
         exact = 1 / np.sqrt(8 * np.pi * wide) if len(shape) == 2 else 1 / (4 * np.pi * wide * np.sqrt(velocity * at))
@@ -89,7 +89,7 @@ def test_rays_stay_bounded_where_ray_theory_fails():
     lens = 2000 - 700 * np.exp(-((wide - 500) ** 2 + (deep - 300) ** 2) / 150**2)
     # The second has times of another velocity.
     for velocity, of_times, most in ((salt, salt, np.exp(2)), (salt, lens, np.exp(2)), (lens, lens, 2.0)):
-        (times,) = eikonal(grid, grid.nearest_nodes(position[np.newaxis]), of_times)
+        times = eikonal(grid, grid.nearest_nodes(position[np.newaxis])[0], of_times)
         rays = trace_rays(times, grid, position, velocity)
         at = velocity[35, 0]
         straight = np.sqrt(at / (8 * np.pi * np.maximum(np.hypot(wide - 350, deep), 5)))
@@ -212,11 +212,12 @@ def test_triangles_are_as_long_as_the_delay_between_receivers():
     positions = np.stack([np.arange(6) * 30.0, np.zeros(6)], axis=1)[rng.permutation(6)]
     slopes = rng.uniform(0, 0.02, 40) / 30.0  # seconds a metre, at 40 points
     times = FixedTables.from_seconds(np.zeros((1, 40)), positions[:, :1] * slopes, 0.001, 500, "float64")
-    bands = Bands.between(times, positions, None, 200)
+    positions = np.insert(positions, 0, -1e3, axis=0)  # the first row is that of the source
+    (bands,) = Bands.between([times], positions, None, 200)
     lengths = np.array(bands.lengths)[bands.choice]
     delay = slopes * 30.0 / 0.001  # samples
     assert (lengths >= delay).all() and (lengths <= np.maximum(1, np.maximum(1.5 * delay, delay + 1))).all()
-    wide = Bands.between(times, positions, 60.0, 200)
+    (wide,) = Bands.between([times], positions, 60.0, 200)
     assert (np.array(wide.lengths)[wide.choice] >= 2 * delay).all()
     wavelets, center = bands.wavelets(np.array([0.0, 1.0, 0.5]), 1)
     np.testing.assert_allclose(wavelets.sum(axis=1), 1.5)
@@ -225,8 +226,8 @@ def test_triangles_are_as_long_as_the_delay_between_receivers():
             wave = np.exp(2j * np.pi / length * np.arange(wavelet.size))
             assert abs(wavelet @ wave) < 1e-12
     assert wavelets[0, center] == 1
-    alone = FixedTables(times.sources, times.receivers[:1], times.scale)
-    assert Bands.between(alone, positions[:1], None, 9).lengths == (1,)
+    (alone,) = Bands.between([times.of([0], [1])], positions, None, 9)
+    assert alone.lengths == (1,)
 
 
 @pytest.mark.serial

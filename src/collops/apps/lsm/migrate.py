@@ -195,8 +195,13 @@ class Migration:
 
 
 def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None) -> Any:
-    """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective."""
-    return problem.survey.operator(
+    """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective.
+
+    Tables that do not fit into the memory are streamed from a file in the folder of the results, or the one around it.
+    """
+    survey, out = problem.survey, Path(job.options.out).absolute()
+    before = len(survey.notes)
+    operator = survey.operator(
         problem.velocity,
         problem.grid,
         wavelet=problem.wavelet,
@@ -205,8 +210,13 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
         engine=job.engine,
         weighting=job.options.weighting,
         antialias=job.options.antialias,
+        coarsen=job.options.coarsen,
+        folder=next(each for each in (out, *out.parents) if each.is_dir()),
         kept=kept,
     )
+    for note in survey.notes[before:]:
+        job.listener.note(note)
+    return operator
 
 
 def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.ndarray]:

@@ -41,7 +41,7 @@ from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed
-from collops.apps.survey.survey import check_tables, mode_of
+from collops.apps.survey.survey import mode_of, table_factor
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError
@@ -223,6 +223,15 @@ class Options(CommonOptions):
             show_default="analytic where possible",
         ),
         OneOf("eikonal", "analytic"),
+    ] = None
+    coarsen: Annotated[
+        int | None,
+        option(
+            "Keep travel times at every so many image points along each axis, and interpolate between them.",
+            METHOD,
+            show_default="1, or the first of 2, 4 and 8 that fits into the memory",
+        ),
+        AtLeast(1),
     ] = None
     iterations: Annotated[
         int | None,
@@ -416,8 +425,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
-        tables = stations * (1 + options.weighting.fields(2))
-        check_tables(grid, tables, 0, np.dtype(options.dtype), comm)
+        table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2))
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(

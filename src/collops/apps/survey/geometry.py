@@ -213,6 +213,26 @@ class Geometry:
         positions = np.concatenate([self.sources, *self.distinct_receivers()], axis=1)
         return positions.min(axis=1), positions.max(axis=1)
 
+    @cached_property
+    def stations(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Distinct positions, (stations, dims), the number of each shot's source, and those of its receivers.
+
+        Shots whose receivers are the very same object have the very same numbers.
+        """
+        from collops.operators.kirchhoff.stations import number_positions
+
+        groups = self.distinct_receivers()
+        positions, number = number_positions(np.concatenate([self.sources, *groups], axis=1).T)
+        ends = np.cumsum([self.shots, *(each.shape[1] for each in groups)])
+        of_group = {id(each): part for each, part in zip(groups, np.split(number, ends[:-1])[1:], strict=True)}
+        return positions, number[: self.shots], [of_group[id(each)] for each in self.receivers]
+
+    def needed(self, shots: range) -> np.ndarray:
+        """Return the numbers of the stations of some shots, increasing."""
+        _, sources, receivers = self.stations
+        groups = {id(receivers[shot]): receivers[shot] for shot in shots}
+        return np.unique(np.concatenate([sources[shots.start : shots.stop], *groups.values()]))
+
     def offsets(self, shot: int) -> np.ndarray:
         """Return the horizontal distances of the receivers of a shot, in metres; signed, along the line, in 2-D."""
         apart = self.receivers[shot][:-1] - self.sources[:-1, shot : shot + 1]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.survey.checks import check_frequency, check_reach, check_speed
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
 from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
-from collops.apps.survey.traveltimes import travel_times
+from collops.apps.survey.traveltimes import check_mode, seconds_from
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.backend import Engine
 from collops.backend import engine as engine_called
@@ -27,9 +30,12 @@ if TYPE_CHECKING:
     from collops.array import DistributedArray, Layout
     from collops.comm import Communicator
     from collops.operators import LinearOperator
-    from collops.operators.kirchhoff import FixedTables, Weighting
+    from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, Weighting, Weights
 
-__all__ = ["Survey", "check_tables", "mode_of", "read"]
+__all__ = ["Survey", "mode_of", "read", "table_factor"]
+
+_FACTORS = (1, 2, 4, 8)  # of coarser tables
+_IMAGES = 8  # that a rank needs besides
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
@@ -264,7 +270,7 @@ class Survey:
         """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
-            self._check_memory(grid, np.dtype(np.float32))
+            table_factor(grid, 0, np.dtype(np.float32), self.comm)
             grid.check_contains(self.geometry)
             values = on_grid(model, grid, self.line, self.notes)
         return values
@@ -310,13 +316,16 @@ class Survey:
         engine: str | Engine | None = None,
         weighting: Weighting | None = None,
         antialias: bool = False,
+        coarsen: int | None = None,
+        streamed: bool = False,
+        folder: str | Path | None = None,
         kept: list[FixedTables] | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
 
-        Each shot has receivers of its own. Travel times are computed once for each distinct position, and the ranks
-        share that work. Consecutive shots with the same receivers form one local operator; see
-        :class:`collops.operators.kirchhoff.LocalKirchhoff` for the equation.
+        Each shot has receivers of its own. Travel times are computed once for each distinct position, by one of the
+        ranks that need them, and a rank keeps those of its own shots. Consecutive shots with the same receivers form
+        one local operator; see :class:`collops.operators.kirchhoff.LocalKirchhoff` for the equation.
 
         Parameters
         ----------
@@ -339,6 +348,17 @@ class Survey:
             Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; none by default.
         antialias : bool
             Whether to filter what is steeper than the receivers sample.
+        coarsen : int, optional
+            Keep tables at every so many image points along each axis, between which the kernels interpolate; see
+            :class:`collops.operators.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
+            memory.
+        streamed : bool
+            Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
+            reads those of one shot after the other, or of as many consecutive shots with the same receivers as these
+            are. Traces stay in memory.
+        folder : str or Path, optional
+            A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
+            into the memory are streamed if it is given, and otherwise an error.
         kept : list, optional
             The travel times of each local operator are appended to it.
 
@@ -356,14 +376,16 @@ class Survey:
         from collops.operators import VStack
         from collops.operators.kirchhoff import (
             Bands,
-            FixedTables,
             LocalKirchhoff,
+            StreamedKirchhoff,
             Weighting,
-            Weights,
             threads_of_rank,
         )
+        from collops.operators.kirchhoff.fixed_point import Scale
         from collops.operators.kirchhoff.geometry import Grid as Points
         from collops.operators.kirchhoff.geometry import checked_wavelet
+        from collops.operators.kirchhoff.nodes import checked_factor
+        from collops.operators.kirchhoff.stations import tables_of_stations
 
         comm, geometry = self.comm, self.geometry
         model = self.model(velocity)
@@ -383,39 +405,79 @@ class Survey:
         with local_stage(comm):
             weighting = weighting or Weighting()
             weighting.check(len(grid.shape))
-            self._check_memory(grid, np.dtype(dtype), weighting.fields(len(grid.shape)))
             self.check(values, grid, frequency)
             taps, centre = wavelet or ricker(frequency, geometry.interval)
             taps, centre = weighting.wavelet(taps, centre, geometry.interval)
             compute = _engine(engine)
-        receivers = geometry.distinct_receivers()
-        positions = np.concatenate([geometry.sources, *receivers], axis=1)
-        distinct, inverse = np.unique(positions, axis=1, return_inverse=True)
-        tables = travel_times(distinct, values, grid, mode, comm, np.dtype(dtype).name)
-        of_position = inverse.reshape(-1)
-        rows = np.split(of_position[geometry.shots :], np.cumsum([each.shape[1] for each in receivers])[:-1])
-        of_receivers = {id(group): row for group, row in zip(receivers, rows, strict=True)}
-        weights = None
-        if not weighting.none:
-            axes = grid.axes
-            points, flat = Points.from_axes(axes["z"], axes["x"], axes.get("y")), tables.reshape(len(tables), -1)
-            weights = weighting.table(flat, 1.0, points, distinct.T, values, dtype, comm)
-        threads = threads_of_rank(comm, compute.name)
+        positions, sources, receivers = geometry.stations
         with local_stage(comm):
-            operators = []
-            for key, group in groupby(self.shots, key=lambda shot: id(geometry.receivers[shot])):
-                # The operator's time axis begins at the first sample: subtract its time.
-                ours, theirs = of_position[list(group)], of_receivers[key]
-                sources, stations = tables[ours] - geometry.start, tables[theirs]
-                times = FixedTables.from_seconds(sources, stations, geometry.interval, geometry.samples, dtype)
-                options: dict[str, Any] = {"engine": compute, "threads": threads}
-                if weights is not None:
-                    options["weights"] = Weights(weights[ours], weights[theirs], weighting)
-                if antialias:
-                    options["bands"] = Bands.between(times, distinct.T[theirs], None, len(taps))
-                if kept is not None:
-                    kept.append(times)
-                operators.append(LocalKirchhoff(times, grid.shape, taps, centre, **options))
+            check_mode(mode)
+            early = int(np.ceil(max(0.0, geometry.start) / 2 / geometry.interval))
+            scale = Scale(geometry.interval, geometry.samples, early, np.dtype(dtype))
+            points = Points.from_axes(*(grid.axes.get(axis) for axis in "zxy"))
+            factors = _FACTORS if coarsen is None else (checked_factor(coarsen),)
+            stations, fields = len(geometry.needed(self.shots)), weighting.fields(len(grid.shape))
+            factor, where = factors[0], Path(folder or gettempdir())
+            try:
+                factor = table_factor(grid, 0 if streamed else stations, scale.dtype, comm, fields, factors, compute)
+            except InputError:
+                if folder is None:
+                    raise
+                factor, streamed = factors[-1], True
+        factor, streamed = comm.allreduce(np.array([factor, int(streamed)]), "max").tolist()
+        tables, weights, rows = tables_of_stations(
+            lambda station: seconds_from(positions[station], values, grid, mode),
+            *(positions, values, points, scale),
+            [geometry.needed(shots_of(rank, geometry.shots, comm.size)) for rank in range(comm.size)],
+            comm,
+            **{
+                "start": geometry.start,
+                "factor": factor,
+                "weighting": weighting,
+                "folder": where if streamed else None,
+            },
+        )
+        if factor > 1:
+            self.notes.append(
+                f"travel times at every {factor}th image point along each axis, interpolated: wrong by "
+                f"{tables.error:.2g} samples, root mean square, at the worst station"
+            )
+        if streamed:
+            self.notes.append(f"travel times are read from a file in {where} whenever they are needed")
+        options: dict[str, Any] = {"engine": compute, "threads": threads_of_rank(comm, compute.name)}
+        with local_stage(comm):
+            groups = [list(group) for _, group in groupby(self.shots, key=lambda shot: id(receivers[shot]))]
+            if streamed:  # as many shots as receivers at a time, so that any number of shots takes no more memory
+                groups = [part for group in groups for part in _pieces(group, len(receivers[group[0]]))]
+            spreads = [tables.of(rows[sources[shots]], rows[receivers[shots[0]]]) for shots in groups]
+            of_rows = np.empty((len(tables.times), len(grid.shape)))
+            own = geometry.needed(self.shots)
+            of_rows[rows[own]] = positions[own]
+
+            def bands_of(spreads: list[FixedTables]) -> list[Any]:
+                return Bands.between(spreads, of_rows, None, len(taps)) if antialias else [None] * len(spreads)
+
+            def resident(spread: FixedTables, weights: Weights | None, bands: Bands | None) -> LocalKirchhoff:
+                return LocalKirchhoff(spread, grid.shape, taps, centre, weights=weights, bands=bands, **options)
+
+            def loaded(spread: FixedTables) -> LocalKirchhoff:
+                ((bands,), of_spread) = bands_of([spread]), weights
+                if compute.memory == "device":  # kernels on the host read the file
+                    spread, used = spread.only()
+                    of_spread = weights and replace(weights, fields=np.array(weights.fields[used]))
+                return resident(spread, of_spread, bands)
+
+            if kept is not None:
+                kept += spreads
+            if streamed:
+                operators = [StreamedKirchhoff(partial(loaded, spread), spread, grid.points) for spread in spreads]
+            else:
+                on_engine, weights = tables.on(compute), weights and weights.on(compute)
+                bands = [each and each.on(compute) for each in bands_of(spreads)]
+                operators = [
+                    resident(on_engine.of(spread.sources, spread.receivers), weights, each)
+                    for spread, each in zip(spreads, bands, strict=True)
+                ]
         return VStack(operators, comm, dims=grid.shape)
 
     def by_offset(
@@ -532,27 +594,38 @@ class Survey:
             self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
         return self._cover(profile, numbers)
 
-    def _check_memory(self, grid: Grid, dtype: np.dtype, fields: int = 0) -> None:
-        geometry = self.geometry
-        positions = geometry.shots + sum(each.shape[1] for each in geometry.distinct_receivers())
-        # Every rank has the tables of all positions, and its operators' copies.
-        groups = groupby(self.shots, key=lambda shot: id(geometry.receivers[shot]))
-        copies = sum(geometry.receivers[shots[0]].shape[1] + len(shots) for _, (*shots,) in groups)
-        check_tables(grid, positions, copies, dtype, self.comm, fields)
 
+def table_factor(
+    grid: Grid,
+    stations: int,
+    dtype: np.dtype,
+    comm: Communicator,
+    fields: int = 0,
+    factors: Sequence[int] = _FACTORS,
+    compute: Engine | None = None,
+) -> int:
+    """Return the first factor with which the tables of so many stations fit into the memory of this rank.
 
-def check_tables(grid: Grid, positions: int, copies: int, dtype: np.dtype, comm: Communicator, fields: int = 0) -> None:
-    """Raise `InputError` if the tables of so many positions and copies of some do not fit into the memory.
-
-    A position has a table of travel times, and as many of weights as there are `fields`.
+    A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
+    the operator works. Raises `InputError` if there is none.
     """
+    from collops.operators.kirchhoff.nodes import Nodes
+
     shape, tables = " x ".join(map(str, grid.shape)), "travel times and weights" if fields else "travel times"
-    check_memory(
-        grid.points * max(positions + copies, 8) * (1 + fields) * dtype.itemsize,
-        f"the {tables} of {positions} stations on an image of {shape} points",
-        "choose " + ("a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"),
-        processes=comm.local_size,
-    )
+    remedy = "a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"
+    what = f"the {tables} of {stations} stations on an image of {shape} points"
+
+    def check(factor: int) -> None:
+        needed = ((1 + fields) * stations * Nodes(grid.shape, factor).size + _IMAGES * grid.points) * dtype.itemsize
+        for place in (None, compute):
+            check_memory(needed, what, f"choose {remedy}", place, comm.local_size)
+
+    for factor in factors[:-1]:
+        with suppress(InputError):
+            check(factor)
+            return factor
+    check(factors[-1])
+    return factors[-1]
 
 
 def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
@@ -572,6 +645,10 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
             "give one such as --velocity 1800 or 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
+
+
+def _pieces(shots: list[int], size: int) -> list[list[int]]:
+    return [shots[first : first + size] for first in range(0, len(shots), size)]
 
 
 def _engine(engine: str | Engine | None) -> Engine:

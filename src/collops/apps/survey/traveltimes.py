@@ -1,52 +1,33 @@
-"""Travel times from each position to the image points, computed once and shared by the ranks."""
+"""Travel times from a position to the image points."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.apps.stages import local_stage
-from collops.apps.survey.geometry import Grid, shots_of
+from collops.apps.survey.geometry import Grid
 from collops.errors import InputError
 
-if TYPE_CHECKING:
-    from collops.comm import Communicator
-
-__all__ = ["analytic", "travel_time", "travel_times"]
+__all__ = ["analytic", "check_mode", "seconds_from", "travel_time"]
 
 # Cells around the source in which rays are straight: the error of the eikonal solver is largest there.
 _NEAR = 3.0
 
 
-def travel_times(
-    positions: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, comm: Communicator, dtype: str
-) -> np.ndarray:
-    """Compute the travel times of many positions in seconds, each rank a share of them. Collective.
+def seconds_from(position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str) -> np.ndarray:
+    """Return the travel times from a position in seconds, of the grid's shape: `travel_time` or `analytic`."""
+    return (analytic if mode == "analytic" else travel_time)(position, velocity, grid)
 
-    `positions`, the same on every rank, have shape ``(axes of the grid, n)`` and its order, in metres. `mode` is
-    ``"eikonal"`` (`travel_time`) or ``"analytic"`` (`analytic`). The result has the shape ``(n, *grid.shape)`` on every
-    rank.
-    """
-    count = positions.shape[1]
-    shares = [shots_of(rank, count, comm.size) for rank in range(comm.size)]
-    with local_stage(comm):
-        if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
-            raise InputError(
-                "eikonal travel times need scikit-fmm: install collops[eikonal], "
-                "or give a velocity such as 1500+0.6z, which needs none"
-            )
-        compute = analytic if mode == "analytic" else travel_time
-        table = np.empty((count, *grid.shape), dtype)
-        mine = shares[comm.rank]
-        for number in mine:
-            table[number] = compute(positions[:, number], velocity, grid)
-    if comm.size > 1:
-        own = table[mine.start : mine.stop].copy()
-        comm.allgatherv(own, [len(share) for share in shares], out=table)
-    return table
+
+def check_mode(mode: str) -> None:
+    """Raise `InputError` if travel times need a package that is not installed."""
+    if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
+        raise InputError(
+            "eikonal travel times need scikit-fmm: install collops[eikonal], "
+            "or give a velocity such as 1500+0.6z, which needs none"
+        )
 
 
 def analytic(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:

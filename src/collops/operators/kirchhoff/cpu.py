@@ -5,6 +5,7 @@ each piece the sample numbers and weights of a trace are computed first, in a lo
 scattered into the trace then. The finished trace is convolved while it is still in cache. Adjoint: a task is one
 piece of the image, which gathers from all traces in turn. No two tasks write the same memory.
 
+Times and weights on coarser nodes are interpolated first, a piece at a time: by the adjoint once for all sources.
 Weights and bands are loops of their own over a piece. A trace has one row of samples for each band: arrivals choose
 their row, and each row has its own wavelet.
 """
@@ -30,6 +31,7 @@ from collops.operators.kirchhoff.weights import Bands, Weights
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
+_RECEIVERS_AT_A_TIME = 32  # of the adjoint from coarse tables
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
 _TAPS = 8  # taps of the wavelet that are applied at a time
@@ -58,57 +60,134 @@ def _convolve(trace, taps, lead, padded, result):
 
 
 @njit(**_OPTIONS)
-def _weigh(form, sources, source, receivers, receiver, begin, n, weight, length):
-    """Compute the weights of a source and a receiver at the points from `begin` on, from (stations, fields, points).
+def _interpolate(values, nodes, begin, n, line, result):
+    """Interpolate a row of values at nodes at the points from `begin` on; `line` is overwritten."""
+    shape, counts, place, step, part = nodes
+    nx, nz = shape[1], shape[2]
+    of_x, of_z = shape[0], shape[0] + shape[1]
+    done = 0
+    while done < n:
+        column, depth = (begin + done) // nz, (begin + done) % nz
+        size = min(nz - depth, n - done)
+        y, x, first_z, last_z = column // nx, of_x + column % nx, of_z + depth, of_z + depth + size - 1
+        across, along = step[y] * counts[1] * counts[2], step[x] * counts[2]
+        first = (place[y] * counts[1] + place[x]) * counts[2]
+        low, high = place[first_z], place[last_z] + step[last_z] + 1
+        for k in range(low, high):
+            near = values[first + k]
+            near += part[x] * (values[first + along + k] - near)
+            if across:
+                far = values[first + across + k]
+                far += part[x] * (values[first + across + along + k] - far)
+                near += part[y] * (far - near)
+            line[k] = near
+        for i in range(size):
+            k = place[first_z + i]
+            result[done + i] = line[k] + part[first_z + i] * (line[k + step[first_z + i]] - line[k])
+        done += size
+
+
+@njit(**_OPTIONS)
+def _times_of(times, coarse, nodes, row, begin, n, line, rest, result):
+    """Return the times of a station at the points from `begin` on: those of a fine table, or computed in `result`."""
+    remainders, straight, spacing, latest, unit = coarse
+    if not straight.shape[0]:
+        return times[row, begin : begin + n]
+    _interpolate(remainders[row], nodes, begin, n, line, rest)
+    slowness = straight[row, 0]
+    nx, nz = nodes[0][1], nodes[0][2]
+    done = 0
+    while done < n:
+        column, depth = (begin + done) // nz, (begin + done) % nz
+        size = min(nz - depth, n - done)
+        y = (column // nx) * spacing[0] - straight[row, 1]
+        x = (column % nx) * spacing[1] - straight[row, 2]
+        square = y * y + x * x
+        for i in range(size):
+            z = (depth + i) * spacing[2] - straight[row, 3]
+            samples = rest[done + i] + slowness * np.sqrt(square + z * z)
+            result[done + i] = result.dtype.type(np.rint(min(samples, latest) * unit))
+        done += size
+    return result[:n]
+
+
+@njit(**_OPTIONS)
+def _fields_of(fields, nodes, row, begin, n, line, result):
+    """Interpolate the fields of a station at the points from `begin` on."""
+    for field in range(fields.shape[1]):
+        _interpolate(fields[row, field], nodes, begin, n, line, result[field])
+
+
+@njit(**_OPTIONS)
+def _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length):
+    """Compute the weights of a source and a receiver at points, from their fields, (fields, points), from there on.
 
     `form` are the numbers of `Weights`: axes, whether oblique, whether spreading, and the limits of the dip. `length`
     is overwritten.
     """
     axes, oblique, spreads, steepest, width = int(form[0]), form[1] > 0, form[2] > 0, form[3], form[4]
-    end = begin + n
-    ours, theirs = sources[source, 0, begin:end], receivers[receiver, 0, begin:end]
+    own, other = ours[0, ours_from : ours_from + n], theirs[0, theirs_from : theirs_from + n]
     for i in range(n):
-        weight[i] = ours[i] * theirs[i]
+        weight[i] = own[i] * other[i]
     if axes > 0:
         length[:n] = 0
         for axis in range(1, 1 + axes):
-            ours, theirs = sources[source, axis, begin:end], receivers[receiver, axis, begin:end]
+            own, other = ours[axis, ours_from : ours_from + n], theirs[axis, theirs_from : theirs_from + n]
             for i in range(n):
-                both = ours[i] + theirs[i]
+                both = own[i] + other[i]
                 length[i] += both * both
         if oblique:
             for i in range(n):
                 weight[i] *= np.sqrt(length[i])
-        if steepest >= 0:  # `ours` and `theirs` are vertical here
+        if steepest >= 0:  # `own` and `other` are vertical here
             real = weight.dtype.type
             zero, one, nothing = real(0), real(1), real(_NO_DIRECTION)
             for i in range(n):
-                both = ours[i] + theirs[i]
+                both = own[i] + other[i]
                 part = (both * both - steepest * length[i]) / (width * (length[i] + nothing))
                 weight[i] *= min(max(part, zero), one)
     if spreads:
-        ours, theirs = sources[source, 1 + axes, begin:end], receivers[receiver, 1 + axes, begin:end]
+        own, other = ours[1 + axes, ours_from : ours_from + n], theirs[1 + axes, theirs_from : theirs_from + n]
         for i in range(n):
-            weight[i] /= np.sqrt(ours[i] + theirs[i])
+            weight[i] /= np.sqrt(own[i] + other[i])
 
 
 @njit(**_OPTIONS)
-def _choose_rows(index, bands, receiver, begin, n, stride):
+def _choose_rows(index, choice, nearest, begin, n, stride):
     """Move sample numbers to the row of their band."""
     for i in range(n):
-        index[i] += np.uint32(bands[receiver, begin + i]) * np.uint32(stride)
+        node = nearest[begin + i] if nearest.size else begin + i
+        index[i] += np.uint32(choice[node]) * np.uint32(stride)
 
 
 @njit(parallel=True, **_OPTIONS)
-def _forward(image, source_times, receiver_times, bits, scale, form, ours, theirs, bands, taps, lead, traces):
-    sources, points = source_times.shape
-    receivers, samples = receiver_times.shape[0], traces.shape[1]
+def _forward(
+    image,
+    source_rows,
+    receiver_rows,
+    times,
+    coarse,
+    nodes,
+    bits,
+    scale,
+    form,
+    fields,
+    choices,
+    choice_rows,
+    nearest,
+    taps,
+    lead,
+    traces,
+):
+    sources, receivers = source_rows.size, receiver_rows.size
+    points, samples = image.size, traces.shape[1]
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
-    fixed = source_times.dtype.type
+    fixed = times.dtype.type
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
     rows = len(taps)
+    is_coarse = coarse[1].shape[0] > 0
     for task in prange(sources * groups):
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
@@ -122,12 +201,27 @@ def _forward(image, source_times, receiver_times, bits, scale, form, ours, their
         far = np.empty(_PIECE, image.dtype)
         weight = np.empty(_PIECE, image.dtype)
         length = np.empty(_PIECE, image.dtype)
+        size = _PIECE if is_coarse else 0
+        ours_times, theirs_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
+        rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
+        n_fields = 0
+        if form is not None:
+            n_fields = fields.shape[1]
+        ours_fields, theirs_fields = np.empty((n_fields, size), image.dtype), np.empty((n_fields, size), image.dtype)
+        field_line = np.empty(line.size, image.dtype)
         for begin in range(0, points, _PIECE):
             n = min(_PIECE, points - begin)
             values = image[begin : begin + n]
-            outward = source_times[source, begin : begin + n]
+            outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
+            ours, ours_from = ours_fields, 0
+            if form is not None and fields.size:
+                if is_coarse:
+                    _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
+                else:
+                    ours, ours_from = fields[source_rows[source]], begin
             for r in range(count):
-                back = receiver_times[first + r, begin : begin + n]
+                row = receiver_rows[first + r]
+                back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
                     index[i] = min(np.uint32(time >> shift), last)
@@ -135,13 +229,17 @@ def _forward(image, source_times, receiver_times, bits, scale, form, ours, their
                     far[i] = weighted
                     near[i] = values[i] - weighted
                 if form is not None:
-                    if ours.size:
-                        _weigh(form, ours, source, theirs, first + r, begin, n, weight, length)
+                    if fields.size:
+                        theirs, theirs_from = fields[row], begin
+                        if is_coarse:
+                            _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields)
+                            theirs, theirs_from = theirs_fields, 0
+                        _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
                         for i in range(n):
                             near[i] *= weight[i]
                             far[i] *= weight[i]
                     if rows > 1:
-                        _choose_rows(index, bands, first + r, begin, n, samples)
+                        _choose_rows(index, choices[choice_rows[first + r]], nearest, begin, n, samples)
                 a, b = left[r], right[r]
                 for i in range(n):
                     k = index[i]
@@ -161,16 +259,36 @@ def _forward(image, source_times, receiver_times, bits, scale, form, ours, their
 
 
 @njit(parallel=True, **_OPTIONS)
-def _adjoint(traces, source_times, receiver_times, bits, scale, form, ours, theirs, bands, taps, lead, filtered, image):
-    sources, points = source_times.shape
-    receivers, samples = receiver_times.shape[0], traces.shape[1]
-    fixed = source_times.dtype.type
+def _adjoint(
+    traces,
+    source_rows,
+    receiver_rows,
+    times,
+    coarse,
+    nodes,
+    bits,
+    scale,
+    form,
+    fields,
+    choices,
+    choice_rows,
+    nearest,
+    taps,
+    lead,
+    filtered,
+    image,
+):
+    sources, receivers = source_rows.size, receiver_rows.size
+    points, samples = image.size, traces.shape[1]
+    fixed = times.dtype.type
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     # Arrivals beyond the trace read the zeros after it. Half the bytes of values stored with their slopes: the traces
     # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
     last, nothing = np.uint32(samples - 1), np.uint32(samples)
     rows = len(taps)
+    is_coarse = coarse[1].shape[0] > 0
+    step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
     for trace in prange(sources * receivers):
         padded = np.empty(samples + taps.shape[1], image.dtype)
         filtered[trace, :] = 0
@@ -185,30 +303,60 @@ def _adjoint(traces, source_times, receiver_times, bits, scale, form, ours, thei
         fraction = np.empty(_BLOCK, image.dtype)
         weight = np.empty(_BLOCK, image.dtype)
         length = np.empty(_BLOCK, image.dtype)
-        for source in range(sources):
-            outward = source_times[source, begin : begin + n]
-            for receiver in range(receivers):
-                back = receiver_times[receiver, begin : begin + n]
-                value = filtered[source * receivers + receiver]
-                for i in range(n):
-                    time = fixed(outward[i] + back[i])
-                    k = np.uint32(time >> shift)
-                    index[i] = k if k < last else nothing
-                    fraction[i] = real(fixed(time & mask)) * scale
-                if form is not None:
-                    if rows > 1:
-                        _choose_rows(index, bands, receiver, begin, n, samples + _BEHIND)
-                    if ours.size:
-                        _weigh(form, ours, source, theirs, receiver, begin, n, weight, length)
+        size = _BLOCK if is_coarse else 0
+        ours_times, theirs_times = np.empty(size, times.dtype), np.empty((step, size), times.dtype)
+        rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
+        n_fields = 0
+        if form is not None:
+            n_fields = fields.shape[1]
+        ours_fields, theirs_fields = (
+            np.empty((n_fields, size), image.dtype),
+            np.empty((step, n_fields, size), image.dtype),
+        )
+        field_line = np.empty(line.size, image.dtype)
+        for first in range(0, receivers, max(step, 1)):
+            count = min(step, receivers - first)
+            if is_coarse:
+                for r in range(count):
+                    row = receiver_rows[first + r]
+                    _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times[r])
+                    if form is not None:
+                        _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields[r])
+            for source in range(sources):
+                outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
+                ours, ours_from = ours_fields, 0
+                if form is not None and fields.size:
+                    if is_coarse:
+                        _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
                     else:
-                        weight[:n] = 1
+                        ours, ours_from = fields[source_rows[source]], begin
+                for r in range(count):
+                    row = receiver_rows[first + r]
+                    back = theirs_times[r, :n] if is_coarse else times[row, begin : begin + n]
+                    value = filtered[source * receivers + first + r]
                     for i in range(n):
-                        k = index[i]
-                        total[i] += weight[i] * (value[k] + (value[k + 1] - value[k]) * fraction[i])
-                else:
-                    for i in range(n):
-                        k = index[i]
-                        total[i] += value[k] + (value[k + 1] - value[k]) * fraction[i]
+                        time = fixed(outward[i] + back[i])
+                        k = np.uint32(time >> shift)
+                        index[i] = k if k < last else nothing
+                        fraction[i] = real(fixed(time & mask)) * scale
+                    if form is not None:
+                        if rows > 1:
+                            choice = choices[choice_rows[first + r]]
+                            _choose_rows(index, choice, nearest, begin, n, samples + _BEHIND)
+                        if fields.size:
+                            theirs, theirs_from = fields[row], begin
+                            if is_coarse:
+                                theirs, theirs_from = theirs_fields[r], 0
+                            _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
+                        else:
+                            weight[:n] = 1
+                        for i in range(n):
+                            k = index[i]
+                            total[i] += weight[i] * (value[k] + (value[k + 1] - value[k]) * fraction[i])
+                    else:
+                        for i in range(n):
+                            k = index[i]
+                            total[i] += value[k] + (value[k + 1] - value[k]) * fraction[i]
         image[begin : begin + n] = total[:n]
 
 
@@ -238,7 +386,7 @@ class NumbaKernels:
         dtype = scale.dtype
         self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
         fraction = np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits)
-        self._times = (tables.sources, tables.receivers, *fraction, *_factors(weights, bands, dtype))
+        self._times = (*_stations(tables), *fraction, *_factors(tables, weights, bands))
         rows, size = wavelets.shape
         taps = np.zeros((rows, -(-size // _TAPS) * _TAPS), dtype)
         reversed_taps = np.zeros_like(taps)
@@ -247,7 +395,7 @@ class NumbaKernels:
         self._forward_filter = (reversed_taps, np.int64(size - 1 - center))
         self._adjoint_filter = (taps, np.int64(center))
         self._filtered = np.empty((self._size[0], rows * (scale.samples + _BEHIND)), dtype)
-        _compiled(dtype.name, scale.fixed_type.name, weights is not None or bands is not None)
+        _compiled(dtype.name, scale.fixed_type.itemsize == 8, weights is not None or bands is not None)
 
     def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
         """Demigrate a flat image into flat traces."""
@@ -273,18 +421,41 @@ def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
     return max(1, min(limit, int(share_of_cores(others) + 1e-6)))
 
 
-def _factors(weights: Weights | None, bands: Bands | None, dtype: np.dtype) -> tuple[Any, Any, Any, Any]:
+def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tuple[Any, ...]]:
+    """Return rows, times, coarse tables (one of both is empty) and nodes as the kernels take them."""
+    scale, nodes = tables.scale, tables.nodes
+    kind = scale.real_type.type
+    times = np.asarray(tables.times)
+    remainders, straight = np.empty((0, 0), kind), np.empty((0, 4), kind)
+    shape, counts = ((1,) * (3 - len(each)) + each for each in (nodes.shape, nodes.counts))
+    spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
+    places = [np.empty(0, np.int64)] * 2 + [np.empty(0)]
+    if tables.straight is not None:
+        times, remainders, straight = np.empty((0, 0), scale.fixed_type), times, tables.straight
+        places = [np.concatenate(parts) for parts in zip(*(nodes.places(n) for n in shape), strict=True)]
+    unit = kind(2.0**scale.fraction_bits)
+    described = np.array(shape, np.int64), np.array(counts, np.int64), *places[:2], places[2].astype(kind)
+    coarse = remainders, straight, np.array(spacing, kind), kind(scale.latest), unit
+    return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, described
+
+
+def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, Any, Any, Any, Any]:
     """Return weights and bands as the kernels take them; of two that are not both None, one without elements is none.
 
     Numba compiles no code for arguments that are None.
     """
     if weights is None and bands is None:
-        return None, None, None, None
-    choice = np.empty((0, 0), np.uint8) if bands is None else bands.choice
-    if weights is None:
-        return np.zeros(5, dtype), np.empty((0, 0, 0), dtype), np.empty((0, 0, 0), dtype), choice
-    form = np.array([weights.axes, weights.oblique, weights.spreads, *weights.steepest], dtype)
-    return form, weights.sources, weights.receivers, choice
+        return None, None, None, None, None
+    dtype, nodes = tables.scale.dtype, tables.nodes
+    form, fields = np.zeros(5, dtype), np.empty((0, 0, 0), dtype)
+    choice, rows = np.empty((0, 0), np.uint8), np.empty(0, np.int64)
+    if weights is not None:
+        form = np.array([weights.axes, weights.oblique, weights.spreads, *weights.steepest], dtype)
+        fields = np.asarray(weights.fields)
+    if bands is not None:
+        choice, rows = np.asarray(bands.choice), bands.receivers.astype(np.int64)
+    nearest = nodes.nearest() if bands is not None and nodes.factor > 1 else np.empty(0, np.int64)
+    return form, fields, choice, rows, nearest
 
 
 @contextmanager
@@ -298,7 +469,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _compiled(dtype: str, fixed_type: str, with_factors: bool) -> None:
+def _compiled(dtype: str, wide: bool, with_factors: bool) -> None:
     """Compile both directions for one pair of types, or load them from the cache on disk, so that no later call does.
 
     One process at a time: Numba's index of its cache does not support two writers.
@@ -308,11 +479,11 @@ def _compiled(dtype: str, fixed_type: str, with_factors: bool) -> None:
     dispatcher: Any = _forward
     folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
-    table = np.zeros((1, 1), fixed_type)
     taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
-    factors = _factors(None, Bands((1,), np.empty((0, 0), np.uint8)) if with_factors else None, taps.dtype)
-    times = (table, table, np.int64(1), taps.dtype.type(1), *factors)
+    tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if wide else 2, dtype)
+    bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
+    times = (*_stations(tables), np.int64(1), taps.dtype.type(1), *_factors(tables, None, bands))
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
-        _forward(one, *times, taps[np.newaxis], np.int64(0), trace.reshape(1, 2))
-        _adjoint(trace.reshape(1, 2), *times, taps[np.newaxis], np.int64(0), np.zeros((1, 2 + _BEHIND), dtype), one)
+        _forward(one, *times, taps[np.newaxis], np.int64(0), trace[:0].reshape(0, 2))
+        _adjoint(trace[:0].reshape(0, 2), *times, taps[np.newaxis], np.int64(0), np.zeros((0, 2 + _BEHIND), dtype), one)

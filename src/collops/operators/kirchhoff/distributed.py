@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError
-from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
+from collops.operators.kirchhoff.fixed_point import Scale, early_samples
 from collops.operators.kirchhoff.geometry import (
     Grid,
     analytic,
@@ -27,7 +28,9 @@ from collops.operators.kirchhoff.geometry import (
     require_eikonal_solver,
 )
 from collops.operators.kirchhoff.local import LocalKirchhoff
-from collops.operators.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
+from collops.operators.kirchhoff.nodes import checked_factor
+from collops.operators.kirchhoff.stations import number_positions, tables_of_stations
+from collops.operators.kirchhoff.weights import Amplitude, Bands, Weighting, checked_antialias
 from collops.operators.stacks import VStack
 
 __all__ = ["Kirchhoff"]
@@ -42,10 +45,8 @@ class Kirchhoff(VStack):
     Ranks without shots have no rows. Forward sends no message, adjoint one allreduce of the image. By default results
     agree with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
 
-    Collective. Every rank passes the same arguments. Each rank computes the travel times of its own sources.
-    All ranks need the receiver times: in mode ``"eikonal"``, where they are expensive, each distinct grid point of the
-    receivers is solved for by one rank, and the tables are gathered; otherwise every rank computes them. The ranks also
-    share the tables of the receivers' weights, if there are any.
+    Collective. Every rank passes the same arguments. A rank has tables of its sources and of all receivers, one for
+    each distinct position. Each is computed by one of the ranks that need it, and sent to the others.
 
     Parameters
     ----------
@@ -85,6 +86,9 @@ class Kirchhoff(VStack):
         Whether to filter each arrival by a triangle as long as its delay from one receiver to the next, so that the
         operator is not steeper than the receivers sample. A number is their spacing in metres; by default it is the
         distance to the nearest receiver.
+    coarsen : int, optional
+        Keep tables at every so many image points along each axis only, between which the kernels interpolate (see
+        Notes). Not in mode ``"byot"``.
     comm : Communicator, optional
         The ranks; the world by default.
     engine : str, optional
@@ -141,6 +145,10 @@ class Kirchhoff(VStack):
     The triangle filters against aliasing [4]_ are applied to copies of the traces, from which each image point
     takes one [5]_; lengths grow by factors of 1.4. All weights and filters are in forward and adjoint alike.
 
+    With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels add times of straight rays
+    to interpolated differences from them, which are exact in a constant velocity. Weights are interpolated as they
+    are, so that they are only right beyond some nodes from a station.
+
     References
     ----------
     .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging,
@@ -183,6 +191,7 @@ class Kirchhoff(VStack):
         aperture: float | None = None,
         max_dip: float | None = None,
         antialias: bool | float = False,
+        coarsen: int = 1,
         comm: Communicator | None = None,
         engine: str | None = None,
         dtype: Any = "float64",
@@ -210,33 +219,43 @@ class Kirchhoff(VStack):
             if mode == "byot" and weighting.traces_rays and velocity is None:
                 raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
             speed = checked_velocity(velocity, grid, "eikonal" if mode == "byot" and weighting.traces_rays else mode)
-            tables = None
+            early, outward, back = 0, np.empty((0, 0)), np.empty((0, 0))
+            speeds = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
             if mode == "byot":
                 outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
-                tables = FixedTables.from_seconds(outward[:, own].T, back.T, interval, samples, dtype)
-            elif mode == "analytic":
-                outward, back = (
-                    scale.table(analytic(grid, points, speed), len(points), grid.points)
-                    for points in (sources[own], receivers)
-                )
-                tables = FixedTables(outward, back, scale)
+                early = early_samples(outward[:, own], back, interval)
             elif mode == "eikonal":
                 require_eikonal_solver()
-        if tables is None:
-            outward = _first_arrivals(grid, sources[own], speed, scale, None)
-            tables = FixedTables(outward, _first_arrivals(grid, receivers, speed, scale, comm), scale)
-            sources, receivers = (grid.coordinates(grid.nearest_nodes(where)) for where in (sources, receivers))
-        weights = bands = None
-        if not weighting.none:
-            unit = interval * 2.0**-tables.scale.fraction_bits
-            speed = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
-            weights = Weights(
-                weighting.table(tables.sources, unit, grid, sources[own], speed, dtype),
-                weighting.table(tables.receivers, unit, grid, receivers, speed, dtype, comm),
-                weighting,
-            )
+                sources, receivers = (grid.coordinates(grid.nearest_nodes(where)) for where in (sources, receivers))
+            if coarsen != 1 and mode == "byot":
+                raise InputError("coarsen is not for times that are given: compute them, or give a coarser image")
+            factor = checked_factor(coarsen)
+            positions = np.concatenate([sources, receivers])
+            number = np.arange(len(positions))
+            if mode != "byot":
+                positions, number = number_positions(positions)
+        if mode == "byot":
+            scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
+
+        def seconds(station: int, speed: Any = speed) -> np.ndarray:
+            if mode == "byot":
+                return outward[:, station] if station < len(sources) else back[:, station - len(sources)]
+            if mode == "analytic":
+                return analytic(grid, positions[station], speed)
+            return eikonal(grid, grid.nearest_nodes(positions[station : station + 1])[0], speed)
+
+        shares = Layout.split(len(sources), comm.size)
+        needed = [
+            np.unique(np.concatenate([number[: len(sources)][shares.slices(rank)], number[len(sources) :]]))
+            for rank in range(comm.size)
+        ]
+        tables, weights, rows = tables_of_stations(
+            seconds, positions, speeds, grid, scale, needed, comm, factor=factor, weighting=weighting
+        )
+        tables = tables.of(rows[number[: len(sources)][own]], rows[number[len(sources) :]])
+        bands = None
         if filters:
-            bands = Bands.between(tables, receivers, spacing, np.size(wavelet))
+            (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet))
 
         self.shots = range(own.start, own.stop)
         self.dims = grid.shape
@@ -262,21 +281,6 @@ def _given_tables(travel_times: Any, grid: Grid, sources: int, receivers: int) -
                 f"{(grid.points, count)}"
             )
     return tables
-
-
-def _first_arrivals(
-    grid: Grid, positions: np.ndarray, velocity: Any, scale: Scale, comm: Communicator | None
-) -> np.ndarray:
-    """Solve once for each distinct grid point; with a communicator, the ranks share the work and gather the tables."""
-    distinct, row_of = np.unique(grid.nearest_nodes(positions), axis=0, return_inverse=True)
-    ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
-    split = Layout.split(len(distinct), ranks)
-    mine = distinct[split.slices(rank)]
-    table = scale.table(eikonal(grid, mine, velocity), len(mine), grid.points)
-    if comm is not None and comm.size > 1:
-        table = comm.allgatherv(table, split.sizes[0])
-    row_of = row_of.reshape(-1)
-    return table if np.array_equal(row_of, np.arange(len(table))) else table[row_of]
 
 
 def threads_of_rank(comm: Communicator, engine: str, kernels: str | None = None) -> int | None:

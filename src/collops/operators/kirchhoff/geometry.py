@@ -9,13 +9,13 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.operators.kirchhoff.fixed_point import distance
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
@@ -57,6 +57,17 @@ class Grid:
     def coordinates(self, nodes: np.ndarray) -> np.ndarray:
         """Return the coordinates of grid points from their indices, both of shape (positions, axes)."""
         return np.stack([axis[index] for axis, index in zip(self.axes, nodes.T, strict=True)], axis=1)
+
+    def distance(self, position: np.ndarray) -> np.ndarray:
+        """Return the distance of every grid point from a position, of the grid's shape, in metres."""
+        return distance(self.shape, self.spacing, position - [axis[0] for axis in self.axes])
+
+    def value_at(self, values: np.ndarray, position: np.ndarray) -> float:
+        """Interpolate values on the grid linearly at a position; the nearest ones continue beyond its edge."""
+        from scipy.ndimage import map_coordinates
+
+        place = (position - [axis[0] for axis in self.axes]) / np.array(self.spacing)
+        return float(map_coordinates(values, place[:, np.newaxis], order=1, mode="nearest")[0])
 
 
 def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
@@ -128,33 +139,29 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     return taps, index
 
 
-def analytic(grid: Grid, positions: np.ndarray, velocity: float) -> Iterator[np.ndarray]:
-    """Yield for each position, (positions, axes), the travel times along straight rays, in seconds, float64."""
+def analytic(grid: Grid, position: np.ndarray, velocity: float) -> np.ndarray:
+    """Return the travel times along straight rays from a position, in seconds, float64, of the grid's shape."""
     axes = np.meshgrid(*grid.axes, indexing="ij", sparse=True)
-    for position in positions:
-        squares = [(axis - coordinate) ** 2 for axis, coordinate in zip(axes, position, strict=True)]
-        # x and z first, as PyLops adds them, so that both agree to the last bit.
-        distance = squares[-2] + squares[-1]
-        if len(squares) == 3:
-            distance = distance + squares[0]
-        yield np.sqrt(distance) / velocity
+    squares = [(axis - coordinate) ** 2 for axis, coordinate in zip(axes, position, strict=True)]
+    # x and z first, as PyLops adds them, so that both agree to the last bit.
+    distance = squares[-2] + squares[-1]
+    if len(squares) == 3:
+        distance = distance + squares[0]
+    return np.sqrt(distance) / velocity
 
 
-def eikonal(grid: Grid, nodes: np.ndarray, velocity: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield for each node the first arrivals in a velocity model, by second-order fast marching [1]_; seconds, float64.
+def eikonal(grid: Grid, node: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the first arrivals from a node in a velocity model, by second-order fast marching [1]_; seconds, float64.
 
-    Nodes are indices of grid points. The front starts half way between the node and its neighbours, where the level-set
-    function changes sign. Raises InputError if scikit-fmm is not installed.
+    A node is the indices of a grid point. The front starts half way between the node and its neighbours, where the
+    level-set function changes sign. Raises InputError if scikit-fmm is not installed.
     """
     require_eikonal_solver()
     import skfmm
 
     front = np.ones(grid.shape)
-    for node in nodes:
-        front[tuple(node)] = -1.0
-        times = skfmm.travel_time(front, velocity, dx=list(grid.spacing))
-        front[tuple(node)] = 1.0
-        yield np.asarray(times)
+    front[tuple(node)] = -1.0
+    return np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing)))
 
 
 def require_eikonal_solver() -> None:

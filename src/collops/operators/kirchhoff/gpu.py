@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,16 @@ def _module(device: int, options: tuple[str, ...]) -> Any:
 
 
 def _options(
-    tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None
+    tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None, numbered: bool
 ) -> tuple[str, ...]:
-    """Return the macros for types, unrolling, bands and weights."""
+    """Return the macros for types, unrolling, bands, weights and rows."""
     options = [f"-DRECEIVERS_PER_BLOCK={receivers_per_block}", f"-DBANDS={rows}"]
     options += ["-DCOLLOPS_DOUBLE"] * (tables.scale.dtype.itemsize == 8)
     options += ["-DCOLLOPS_WIDE_TIMES"] * (tables.scale.fixed_type.itemsize == 8)
-    options += ["-DREPEATABLE"] * repeatable
+    options += ["-DREPEATABLE"] * repeatable + ["-DROWS"] * numbered
+    options += [f"-DFACTOR={tables.nodes.factor}"] * (tables.straight is not None)
     if weights is not None:
-        options += [f"-DFIELDS={weights.sources.shape[1]}", f"-DAXES={weights.axes}"]
+        options += [f"-DFIELDS={weights.fields.shape[1]}", f"-DAXES={weights.axes}"]
         options += ["-DOBLIQUE"] * weights.oblique + ["-DSPREADS"] * weights.spreads
         options += ["-DDIP"] * (weights.weighting.dip is not None)
     return tuple(options)
@@ -47,10 +49,10 @@ class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
     Nothing is allocated after construction and nothing synchronises with the device, so that both directions can be
-    captured in a CUDA graph. Sums are made by atomic additions: results agree from call to call to rounding; with
-    `repeatable`, to the bit, which takes longer: sums are then of integers, and not divided among blocks. The image is
-    (columns, depths); a 3-D image has ny * nx columns. `wavelets` has a row of taps for each band, and `center` is the
-    index of their tap at time zero.
+    captured in a CUDA graph. Tables that are on the device are not copied. Sums are made by atomic additions: results
+    agree from call to call to rounding; with `repeatable`, to the bit, which takes longer: sums are then of integers,
+    and not divided among blocks. `dims` is the shape of the image. `wavelets` has a row of taps for each band, and
+    `center` is the index of their tap at time zero.
     """
 
     def __init__(
@@ -61,8 +63,7 @@ class CudaKernels:
         *,
         weights: Weights | None,
         bands: Bands | None,
-        columns: int,
-        depths: int,
+        dims: tuple[int, ...],
         repeatable: bool,
     ) -> None:
         import cupy
@@ -74,18 +75,37 @@ class CudaKernels:
         self._traces = self._sources * self._receivers
         if self._traces == 0:
             return
-        self._source_times = cupy.asarray(tables.sources)
-        self._receiver_times = cupy.asarray(tables.receivers)
         self._bands, self._taps = wavelets.shape
         self._center = center
         self._wavelets = cupy.asarray(wavelets, dtype=self._dtype)
         self._reversed_wavelets = cupy.ascontiguousarray(self._wavelets[:, ::-1])
-        tables_of_weights: list = [_NOWHERE, _NOWHERE]
-        if weights is not None:
-            tables_of_weights = [cupy.asarray(table, self._dtype) for table in (weights.sources, weights.receivers)]
-        choice = _NOWHERE if bands is None else cupy.asarray(bands.choice)
+        columns, depths = math.prod(dims[:-1]), dims[-1]
+        # Consecutive rows are read from the first one on, in which case the kernels look up no numbers.
+        choices = np.arange(self._receivers) if bands is None else bands.receivers
+        of_stations = tables.sources, tables.receivers
+        numbered = tables.straight is not None or not all(map(_consecutive, (*of_stations, choices)))
+        times, fields = cupy.asarray(tables.times), None if weights is None else cupy.asarray(weights.fields)
+        first, rows = [slice(None)] * 2, [cupy.asarray(each, dtype=np.int32) for each in (*of_stations, choices)]
+        choice = None if bands is None else cupy.asarray(bands.choice)
+        if not numbered:
+            first, rows = [slice(int(each[0]), None) for each in of_stations], [_NOWHERE] * 3
+            choice = None if choice is None else choice[int(choices[0]) :]
+        factors = [_NOWHERE] * 2 if fields is None else [fields[each] for each in first]
+        straight = _NOWHERE if tables.straight is None else cupy.asarray(tables.straight)
         dip = map(self._dtype.type, (0, 1) if weights is None else weights.steepest)
-        self._factors = (*tables_of_weights, choice, *dip)
+        spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
+        self._tables = (
+            *(times[each] for each in first),
+            *rows[:2],
+            straight,
+            *factors,
+            _NOWHERE if choice is None else choice,
+            rows[2],
+            *dip,
+            *_int32(self._receivers, n_samples, columns, depths, dims[-2] if len(dims) > 1 else 1),
+            *map(tables.scale.real_type.type, (*spacing, tables.scale.latest)),
+            np.int32(tables.scale.fraction_bits),
+        )
         # The rows of the traces before the convolution (forward), or after it as pairs (adjoint).
         row = self._bands * n_samples
         self._scratch = cupy.zeros(2 * self._traces * row, dtype=self._dtype)
@@ -103,7 +123,7 @@ class CudaKernels:
         share = columns * depths * self._traces // (wanted * _THREADS)
         segment = max(1, min(_LONGEST_SEGMENT, share, columns))
         receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
-        module = _module(device.id, _options(tables, receivers_per_block, repeatable, self._bands, weights))
+        module = _module(device.id, _options(tables, receivers_per_block, repeatable, self._bands, weights, numbered))
         self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
@@ -118,15 +138,14 @@ class CudaKernels:
         self._forward_grid = (groups, parts, -(-row // window))
         self._forward_shared = bytes_per_sample * window
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
-        bits = tables.scale.fraction_bits
-        self._forward_sizes = _int32(self._receivers, n_samples, columns, depths, segment, window, bits)
+        self._forward_sizes = _int32(segment, window)
 
         # Adjoint: one thread a point; receivers are split until there are enough threads.
         blocks = -(-depths // 32) * -(-columns // (_THREADS // 32))
         parts = 1 if repeatable else min(-(-2 * wanted // blocks), self._receivers)
         receivers = -(-self._receivers // parts)  # of a part
         self._adjoint_grid = (blocks, -(-self._receivers // receivers))
-        self._adjoint_sizes = _int32(self._sources, self._receivers, n_samples, columns, depths, receivers, bits)
+        self._adjoint_sizes = _int32(self._sources, receivers)
 
     def forward(self, image: Any, traces: Any) -> None:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
@@ -140,15 +159,7 @@ class CudaKernels:
         self._forward_kernel(
             self._forward_grid,
             (_THREADS,),
-            (
-                image,
-                self._source_times,
-                self._receiver_times,
-                *self._factors,
-                self._scale,
-                raw,
-                *self._forward_sizes,
-            ),
+            (image, *self._tables, self._scale, raw, *self._forward_sizes),
             shared_mem=self._forward_shared,
         )
         self._filter(raw, self._wavelets, traces, self._center, as_pairs=False)
@@ -164,14 +175,7 @@ class CudaKernels:
         self._adjoint_kernel(
             self._adjoint_grid,
             (_THREADS,),
-            (
-                self._scratch,
-                self._source_times,
-                self._receiver_times,
-                *self._factors,
-                image,
-                *self._adjoint_sizes,
-            ),
+            (self._scratch, *self._tables, image, *self._adjoint_sizes),
         )
 
     def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
@@ -189,3 +193,7 @@ class CudaKernels:
 
 def _int32(*numbers: int) -> tuple[np.int32, ...]:
     return tuple(map(np.int32, numbers))
+
+
+def _consecutive(rows: np.ndarray) -> bool:
+    return bool((np.diff(rows) == 1).all())

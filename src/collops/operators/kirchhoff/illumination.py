@@ -58,17 +58,19 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
         np.broadcast_to(correlated(kernel), shape)
         for kernel in (taps**2, np.concatenate([[0.0], taps[1:] * taps[:-1]]))
     )
-    total = np.zeros(tables.sources.shape[1])
+    total = np.zeros(tables.nodes.points)
     mask = (1 << bits) - 1
     unsigned = np.dtype(tables.scale.fixed_type.str.replace("i", "u"))
     none = unsigned.type(samples - 1)  # for arrivals before the first sample, at the last or after it
-    for source, outward in enumerate(tables.sources):
-        for receiver, back in enumerate(tables.receivers):
+    back = [tables.at(row) for row in tables.receivers]
+    for source, row in enumerate(tables.sources):
+        outward = tables.at(row)
+        for receiver in range(len(back)):
             e, c = energy[source, receiver], product[source, receiver, :-1]
             # The same as a polynomial of f; only the places of arrivals within the trace have coefficients.
             zero, one, two = np.zeros((3, samples))
             zero[:-1], one[:-1], two[:-1] = e[:-1], 2 * (c - e[:-1]), e[:-1] - 2 * c + e[1:]
-            time = outward + back
+            time = outward + back[receiver]
             index = np.minimum((time >> bits).view(unsigned), none)
             far = (time & mask) * 2.0**-bits
             total += (two[index] * far + one[index]) * far + zero[index]

@@ -15,10 +15,16 @@
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=3 -DAXES=2 -DDIP
 // compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=4 -DAXES=2 -DOBLIQUE -DSPREADS -DDIP -DBANDS=5 -DCOLLOPS_DOUBLE
 // compile-with: -DRECEIVERS_PER_BLOCK=1 -DFIELDS=4 -DAXES=3 -DOBLIQUE -DREPEATABLE
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFIELDS=1 -DBANDS=3
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFACTOR=4
+// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFACTOR=3 -DCOLLOPS_WIDE_TIMES -DFIELDS=4 -DAXES=3 -DOBLIQUE -DDIP -DBANDS=5
 //
-// Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times (sources, points);
-// receiver_times (receivers, points); traces (sources, receivers, samples); weights (stations, FIELDS, points) and
-// bands (receivers, points). Inside the kernels a trace has BANDS rows of samples: an arrival falls on the row of its
+// Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times and receiver_times (stations, nodes);
+// traces (sources, receivers, samples); weights (stations, FIELDS, nodes) and bands (rows, nodes). With ROWS, sources and
+// receivers have the rows of the tables that source_rows, receiver_rows and band_rows say, otherwise consecutive ones.
+// Nodes are the image points, or with FACTOR every so many along each axis and the last one: the tables then hold what is
+// left of a time, in samples, after that of the straight ray, which `straight` describes: (stations, 4), samples per metre and
+// the position of the station. Inside the kernels a trace has BANDS rows of samples: an arrival falls on the row of its
 // band, and each row has its own wavelet. Options not given cost nothing: they are constants of the compiler.
 
 #ifdef COLLOPS_DOUBLE
@@ -39,8 +45,22 @@ typedef unsigned int Bits;
 
 #ifdef COLLOPS_WIDE_TIMES
 typedef long long Fixed;
+typedef double Rest;
 #else
 typedef int Fixed;
+typedef float Rest;
+#endif
+
+#ifdef FACTOR
+typedef Rest Time;  // an element of the tables of times
+#else
+typedef Fixed Time;
+#endif
+
+#ifdef ROWS
+#define ROW(rows, number) __ldg((rows) + (number))
+#else
+#define ROW(rows, number) (number)
 #endif
 
 // Threads add to a trace in any order. With REPEATABLE they add integers, multiples of 1 / scale, for which the order does
@@ -76,6 +96,108 @@ __device__ __forceinline__ Real fraction_of(Fixed time, int fraction_bits)
     return BITS_AS_REAL(mantissa | ONE_BITS) - (Real)1;
 }
 
+// The image as the tables see it: points along x, their spacing in metres, and where times are cut off, in samples.
+struct Lattice {
+    int n_columns, n_depths, n_along;
+    Rest dy, dx, dz, latest;
+
+#ifdef FACTOR
+    static __device__ __forceinline__ int nodes(int n) { return (n + FACTOR - 2) / FACTOR + 1; }
+    __device__ __forceinline__ long long n_nodes() const
+    {
+        return (long long)nodes(n_columns / n_along) * nodes(n_along) * nodes(n_depths);
+    }
+#else
+    __device__ __forceinline__ long long n_nodes() const { return (long long)n_columns * n_depths; }
+#endif
+};
+
+// Where a point is in the tables.
+#ifdef FACTOR
+struct Place {
+    int node, nearest;  // the corner of its cell with the smallest coordinates, and the nearest one
+    int step_z, step_x, step_y;  // to the next corner; 0 for a point at a node
+    Rest part_z, part_x, part_y, z, x, y;
+};
+
+__device__ __forceinline__ int locate(int index, int n, int stride, int &step, int &nearest, Rest &part)
+{
+    const int cell = index / FACTOR, beyond = index - cell * FACTOR;
+    const int width = min(FACTOR, n - 1 - cell * FACTOR);  // the last cell may be smaller
+    step = beyond > 0 ? stride : 0;
+    part = beyond > 0 ? (Rest)beyond / (Rest)width : (Rest)0;
+    nearest += cell * stride + (2 * beyond > width ? step : 0);
+    return cell * stride;
+}
+
+__device__ __forceinline__ Place place_of(const Lattice &lattice, int column, int depth)
+{
+    Place place;
+    const int x = column % lattice.n_along, y = column / lattice.n_along, n_across = lattice.n_columns / lattice.n_along;
+    const int stride_x = Lattice::nodes(lattice.n_depths), stride_y = stride_x * Lattice::nodes(lattice.n_along);
+    place.nearest = 0;
+    place.node = locate(depth, lattice.n_depths, 1, place.step_z, place.nearest, place.part_z);
+    place.node += locate(x, lattice.n_along, stride_x, place.step_x, place.nearest, place.part_x);
+    place.node += locate(y, n_across, stride_y, place.step_y, place.nearest, place.part_y);
+    place.z = depth * lattice.dz;
+    place.x = x * lattice.dx;
+    place.y = y * lattice.dy;
+    return place;
+}
+
+template <class Value> __device__ __forceinline__ Value between(Value low, Value high, Rest part)
+{
+    return low + (Value)part * (high - low);
+}
+
+template <class Value>
+__device__ __forceinline__ Value in_plane(const Value *__restrict__ corner, const Place &place)
+{
+    const Value *__restrict__ next = corner + place.step_x;
+    return between(between(__ldg(corner), __ldg(corner + place.step_z), place.part_z),
+                   between(__ldg(next), __ldg(next + place.step_z), place.part_z), place.part_x);
+}
+
+template <class Value>
+__device__ __forceinline__ Value table_value(const Value *__restrict__ row, const Place &place)
+{
+    const Value value = in_plane(row + place.node, place);
+    return place.step_y ? between(value, in_plane(row + place.node + place.step_y, place), place.part_y) : value;
+}
+
+__device__ __forceinline__ Fixed time_at(const Time *__restrict__ times, const Rest *__restrict__ straight, int station,
+                                         const Lattice &lattice, const Place &place, int fraction_bits)
+{
+    const Rest *__restrict__ ray = straight + 4 * station;
+    const Rest y = place.y - __ldg(ray + 1), x = place.x - __ldg(ray + 2), z = place.z - __ldg(ray + 3);
+    const Rest samples = table_value(times + station * lattice.n_nodes(), place) + __ldg(ray) * sqrt(y * y + x * x + z * z);
+    return (Fixed)rint((samples < lattice.latest ? samples : lattice.latest) * (Rest)((Fixed)1 << fraction_bits));
+}
+
+#define NEAREST(place) (place).nearest
+#else
+typedef int Place;
+
+__device__ __forceinline__ Place place_of(const Lattice &lattice, int column, int depth)
+{
+    return column * lattice.n_depths + depth;
+}
+
+template <class Value>
+__device__ __forceinline__ Value table_value(const Value *__restrict__ row, Place place)
+{
+    return __ldg(row + place);
+}
+
+__device__ __forceinline__ Fixed time_at(const Time *__restrict__ times, const Rest *__restrict__, int station,
+                                         const Lattice &lattice, Place place, int)
+{
+    return __ldg(times + station * lattice.n_nodes() + place);
+}
+
+#define NEAREST(place) (place)
+#endif
+
 // The fields of the weight of one station at one point, and the weight of a source and a receiver: the product of
 // their factors, and of what the sum of their directions says (the fields 1 to AXES, the last one vertical). `steepest` is
 // the squared cosine of the dip at which the weight is zero, and where the taper begins it is larger by `taper_width`.
@@ -85,14 +207,14 @@ struct Fields {
 #endif
 };
 
-__device__ __forceinline__ Fields load_fields(const Real *__restrict__ weights, long long station, long long n_points,
-                                              int point)
+__device__ __forceinline__ Fields load_fields(const Real *__restrict__ weights, long long station, long long n_nodes,
+                                              const Place &place)
 {
     Fields fields;
 #if FIELDS > 0
 #pragma unroll
     for (int field = 0; field < FIELDS; ++field)
-        fields.values[field] = __ldg(weights + (station * FIELDS + field) * n_points + point);
+        fields.values[field] = table_value(weights + (station * FIELDS + field) * n_nodes, place);
 #endif
     return fields;
 }
@@ -179,11 +301,13 @@ choose_scale(const Real *__restrict__ image, long long n_points, double largest_
 // so that a run of them is summed in registers and reaches shared memory once. Times that follow no order only cost
 // more atomic additions. A trace that is longer than shared memory is computed in windows, one block each.
 extern "C" __global__ void __launch_bounds__(256)
-forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, const Real *__restrict__ source_weights,
-        const Real *__restrict__ receiver_weights, const unsigned char *__restrict__ bands, Real steepest, Real taper_width,
-        const double *__restrict__ scale, Real *__restrict__ traces, int n_receivers, int n_samples, int n_columns,
-        int n_depths, int segment_columns, int window_length, int fraction_bits)
+forward(const Real *__restrict__ image, const Time *__restrict__ source_times, const Time *__restrict__ receiver_times,
+        const int *__restrict__ source_rows, const int *__restrict__ receiver_rows, const Rest *__restrict__ straight,
+        const Real *__restrict__ source_weights, const Real *__restrict__ receiver_weights,
+        const unsigned char *__restrict__ bands, const int *__restrict__ band_rows, Real steepest, Real taper_width,
+        int n_receivers, int n_samples, int n_columns, int n_depths, int n_along, Rest dy, Rest dx, Rest dz, Rest latest,
+        int fraction_bits, const double *__restrict__ scale, Real *__restrict__ traces, int segment_columns,
+        int window_length)
 {
     extern __shared__ char shared_bytes[];
     Sum *sums = (Sum *)shared_bytes;
@@ -192,7 +316,8 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
     const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
     const int receivers = min(RECEIVERS_PER_BLOCK, n_receivers - first_receiver);
     const int start = blockIdx.z * window_length;
-    const long long n_points = (long long)n_columns * n_depths;
+    const Lattice lattice = {n_columns, n_depths, n_along, dy, dx, dz, latest};
+    const long long n_nodes = lattice.n_nodes();
 
     for (int i = threadIdx.x; i < RECEIVERS_PER_BLOCK * window_length; i += blockDim.x)
         sums[i] = 0;
@@ -202,11 +327,11 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
     for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
         windows[r] = {sums + r * window_length, start, window_length, *scale};
 
-    source_times += source * n_points;
-    const Fixed *times[RECEIVERS_PER_BLOCK];
+    const int source_row = ROW(source_rows, source);
+    int rows[RECEIVERS_PER_BLOCK];
 #pragma unroll
     for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-        times[r] = receiver_times + (long long)min(first_receiver + r, n_receivers - 1) * n_points;
+        rows[r] = ROW(receiver_rows, min(first_receiver + r, n_receivers - 1));
 
     const int segments = (n_columns + segment_columns - 1) / segment_columns;
     const int slots = segments * n_depths;
@@ -222,17 +347,17 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
         }
         for (int column = first_column; column < last_column; ++column) {
             const int point = column * n_depths + depth;
+            const Place place = place_of(lattice, column, depth);
             const Real value = __ldg(image + point);
-            const Fixed source_time = __ldg(source_times + point);
-            const Fields source_fields = load_fields(source_weights, source, n_points, point);
+            const Fixed source_time = time_at(source_times, straight, source_row, lattice, place, fraction_bits);
+            const Fields source_fields = load_fields(source_weights, source_row, n_nodes, place);
             Fixed receiver_time[RECEIVERS_PER_BLOCK];
 #pragma unroll
             for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-                receiver_time[r] = __ldg(times[r] + point);
+                receiver_time[r] = time_at(receiver_times, straight, rows[r], lattice, place, fraction_bits);
 #pragma unroll
             for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-                const int receiver = min(first_receiver + r, n_receivers - 1);
-                const Fields receiver_fields = load_fields(receiver_weights, receiver, n_points, point);
+                const Fields receiver_fields = load_fields(receiver_weights, rows[r], n_nodes, place);
                 const Real weighted = weighed(value, source_fields, receiver_fields, steepest, taper_width);
                 const Fixed time = source_time + receiver_time[r];
                 int index = (int)(time >> fraction_bits);
@@ -241,8 +366,10 @@ forward(const Real *__restrict__ image, const Fixed *__restrict__ source_times,
                 Run &run = runs[r];
                 if ((unsigned)index >= (unsigned)(n_samples - 1))
                     index = NOWHERE;
-                else if (BANDS > 1)
-                    index += __ldg(bands + receiver * n_points + point) * n_samples;
+                else if (BANDS > 1) {
+                    const int receiver = min(first_receiver + r, n_receivers - 1);
+                    index += __ldg(bands + ROW(band_rows, receiver) * n_nodes + NEAREST(place)) * n_samples;
+                }
                 if (index != run.index) {
                     const Window &window = windows[r];
                     if (index == run.index - 1) {
@@ -383,11 +510,12 @@ __device__ __forceinline__ Real interpolate(const Pair *__restrict__ trace, Fixe
 // are a short piece of the trace, at any slope. The times of SOURCES_PER_PASS sources stay in registers while the
 // receivers pass by, so that each receiver time is read once for all of them.
 extern "C" __global__ void __launch_bounds__(256)
-adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
-        const Fixed *__restrict__ receiver_times, const Real *__restrict__ source_weights,
-        const Real *__restrict__ receiver_weights, const unsigned char *__restrict__ bands, Real steepest, Real taper_width,
-        Real *__restrict__ image, int n_sources, int n_receivers, int n_samples, int n_columns, int n_depths,
-        int receivers_per_part, int fraction_bits)
+adjoint(const Pair *__restrict__ pairs, const Time *__restrict__ source_times, const Time *__restrict__ receiver_times,
+        const int *__restrict__ source_rows, const int *__restrict__ receiver_rows, const Rest *__restrict__ straight,
+        const Real *__restrict__ source_weights, const Real *__restrict__ receiver_weights,
+        const unsigned char *__restrict__ bands, const int *__restrict__ band_rows, Real steepest, Real taper_width,
+        int n_receivers, int n_samples, int n_columns, int n_depths, int n_along, Rest dy, Rest dx, Rest dz, Rest latest,
+        int fraction_bits, Real *__restrict__ image, int n_sources, int receivers_per_part)
 {
     const int tiles = (n_depths + 31) / 32;
     const int depth = (blockIdx.x % tiles) * 32 + (threadIdx.x & 31);
@@ -395,7 +523,9 @@ adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
     if (depth >= n_depths || column >= n_columns)
         return;
     const int point = column * n_depths + depth;
-    const long long n_points = (long long)n_columns * n_depths;
+    const Lattice lattice = {n_columns, n_depths, n_along, dy, dx, dz, latest};
+    const long long n_nodes = lattice.n_nodes();
+    const Place place = place_of(lattice, column, depth);
     const int first_receiver = blockIdx.y * receivers_per_part;
     const int last_receiver = min(first_receiver + receivers_per_part, n_receivers);
     const int row = BANDS * n_samples;
@@ -407,15 +537,21 @@ adjoint(const Pair *__restrict__ pairs, const Fixed *__restrict__ source_times,
 #pragma unroll
         for (int s = 0; s < SOURCES_PER_PASS; ++s) {
             const bool there = first_source + s < n_sources;
-            source_time[s] = there ? __ldg(source_times + (first_source + s) * n_points + point) : 0;
-            if (there)
-                source_fields[s] = load_fields(source_weights, first_source + s, n_points, point);
+            source_time[s] = 0;
+            if (there) {
+                const int row = ROW(source_rows, first_source + s);
+                source_time[s] = time_at(source_times, straight, row, lattice, place, fraction_bits);
+                source_fields[s] = load_fields(source_weights, row, n_nodes, place);
+            }
         }
         const Pair *trace = pairs + first_source * source_stride + (long long)first_receiver * row;
         for (int receiver = first_receiver; receiver < last_receiver; ++receiver, trace += row) {
-            const Fixed receiver_time = __ldg(receiver_times + receiver * n_points + point);
-            const Fields receiver_fields = load_fields(receiver_weights, receiver, n_points, point);
-            const Pair *samples = BANDS > 1 ? trace + __ldg(bands + receiver * n_points + point) * n_samples : trace;
+            const int station = ROW(receiver_rows, receiver);
+            const Fixed receiver_time = time_at(receiver_times, straight, station, lattice, place, fraction_bits);
+            const Fields receiver_fields = load_fields(receiver_weights, station, n_nodes, place);
+            const Pair *samples = trace;
+            if (BANDS > 1)
+                samples += __ldg(bands + ROW(band_rows, receiver) * n_nodes + NEAREST(place)) * n_samples;
 #pragma unroll
             for (int s = 0; s < SOURCES_PER_PASS; ++s)
                 if (first_source + s < n_sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class LocalKirchhoff:
     Parameters
     ----------
     tables : FixedTables
-        Travel times of the sources and of the receivers; see :meth:`FixedTables.from_seconds`.
+        Travel times of stations, and which of them are sources and receivers; see :meth:`FixedTables.from_seconds`.
     dims : sequence of int
         Shape of the image, depth last.
     wavelet : array
@@ -34,7 +34,7 @@ class LocalKirchhoff:
     wavelet_center : int
         Index of the tap at time zero.
     weights : Weights, optional
-        What arrivals are multiplied by: tables of the operator's dtype; by default nothing.
+        What arrivals are multiplied by: the same rows, of the operator's dtype; by default nothing.
     bands : Bands, optional
         Filters against aliasing; by default none.
     engine : str or Engine, optional
@@ -103,20 +103,19 @@ class LocalKirchhoff:
         self.engine = engine if isinstance(engine, Engine) else engine_called(engine)
         self.dims = tuple(int(n) for n in dims)
         points = math.prod(self.dims)
-        if tables.sources.shape[1] != points or tables.receivers.shape[1] != points:
-            raise InputError(
-                f"travel times for {tables.sources.shape[1]} and {tables.receivers.shape[1]} points do not fit "
-                f"an image of shape {self.dims}"
-            )
+        nodes = tables.nodes
+        if nodes.points != points or (nodes.factor > 1 and nodes.shape != self.dims):
+            raise InputError(f"travel times for an image of shape {nodes.shape} do not fit one of shape {self.dims}")
         self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
         self.dtype = tables.scale.dtype
         self.shape = (math.prod(self.dimsd), points)
-        for what, of_stations in (("weights", weights and weights.sources), ("bands", bands and bands.choice)):
-            count = len(tables.sources if what == "weights" else tables.receivers)
-            if of_stations is not None and (len(of_stations), of_stations.shape[-1]) != (count, points):
-                raise InputError(
-                    f"{what} of shape {of_stations.shape} do not fit {count} stations and {points} image points"
-                )
+        for what, table in (("weights", weights and weights.fields), ("bands", bands and bands.choice)):
+            if table is not None and table.shape[-1] != nodes.size:
+                raise InputError(f"{what} of shape {table.shape} do not fit {nodes.size} points of the travel times")
+        if weights is not None and len(weights.fields) != len(tables.times):
+            raise InputError(f"weights of {len(weights.fields)} stations do not fit times of {len(tables.times)}")
+        if bands is not None and len(bands.receivers) != len(tables.receivers):
+            raise InputError(f"bands of {len(bands.receivers)} receivers do not fit {len(tables.receivers)}")
         taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
         wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
         filters = {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands}
@@ -169,8 +168,7 @@ class LocalKirchhoff:
                 raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
             from collops.operators.kirchhoff.gpu import CudaKernels
 
-            columns, depths = math.prod(self.dims[:-1]), self.dims[-1]
-            return CudaKernels(tables, **filters, columns=columns, depths=depths, repeatable=deterministic)
+            return CudaKernels(tables, **filters, dims=self.dims, repeatable=deterministic)
         if self.engine.name != "numpy":
             raise UnsupportedTypeError(
                 f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
@@ -192,6 +190,34 @@ class LocalKirchhoff:
                 stacklevel=4,
             )
         return _NumpyKernels(tables, **filters)
+
+
+class StreamedKirchhoff:
+    """A local Kirchhoff operator that is made for each application, and freed after it, so that it takes no memory.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the :class:`LocalKirchhoff`.
+    tables : FixedTables
+        Its tables, for the numbers of its traces and samples.
+    points : int
+        Its number of image points.
+    """
+
+    capturable = False
+
+    def __init__(self, make: Callable[[], LocalKirchhoff], tables: FixedTables, points: int) -> None:
+        self._make, self.dtype = make, tables.scale.dtype
+        self.shape = (len(tables.sources) * len(tables.receivers) * tables.scale.samples, points)
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
+        return self._make().forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate flat data; return a flat image. `out` may be used for it."""
+        return self._make().adjoint_local(y, out)
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
@@ -242,15 +268,26 @@ class _NumpyKernels:
 
     def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
         """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""
-        scale = self._tables.scale
+        tables, weights, bands = self._tables, self._weights, self._bands
+        scale, nodes = tables.scale, tables.nodes
         mask = (1 << scale.fraction_bits) - 1
-        for source, outward in enumerate(self._tables.sources):
-            for receiver, back in enumerate(self._tables.receivers):
-                time = outward + back
+        nearest = None if bands is None else nodes.nearest()
+        fields = (
+            {}
+            if weights is None
+            else {
+                row: nodes.refine(weights.fields[row]) for row in {*tables.sources.tolist(), *tables.receivers.tolist()}
+            }
+        )
+        back = [tables.at(row) for row in tables.receivers]
+        for source in tables.sources:
+            outward = tables.at(source)
+            for number, receiver in enumerate(tables.receivers):
+                time = outward + back[number]
                 index = time >> scale.fraction_bits
                 points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
                 fraction = np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
-                weight = 1.0 if self._weights is None else self._weights.of_pair(source, receiver)[points]
-                if self._bands is not None:
-                    index = index + self._bands.choice[receiver].astype(index.dtype) * scale.samples
+                weight = 1.0 if weights is None else weights.of_pair(fields[source], fields[receiver])[points]
+                if bands is not None:
+                    index = index + bands.choice[bands.receivers[number]][nearest].astype(index.dtype) * scale.samples
                 yield points, index[points], fraction, weight

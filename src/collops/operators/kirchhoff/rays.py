@@ -61,11 +61,8 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
     velocity : array
         Of the shape of the grid, m/s.
     """
-    from scipy.ndimage import map_coordinates
-
     spacing, axes = np.array(grid.spacing), len(grid.axes)
-    place = (position - [axis[0] for axis in grid.axes]) / spacing
-    at = float(map_coordinates(velocity, place[:, np.newaxis], order=1, mode="nearest")[0])
+    at = grid.value_at(velocity, position)
     away = np.stack(np.meshgrid(*(a - p for a, p in zip(grid.axes, position, strict=True)), indexing="ij"))
     distance = np.sqrt((away**2).sum(axis=0))
     # Half a cell from the station, its amplitude is about the mean over the cell.

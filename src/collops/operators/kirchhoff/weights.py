@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
-from collops.array import Layout
-from collops.comm import Communicator
+from collops.backend import Engine
 from collops.errors import InputError
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.geometry import Grid
@@ -69,34 +68,8 @@ class Weighting:
         """Return the numbers that a station has at each point of an image with so many axes."""
         return 0 if self.none else 1 + axes * self.traces_rays + (self.amplitude == "2.5d")
 
-    def table(
-        self,
-        times: np.ndarray,
-        unit: float,
-        grid: Grid,
-        positions: np.ndarray,
-        velocity: np.ndarray,
-        dtype: Any,
-        comm: Communicator | None = None,
-    ) -> np.ndarray:
-        """Return the fields of stations for `Weights`, (stations, fields, points); with `comm`, ranks share the work.
-
-        `times` are travel times to the points in multiples of `unit` seconds, (stations, points); `positions` the
-        coordinates of the stations, (stations, axes). Collective if `comm` is given, with the same arguments on every
-        rank.
-        """
-        ranks, rank = (1, 0) if comm is None else (comm.size, comm.rank)
-        split = Layout.split(len(positions), ranks)
-        (mine,) = split.slices(rank)
-        table = np.empty((mine.stop - mine.start, self.fields(len(grid.axes)), grid.points), dtype)
-        for row, row_times, position in zip(table, times[mine], positions[mine], strict=True):
-            row[...] = self._fields(row_times.reshape(grid.shape) * unit, grid, position, velocity)
-        if comm is None or comm.size == 1:
-            return table
-        return comm.allgatherv(table, split.sizes[0])
-
-    def _fields(self, times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """Return the separable weight, and if needed the components of the direction, and the spreading."""
+    def fields_of(self, times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        """Return the fields of a station for `Weights`, (fields, *grid), from its travel times in seconds."""
         weight = np.ones(grid.shape)
         parts: list[np.ndarray] = []
         if self.traces_rays:
@@ -112,7 +85,7 @@ class Weighting:
             horizontal = np.meshgrid(*(a - p for a, p in zip(grid.axes, position, strict=True)), indexing="ij")[:-1]
             distance = np.sqrt(sum(part**2 for part in horizontal)) / self.aperture
             weight = weight * np.cos(np.pi / 2 * np.clip((distance - _TAPER) / (1 - _TAPER), 0, 1)) ** 2
-        return np.stack([weight, *parts]).reshape(-1, grid.points)
+        return np.stack([weight, *parts])
 
 
 @dataclass(frozen=True)
@@ -125,14 +98,13 @@ class Weights:
     sum of the spreadings in 2.5-D, times a taper of the dip of q.
     """
 
-    sources: np.ndarray  # (sources, fields, points)
-    receivers: np.ndarray  # (receivers, fields, points)
+    fields: Any  # (stations, fields, nodes): the rows of FixedTables
     weighting: Weighting
 
     @property
     def axes(self) -> int:
         """Components of a direction; 0 without."""
-        return self.sources.shape[1] - 1 - self.spreads if self.weighting.traces_rays else 0
+        return self.fields.shape[1] - 1 - self.spreads if self.weighting.traces_rays else 0
 
     @property
     def oblique(self) -> bool:
@@ -158,15 +130,18 @@ class Weights:
     @property
     def bound(self) -> float:
         """A number that no weight exceeds."""
-        if 0 in (len(self.sources), len(self.receivers)):
+        if not len(self.fields):
             return 1.0
-        both = self.sources, self.receivers
-        bound = math.prod(float(table[:, 0].max()) for table in both) * (2.0 if self.oblique else 1.0)
-        return bound / math.sqrt(sum(float(table[:, -1].min()) for table in both)) if self.spreads else bound
+        bound = float(self.fields[:, 0].max()) ** 2 * (2.0 if self.oblique else 1.0)
+        return bound / math.sqrt(2 * float(self.fields[:, -1].min())) if self.spreads else bound
 
-    def of_pair(self, source: int, receiver: int) -> np.ndarray:
-        """Return the weight of one trace at each point, float64."""
-        ours, theirs = self.sources[source].astype(float), self.receivers[receiver].astype(float)
+    def on(self, engine: Engine) -> Weights:
+        """Return the same weights in the memory of an engine."""
+        return replace(self, fields=engine.from_host(self.fields))
+
+    def of_pair(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+        """Return the weight of one trace at each point, float64, from the fields of its stations."""
+        ours, theirs = ours.astype(float), theirs.astype(float)
         weight = ours[0] * theirs[0]
         if self.axes:
             sums = ours[1 : 1 + self.axes] + theirs[1 : 1 + self.axes]
@@ -195,34 +170,58 @@ class Bands:
     """
 
     lengths: tuple[int, ...]  # of the sides of the triangles in samples; 1 is no filter
-    choice: np.ndarray  # (receivers, points), uint8
+    choice: Any  # (rows, nodes), uint8; the nearest node counts
+    receivers: np.ndarray  # the row of each receiver
 
     @classmethod
-    def between(cls, tables: FixedTables, positions: np.ndarray, spacing: float | None, longest: int) -> Bands:
-        """Choose triangles as long as the delay from one receiver to the next.
+    def between(
+        cls, spreads: Sequence[FixedTables], positions: np.ndarray, spacing: float | None, longest: int
+    ) -> list[Bands]:
+        """Choose triangles as long as the delay from one receiver to the next, for each of some spreads.
 
         The slope of a receiver's times along the spread is the largest towards its nearest receivers, two of
         them in 2-D and four in 3-D. It is multiplied by `spacing` in metres, by default the distance to the
-        nearest one. `positions` are the coordinates of the receivers, (receivers, axes). No triangle is longer than
-        `longest` samples.
+        nearest one. `positions` are the coordinates of the stations, (stations, axes), all rows of the same tables; a
+        receiver that has the same neighbours in several spreads has one row of choices. No triangle is longer
+        than `longest` samples.
         """
         from scipy.spatial import cKDTree
 
-        times, unit = tables.receivers, 2.0**-tables.scale.fraction_bits
-        needed = np.zeros(times.shape, np.float32)
-        distinct, first, inverse = np.unique(positions, axis=0, return_index=True, return_inverse=True)
-        count = min(2 * (positions.shape[1] - 1), len(distinct) - 1)
-        if count > 0:
-            distances, others = cKDTree(distinct).query(distinct, count + 1)
-            for row, place in enumerate(inverse.reshape(-1)):
-                gap = distances[place, 1] if spacing is None else spacing
-                for distance, other in zip(distances[place, 1:], others[place, 1:], strict=True):
-                    delay = np.abs(times[row] - times[first[other]]) * (gap / distance * unit)
-                    np.maximum(needed[row], delay, out=needed[row])
         sizes = np.unique(np.round(2.0 ** (np.arange(1 + 2 * math.ceil(math.log2(max(longest, 2)))) / 2)).astype(int))
-        choice = np.minimum(np.searchsorted(sizes, needed), sizes.size - 1)
+        row_of: dict[tuple[int, ...], int] = {}
+        choices: list[np.ndarray] = []
+        rows: list[list[int]] = []
+        for tables in spreads:
+            rows.append([])
+            unit = 2.0**-tables.scale.fraction_bits
+            distinct, first, inverse = np.unique(
+                positions[tables.receivers], axis=0, return_index=True, return_inverse=True
+            )
+            count = max(0, min(2 * (positions.shape[1] - 1), len(distinct) - 1))
+            # One more, as the nearest is the receiver itself.
+            distances, others = (each.reshape(-1, count + 1) for each in cKDTree(distinct).query(distinct, count + 1))
+            for station, place in zip(tables.receivers, inverse.reshape(-1), strict=True):
+                near = tables.receivers[first[others[place, 1:]]].tolist()
+                key = (int(station), *near)
+                if key not in row_of:
+                    row_of[key] = len(choices)
+                    needed = np.zeros(tables.nodes.size, np.float32)
+                    if near:
+                        own, gap = _at_nodes(tables, station), distances[place, 1] if spacing is None else spacing
+                        for apart, other in zip(distances[place, 1:], near, strict=True):
+                            delay = np.abs(own - _at_nodes(tables, other)) * (gap / apart * unit)
+                            np.maximum(needed, delay, out=needed)
+                    choices.append(np.minimum(np.searchsorted(sizes, needed), sizes.size - 1).astype(np.uint8))
+                rows[-1].append(row_of[key])
+        choice = np.array(choices, np.uint8).reshape(len(choices), -1)
         used = np.unique(choice)
-        return cls(tuple(sizes[used].tolist()), np.searchsorted(used, choice).astype(np.uint8))
+        choice = np.searchsorted(used, choice).astype(np.uint8)
+        lengths = tuple(sizes[used].tolist())
+        return [cls(lengths, choice, np.array(each, np.int64)) for each in rows]
+
+    def on(self, engine: Engine) -> Bands:
+        """Return the same bands in the memory of an engine."""
+        return replace(self, choice=engine.from_host(self.choice))
 
     def wavelets(self, taps: np.ndarray, center: int) -> tuple[np.ndarray, int]:
         """Return the wavelet convolved with each triangle, (bands, taps), and the index of their time zero."""
@@ -235,6 +234,11 @@ class Bands:
             begin = longest - length
             row[begin : row.size - begin] = np.convolve(taps, triangle)
         return result, center + longest - 1
+
+
+def _at_nodes(tables: FixedTables, row: int) -> np.ndarray:
+    """Return the fixed-point times of a station at the nodes."""
+    return tables.nodes.coarsen(tables.at(row).reshape(tables.nodes.shape))
 
 
 def checked_antialias(antialias: Any) -> tuple[bool, float | None]:

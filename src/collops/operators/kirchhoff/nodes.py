@@ -1,0 +1,97 @@
+"""The image points at which tables have values, and interpolation between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Every `factor`-th image point along each axis, and the last one; between them tables are interpolated linearly.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the image, depth last.
+    factor : int
+        1 for all image points.
+
+    Examples
+    --------
+    >>> from collops.operators.kirchhoff.nodes import Nodes
+    >>> nodes = Nodes((6,), 2)
+    >>> nodes.coarsen(np.array([0.0, 9, 2, 9, 4, 5]))
+    array([0., 2., 4., 5.])
+    >>> nodes.refine(np.array([0.0, 2, 4, 5]))
+    array([0., 1., 2., 3., 4., 5.])
+    """
+
+    shape: tuple[int, ...]
+    factor: int = 1
+
+    @property
+    def points(self) -> int:
+        """Number of image points."""
+        return math.prod(self.shape)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Nodes along each axis."""
+        return tuple(1 + -(-(n - 1) // self.factor) for n in self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return math.prod(self.counts)
+
+    def places(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for each point of an axis of so many: the node at or before it, the next one's distance, the weight.
+
+        The distance, in nodes, is 0 for points at a node, so that no node beyond the last one is read.
+        """
+        node, beyond = np.divmod(np.arange(size), self.factor)
+        width = np.minimum(self.factor, size - 1 - node * self.factor)  # the last cell may be smaller
+        return node, (beyond > 0).astype(np.int64), beyond / np.maximum(width, 1)
+
+    def coarsen(self, values: Any) -> np.ndarray:
+        """Return values of shape (…, *image) at the nodes, flat: (…, size)."""
+        values = np.asarray(values)
+        kept = [
+            np.minimum(self.factor * np.arange(count), n - 1) for count, n in zip(self.counts, self.shape, strict=True)
+        ]
+        leading = values.shape[: values.ndim - len(self.shape)]
+        return values[(..., *np.ix_(*kept))].reshape(*leading, self.size)
+
+    def refine(self, values: Any) -> np.ndarray:
+        """Return values at the nodes, (…, size), at all image points, flat: (…, points)."""
+        if self.factor == 1:
+            return values
+        values = np.asarray(values, np.float64)
+        leading = values.shape[:-1]
+        values = values.reshape(*leading, *self.counts)
+        for axis, size in enumerate(self.shape, start=len(leading)):
+            node, step, weight = self.places(size)
+            before, after = np.take(values, node, axis), np.take(values, node + step, axis)
+            values = before + (after - before) * weight.reshape(-1, *[1] * (values.ndim - 1 - axis))
+        return values.reshape(*leading, self.points)
+
+    def nearest(self) -> np.ndarray:
+        """Return the node nearest to each image point, (points,)."""
+        flat = np.zeros((), np.int64)
+        for size, count in zip(self.shape, self.counts, strict=True):
+            node, step, weight = self.places(size)
+            flat = flat[..., np.newaxis] * count + node + step * (weight > 0.5)
+        return flat.ravel()
+
+
+def checked_factor(factor: Any) -> int:
+    """Return a factor of `Nodes`; raise InputError if it is no whole number of at least 1."""
+    if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or factor < 1:
+        raise InputError(f"coarsen must be a whole number of at least 1, not {factor!r}")
+    return int(factor)

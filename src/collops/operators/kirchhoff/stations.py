@@ -1,0 +1,195 @@
+"""Tables of stations: each is computed once, by one of the ranks that need it, and sent to the others."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collops.comm import Communicator
+from collops.comm.agreement import collective_errors
+from collops.errors import InputError
+from collops.limits import in_words
+from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
+from collops.operators.kirchhoff.geometry import Grid
+from collops.operators.kirchhoff.nodes import Nodes
+from collops.operators.kirchhoff.weights import Weighting, Weights
+
+__all__ = ["number_positions", "tables_of_stations"]
+
+
+def number_positions(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ones of positions, (positions, axes), in order of appearance, and the number of each."""
+    distinct, first, inverse = np.unique(positions, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return distinct[order], number[inverse.reshape(-1)]
+
+
+def tables_of_stations(
+    seconds: Callable[[int], np.ndarray],
+    positions: np.ndarray,
+    velocity: np.ndarray,
+    grid: Grid,
+    scale: Scale,
+    needed: Sequence[np.ndarray],
+    comm: Communicator,
+    *,
+    start: float = 0.0,
+    factor: int = 1,
+    weighting: Weighting | None = None,
+    folder: Path | None = None,
+) -> tuple[FixedTables, Weights | None, np.ndarray]:
+    """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
+
+    The ranks that need a station share the work. Arguments are the same on every rank, but for what is read of
+    `seconds`.
+
+    Parameters
+    ----------
+    seconds : callable
+        Returns the travel times from a station, by its number, to all image points, of the shape of the grid.
+    positions : array
+        Coordinates of all stations, (stations, axes).
+    velocity : array
+        Of the shape of the grid, m/s.
+    grid, scale : Grid, Scale
+        The image points; the samples.
+    needed : sequence of arrays
+        For each rank the numbers of its stations, increasing.
+    comm : Communicator
+        The ranks.
+    start : float
+        Time of the first sample. Each of two stations is credited with half of it, so that any may be a source.
+    factor : int
+        Tables have every so many image points along each axis, and the kernels interpolate.
+    weighting : Weighting, optional
+        What the weights are; none by default.
+    folder : Path, optional
+        Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
+        of them ends, instead of this rank's in its memory and messages.
+
+    Returns
+    -------
+    tables, weights
+        Without rows of sources and receivers (`FixedTables.of`); weights None without `weighting`.
+    rows : array
+        The row of each station that this rank needs; others have any number.
+    """
+    owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
+    mine = np.flatnonzero(owner == comm.rank)
+    weighting = None if weighting is None or weighting.none else weighting
+    kind = scale.fixed_type if factor == 1 else scale.real_type
+    count = 0 if weighting is None else weighting.fields(len(grid.axes))
+    own, local = needed[comm.rank], folder is None
+    rows = np.searchsorted(mine, np.arange(len(positions))) if local else np.arange(len(positions))
+    stations = len(mine) if local else len(positions)
+    times, fields = (
+        _table((stations, *shape), dtype, folder, comm)
+        for shape, dtype in (((nodes.size,), kind), ((count, nodes.size), scale.dtype))
+    )
+    error = 0.0
+
+    def slowness(station: Any) -> float:
+        """Return samples per metre at a station."""
+        return 1 / (scale.interval * grid.value_at(velocity, positions[station]))
+
+    with collective_errors(comm):
+        for station in mine:
+            row, after = rows[station], seconds(int(station)).reshape(grid.shape)
+            if weighting is not None:
+                heard = np.minimum(after, scale.latest * scale.interval)
+                fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
+            samples = (after - start / 2) / scale.interval
+            if factor == 1:
+                times[row] = scale.fixed(samples.reshape(-1))
+            else:
+                rest = samples - slowness(station) * grid.distance(positions[station])
+                times[row] = nodes.coarsen(rest)
+                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row]) - rest.ravel()) ** 2))))
+        for table in (times, fields):
+            if isinstance(table, np.memmap):
+                table.flush()  # for ranks on other machines
+    if local:
+        times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
+        rows = np.searchsorted(own, np.arange(len(positions)))
+    straight = None
+    if factor > 1:
+        straight = np.zeros((len(times), 4), scale.real_type)
+        straight[rows[own], 0] = [slowness(station) for station in own]
+        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
+        error = float(comm.allreduce(np.array(error), "max"))
+    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
+    return tables, None if weighting is None else Weights(fields, weighting), rows
+
+
+def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: Communicator) -> np.ndarray:
+    """Return an array in memory, or in a file that all ranks map. Collective with a folder."""
+    if folder is None or 0 in shape:
+        return np.empty(shape, dtype)
+    name = ""
+    with collective_errors(comm):
+        if comm.rank == 0:
+            name = _file(folder, math.prod(shape) * dtype.itemsize)
+    (name, *_) = comm.allgather_metadata(name)
+    try:
+        with collective_errors(comm):
+            return np.memmap(name, dtype, "r+", shape=shape)
+    finally:
+        if comm.rank == 0:
+            os.unlink(name)  # the mappings keep it
+
+
+def _file(folder: Path, size: int) -> str:
+    """Return the name of a new file of so many bytes."""
+    try:
+        number, name = tempfile.mkstemp(".tables", "collops-", folder)
+    except OSError as problem:
+        raise InputError(f"{folder}: {problem.strerror}: name another folder for the travel times") from problem
+    try:
+        os.posix_fallocate(number, 0, size)
+    except OSError as problem:
+        os.unlink(name)
+        raise InputError(
+            f"{folder}: {problem.strerror}: the travel times need {in_words(size)}; name another folder"
+        ) from problem
+    finally:
+        os.close(number)
+    return name
+
+
+def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:
+    """Return the rank that computes each station: of those that need it, one that has the least to do; -1 for none."""
+    owner, load = np.full(stations, -1), np.zeros(len(needed), np.int64)
+    users: list[list[int]] = [[] for _ in range(stations)]
+    for rank, numbers in enumerate(needed):
+        for station in numbers:
+            users[station].append(rank)
+    for station in sorted(range(stations), key=lambda each: len(users[each])):
+        if users[station]:
+            owner[station] = min(users[station], key=lambda rank: load[rank])
+            load[owner[station]] += 1
+    return owner
+
+
+def _shared(table: np.ndarray, owner: np.ndarray, needed: Sequence[np.ndarray], comm: Communicator) -> np.ndarray:
+    """Return the rows of the stations that this rank needs, from those that the ranks computed. Collective."""
+    from collops.exchange import StarForest
+
+    if comm.size == 1 or not table.shape[1]:
+        return table if comm.size == 1 else np.empty((len(needed[comm.rank]), *table.shape[1:]), table.dtype)
+    place = np.empty(len(owner), np.int64)
+    for rank in range(comm.size):
+        (computed,) = np.nonzero(owner == rank)
+        place[computed] = np.arange(len(computed))
+    own = needed[comm.rank]
+    forest = StarForest(comm, len(table), None, owner[own], place[own])
+    rows = forest.bcast(table, np.empty((len(own), *table.shape[1:]), table.dtype))
+    forest.free()
+    return rows
