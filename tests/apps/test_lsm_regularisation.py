@@ -240,3 +240,16 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
         M = None if name is None else _preconditioner(job, problem, operator, tables, conditioned)
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, truth)
     assert errors["illumination"] <= errors[None] and errors["diagonal"] <= errors[None]
+
+
+@pytest.mark.serial
+def test_local_spectra_sharpen_in_half_of_the_iterations(comm):
+    """The unknowns are of one scale, so that a diagonal could not do it."""
+    problem = small_problem(comm, towed=False)
+    errors = {}
+    for name, iterations in ((None, 12), ("diagonal", 6), ("spectra", 6)):
+        job, operator, traces = modelled(comm, problem, iterations=iterations, precondition=name)
+        M = None if name is None else _preconditioner(job, problem, operator, [], [])
+        errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, problem.truth)
+    print(errors)
+    assert errors["spectra"] < errors[None] < errors["diagonal"]

@@ -13,7 +13,7 @@ from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.quality import examine, field_bytes
-from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
+from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, local_inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
@@ -266,6 +266,8 @@ def _preconditioner(
     """Return the right preconditioner of the option. Collective; `tables` are those of `kirchhoff`."""
     if job.options.precondition == "diagonal":
         return inverse_root(job, operator, probed_diagonal(job, operator))
+    if job.options.precondition == "spectra":
+        return local_inverse_root(job, operator, float(problem.velocity.mean()) / problem.frequency, problem.grid)
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
     diagonal = np.zeros(problem.grid.points)
