@@ -86,7 +86,7 @@ def box_rows(
 
     total = sparse.csr_array((int(np.prod(shape)),) * 2)
     for axis, (extent, d, c) in enumerate(zip(shape, diffusion, convection, strict=True)):
-        line = sparse.diags_array([-d - c, 2 * d, -d + c], offsets=[-1, 0, 1], shape=(extent, extent))
+        line = sparse.diags_array(np.array([-d - c, 2 * d, -d + c]), offsets=[-1, 0, 1], shape=(extent, extent))
         before, after = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
         total += sparse.kron(sparse.kron(sparse.eye_array(before), line), sparse.eye_array(after), format="csr")
     return sparse.csr_array(total)[rows]
