@@ -251,5 +251,4 @@ def test_local_spectra_sharpen_in_half_of_the_iterations(comm):
         job, operator, traces = modelled(comm, problem, iterations=iterations, precondition=name)
         M = None if name is None else _preconditioner(job, problem, operator, [], [])
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, problem.truth)
-    print(errors)
     assert errors["spectra"] < errors[None] < errors["diagonal"]
