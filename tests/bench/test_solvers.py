@@ -30,7 +30,7 @@ def test_every_solution_is_right(comm):
 def test_rows_of_the_box():
     """Against a function whose second differences are known, away from the boundary."""
     shape, d, c = (4, 5, 6), (1.0, 0.5, 0.25), (0.2, 0.0, -0.1)
-    x, y, z = np.indices(shape).astype(float)
+    x, _, z = np.indices(shape).astype(float)
     matrix = box_rows(shape, d, c, slice(None))
     image = (matrix @ (x**2 + 3 * z).ravel()).reshape(shape)
     expected = -2 * d[0] + c[0] * 4 * x + c[2] * 6

@@ -19,21 +19,22 @@ class Blur(collops.LinearOperator):
     """A Gaussian filter between two multiplications by a weight: symmetric, of replicated images."""
 
     def __init__(self, shape, comm):
-        super().__init__(*[collops.Layout.replicated(shape, comm.size)] * 2, "f8", comm)
+        self.layout = collops.Layout.replicated(shape, comm.size)
+        super().__init__(self.layout, self.layout, "f8", comm)
         self.weight = 1 + np.linspace(0, 3, shape[0])[:, None] * np.ones(shape)
 
     def _forward(self, x, out):
         image = self.weight * gaussian_filter(self.weight * x.local_array, 1.0, mode="constant")
-        return collops.from_global(image, self.range, comm=self.comm)
+        return collops.from_global(image, self.layout, comm=self.comm)
 
     def _adjoint(self, y, out):
         return self._forward(y, out)
 
 
-def line(size, comm, **options):
+def line(size, comm):
     """Return a blur of points on a line, split over the ranks."""
     column = np.exp(-0.5 * np.arange(size) ** 2) * (np.arange(size) < 8)
-    return collops.CSRMatrix.from_global(sp.csr_array(scipy.linalg.toeplitz(column)), comm=comm, **options)
+    return collops.CSRMatrix.from_global(sp.csr_array(scipy.linalg.toeplitz(column)), comm=comm)
 
 
 def by_windows(image, halves, factors):
@@ -88,9 +89,10 @@ def test_images_that_change_in_strength(comm):
     plain, quick = (collops.cg(A, y, M=one, niter=200, tol=0, rtol=1e-2).iterations for one in (None, M @ M))
     assert quick <= plain / 3
     # The random images are those of the seed on any number of ranks.
-    alone = local_spectra(Blur((40, 33), collops.comm.alone()), (16, 12))
+    single = Blur((40, 33), collops.comm.alone())
+    alone = local_spectra(single, (16, 12))
     x = collops.random(A.domain, seed=4, comm=comm)
-    same = alone @ collops.from_global(x.gather(), alone.domain, comm=alone.comm)
+    same = alone @ collops.from_global(x.gather(), single.layout, comm=single.comm)
     np.testing.assert_allclose((M @ x).gather(), same.gather(), rtol=1e-10, atol=1e-12)
 
 
