@@ -13,7 +13,7 @@ from collops.apps.conditioning import Conditioned
 from collops.apps.lsm import Options, migrate
 from collops.apps.lsm.migrate import Migration, _illumination, _weighted, invert, kirchhoff, model_traces
 from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.regularisation import Penalty, inverse_root, probed_diagonal
+from collops.apps.lsm.regularisation import Penalty, inverse_root, local_inverse_root, probed_diagonal
 from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.recipe import Gradient as AdjointImage
 from collops.apps.signals import ricker_shape, with_noise
@@ -248,3 +248,20 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
             M = inverse_root(job, operator, diagonal)
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, truth)
     assert errors["illumination"] <= errors[None] and errors["diagonal"] <= errors[None]
+
+
+@pytest.mark.serial
+def test_local_spectra_sharpen_in_half_of_the_iterations(comm):
+    """The unknowns are of one scale, so that a diagonal could not do it."""
+    problem = small_problem(comm, towed=False)
+    errors = {}
+    for name, iterations in ((None, 12), ("diagonal", 6), ("spectra", 6)):
+        job, operator, traces = modelled(comm, problem, iterations=iterations, precondition=name)
+        M = None
+        if name == "diagonal":
+            M = inverse_root(job, operator, probed_diagonal(job, operator))
+        elif name == "spectra":
+            wavelength = float(problem.velocity.mean()) / problem.frequency
+            M = local_inverse_root(job, operator, wavelength, problem.grid)
+        errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, problem.truth)
+    assert errors["spectra"] < errors[None] < errors["diagonal"]

@@ -32,6 +32,7 @@ _SUBJECTS = {
     "arrays": "Arrays",
     "operators": "Operators",
     "cgls": "Solvers",
+    "solvers": "Krylov methods",
     "lsm": "Migration",
     "jacobi": "Jacobi's method",
     "starforest": "Star forests",

@@ -65,6 +65,7 @@ BENCHMARKS = {
         Benchmark("robustness", "What deadlines and agreements add to a CGLS iteration."),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", 2 * _GIB, _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
+        Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("collectives", "Messages of all sizes against the raw library."),
         Benchmark("starforest", "Star forests and sparse products on every transport.", 12 * _GIB, _GIB),
         Benchmark("jax", "Collectives inside compiled JAX programs.", 12 * _GIB, _GIB // 4, own_device=True),

@@ -6,6 +6,9 @@ References
   of Computational Physics 188, 593-610, 2003.
 - Carson, E., Higham, N. J., "Accelerating the solution of linear systems by iterative refinement in three precisions",
   SIAM Journal on Scientific Computing 40, A817-A847, 2018.
+- Guitton, A., "Amplitude and kinematic corrections of migrated images for nonunitary imaging operators", Geophysics 69,
+  1017-1024, 2004.
+- Hu, J., Schuster, G. T., Valasek, P. A., "Poststack migration deconvolution", Geophysics 66, 939-952, 2001.
 - Li, X. S., "An overview of SuperLU: algorithms, implementation, and user interface", ACM Transactions on Mathematical
   Software 31, 302-325, 2005.
 - Saad, Y., "Iterative methods for sparse linear systems", second edition, SIAM, 2003.
@@ -16,6 +19,7 @@ References
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.inner import inner_solve
 from collops.preconditioners.jacobi import block_jacobi, jacobi
+from collops.preconditioners.local_spectra import local_spectra
 from collops.preconditioners.two_level import two_level
 
-__all__ = ["block_jacobi", "chebyshev", "inner_solve", "jacobi", "two_level"]
+__all__ = ["block_jacobi", "chebyshev", "inner_solve", "jacobi", "local_spectra", "two_level"]

@@ -96,15 +96,15 @@ class Chebyshev(LinearOperator):
         low, high = self.bounds
         center, radius = (high + low) / 2, (high - low) / 2
         x = self._new(self.range, r) if out is None else out
-        r_out, z_out, d_out, image = (self._buffers.get(name, self.domain, r, x.dtype) for name in "rzdi")
-        z = r if precondition is None else precondition(r, z_out)
+        r_out, d_out, memory = (self._buffers.get(name, self.domain, r, x.dtype) for name in "rdi")
+        z = r if precondition is None else precondition(r, d_out)
         d = axpby(1 / center, z, 0.0, z, out=d_out)
         x = axpby(1.0, d, 0.0, d, out=x)
         rho = radius / center
         for _ in range(self.degree):
-            image = multiply(d, image)
-            r = axpby(-1.0, image, 1.0, r, out=r_out)
-            z = r if precondition is None else precondition(r, z)
+            memory = multiply(d, memory)
+            r = axpby(-1.0, memory, 1.0, r, out=r_out)
+            z = r if precondition is None else precondition(r, memory)
             before, rho = rho, 1 / (2 * center / radius - rho)
             d = axpby(2 * rho / radius, z, rho * before, d, out=d)
             x = axpby(1.0, d, 1.0, x, out=x)

@@ -13,7 +13,7 @@ from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
 from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
 from collops.apps.lsm.quality import Quality, examine, field_bytes
-from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, probed_diagonal
+from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, local_inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
 from collops.apps.pictures import Panel, balanced, draw_panels, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
@@ -61,7 +61,7 @@ def run(job: Job[Options]) -> Findings:
     tables: list[Any] = []
     with job.stage("travel times"):
         exact = options.weighting.none and not options.antialias
-        illuminated = options.precondition is not None or options.gathers is not None
+        illuminated = options.precondition in ("illumination", "diagonal") or options.gathers is not None
         operator = kirchhoff(job, problem, tables if illuminated and exact else None)
     conditioned, noise_norm = problem.conditioned, None
     if conditioned is None:
@@ -85,7 +85,11 @@ def run(job: Job[Options]) -> Findings:
             probed = not exact or options.precondition == "diagonal"
             diagonal = probed_diagonal(job, reduced) if probed else _illumination(problem, tables, conditioned)
         tables.clear()
-    if diagonal is not None and options.precondition is not None:
+    if options.precondition == "spectra":
+        with job.stage("local spectra"):
+            wavelength = float(problem.velocity.mean()) / problem.frequency
+            preconditioner = local_inverse_root(job, reduced, wavelength, problem.grid)
+    elif diagonal is not None and options.precondition is not None:
         preconditioner = inverse_root(job, reduced, diagonal)
     held = None
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):

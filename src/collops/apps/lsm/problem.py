@@ -210,10 +210,11 @@ class Options(CommonOptions):
     precondition: Annotated[
         str | None,
         option(
-            "Divide by the root of the diagonal of the normal operator: exact (illumination), or estimated (diagonal).",
+            "Divide by the root of the normal operator's diagonal, exact (illumination) or estimated (diagonal), or of "
+            "its local spectra (spectra).",
             METHOD,
         ),
-        OneOf("illumination", "diagonal"),
+        OneOf("illumination", "diagonal", "spectra"),
     ] = None
     mode: Annotated[
         str | None,

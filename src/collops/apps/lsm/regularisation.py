@@ -13,9 +13,10 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.apps.recipe import Gradient, Job, Solution
+    from collops.apps.survey import Grid
     from collops.solvers import SolverResult
 
-__all__ = ["METHODS", "TRIED", "Penalty", "inverse_root", "probed_diagonal"]
+__all__ = ["METHODS", "TRIED", "Penalty", "inverse_root", "local_inverse_root", "probed_diagonal"]
 
 METHODS = {None: "CGLS", "laplacian": "CGLS", "dip": "CGLS", "tv": "ADMM", "l1": "FISTA"}
 """The solver for each kind of regularisation."""
@@ -27,6 +28,7 @@ _INNER = 5  # iterations of CGLS in one of ADMM
 _JUMP = 0.1  # of the image, over its largest amplitude, that ADMM tries to keep first
 _SMOOTH = 3.0  # points: standard deviation of the average over which dips are estimated
 _PROBES, _LEAST = 8, 1e-3  # of the diagonal: number, and its smallest value over the largest
+_WAVELENGTHS = 4  # extent of the windows with spectra of their own
 _FADE = 0.05  # standard deviation of the average over estimates of the diagonal, of the image's extent
 
 
@@ -143,3 +145,15 @@ def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
 
     floor = _LEAST * float(diagonal.max())
     return Diagonal(job.array(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
+
+
+def local_inverse_root(job: Job[Any], operator: Any, wavelength: float, grid: Grid) -> Any:
+    """Return the preconditioner that divides by the root of local spectra of the normal operator. Collective."""
+    from collops.preconditioners import local_spectra
+
+    steps = (grid.dy, grid.dx, grid.dz)[-len(grid.shape) :]
+    windows = [
+        max(4, min(extent, round(_WAVELENGTHS * wavelength / step)))
+        for extent, step in zip(grid.shape, steps, strict=True)
+    ]
+    return local_spectra(operator.H @ operator, windows, engine=job.engine.name)

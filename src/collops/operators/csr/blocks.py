@@ -25,21 +25,42 @@ def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
 
 
 class _SciPyBlock:
-    """A matrix on the host, multiplied by SciPy."""
+    """A matrix on the host, multiplied by SciPy.
 
-    __slots__ = ("_complex", "_matrix", "_transposed")
+    Its kernels add to given memory where all types agree. Its operator ``@`` would allocate the product, which costs a
+    tenth of the time of a product with seven entries a row.
+    """
+
+    __slots__ = ("_complex", "_kernels", "_matrix", "_transposed")
 
     def __init__(self, matrix: Any) -> None:
+        from scipy.sparse import _sparsetools  # pyright: ignore[reportAttributeAccessIssue]
+
+        self._kernels = _sparsetools.csr_matvec, _sparsetools.csc_matvec
         self._matrix = matrix
         self._transposed = matrix.T  # compressed columns of the same memory
         self._complex = matrix.dtype.kind == "c"
 
     def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if self._fits(x, out):
+            return self._added(self._kernels[0], self._matrix, x, out, add)
         return self._stored(self._matrix @ x, out, add)
 
     def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if self._fits(y, out) and not self._complex:
+            return self._added(self._kernels[1], self._transposed, y, out, add)
         product = (self._transposed @ y.conj()).conj() if self._complex else self._transposed @ y
         return self._stored(product, out, add)
+
+    def _fits(self, x: np.ndarray, out: np.ndarray) -> bool:
+        return self._matrix.dtype == x.dtype == out.dtype and out.dtype.char in "fdFD" and out.flags.carray
+
+    @staticmethod
+    def _added(kernel: Any, matrix: Any, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if not add:
+            out.fill(0)
+        kernel(*matrix.shape, matrix.indptr, matrix.indices, matrix.data, x, out)
+        return out
 
     @staticmethod
     def _stored(product: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
