@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -23,6 +24,9 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests start hundreds of processes: each would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and the processes that they start as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest

@@ -25,7 +25,7 @@ PHASES = {
     "imports": ("typer", ""),
     "set-up of MPI": ("mpi4py.MPI", ""),
     "synthesising": ("collops.apps.lsm.migrate", "synthetic"),
-    "travel times": ("collops.apps.survey.survey", "travel_times"),
+    "travel times": ("collops.apps.survey.operator", "tables_of_stations"),
     "operator": ("collops.operators.stacks", "_LocalStack.__init__"),
     "fingerprint": ("collops.solvers.driver", "open_checkpoints"),
     "solver": ("collops.solvers.driver", "_iterate"),

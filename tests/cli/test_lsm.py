@@ -37,6 +37,7 @@ def test_without_files_it_shows_what_it_found(tmp_path, here):
         "image.png",
         "result.html",
         "result.zarr",
+        "shots",
     ]
     again = here("lsm", *SMALL)
     assert_one_line(again, "image.png", "convergence.png", "result.html", "result.zarr", "--overwrite")

@@ -40,8 +40,8 @@ from collops.apps.segy import SegyFile, fits_segy, segy_bytes, whole_interval
 from collops.apps.signals import frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
-from collops.apps.survey.checks import check_frequency, check_speed
-from collops.apps.survey.survey import mode_of, table_factor
+from collops.apps.survey.checks import check_frequency, check_speed, table_factor
+from collops.apps.survey.survey import mode_of
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.errors import InputError

@@ -1,19 +1,37 @@
-"""Refuse surveys, velocities and mutes that cannot be meant, and name what may be wrong: units, scalars, the file."""
+"""Refuse what cannot be meant, or does not fit into memory, and name what may be wrong: units, scalars, the file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collops.apps.stages import check_memory
 from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.apps.survey.velocity import Model
+    from collops.backend import Engine
+    from collops.comm import Communicator
 
-__all__ = ["check_frequency", "check_positions", "check_reach", "check_speed", "refuse_stack"]
+__all__ = [
+    "FACTORS",
+    "check_frequency",
+    "check_positions",
+    "check_reach",
+    "check_speed",
+    "refuse_stack",
+    "table_factor",
+]
+
+FACTORS = (1, 2, 4, 8)
+"""Of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""
+
+_IMAGES = 8  # that a rank needs besides its tables
 
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
@@ -110,3 +128,36 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
             "--dx, or check the coordinates with their scalar (bytes 71 to 72)"
         )
     return warnings
+
+
+def table_factor(
+    grid: Grid,
+    stations: int,
+    dtype: np.dtype,
+    comm: Communicator,
+    fields: int = 0,
+    factors: Sequence[int] = FACTORS,
+    compute: Engine | None = None,
+) -> int:
+    """Return the first factor with which the tables of so many stations fit into the memory of this rank.
+
+    A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
+    the operator works. Raises `InputError` if there is none.
+    """
+    from collops.operators.kirchhoff.nodes import Nodes
+
+    shape, tables = " x ".join(map(str, grid.shape)), "travel times and weights" if fields else "travel times"
+    remedy = "a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"
+    what = f"the {tables} of {stations} stations on an image of {shape} points"
+
+    def check(factor: int) -> None:
+        needed = ((1 + fields) * stations * Nodes(grid.shape, factor).size + _IMAGES * grid.points) * dtype.itemsize
+        for place in (None, compute):
+            check_memory(needed, what, f"choose {remedy}", place, comm.local_size)
+
+    for factor in factors[:-1]:
+        with suppress(InputError):
+            check(factor)
+            return factor
+    check(factors[-1])
+    return factors[-1]

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields, replace
-from functools import partial
-from itertools import groupby
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +12,10 @@ import numpy as np
 from collops.apps.conditioning import sound_traces
 from collops.apps.segy import write_together
 from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
-from collops.apps.stages import check_memory, local_stage, raised_together
-from collops.apps.survey.checks import check_frequency, check_reach, check_speed
+from collops.apps.stages import local_stage, raised_together
+from collops.apps.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
 from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
-from collops.apps.survey.traveltimes import check_mode, seconds_from
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.backend import Engine
 from collops.backend import engine as engine_called
@@ -30,12 +25,9 @@ if TYPE_CHECKING:
     from collops.array import DistributedArray, Layout
     from collops.comm import Communicator
     from collops.operators import LinearOperator
-    from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, Weighting, Weights
+    from collops.operators.kirchhoff import FixedTables, Weighting
 
-__all__ = ["Survey", "mode_of", "read", "table_factor"]
-
-_FACTORS = (1, 2, 4, 8)  # of coarser tables
-_IMAGES = 8  # that a rank needs besides
+__all__ = ["Survey", "mode_of", "read"]
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
@@ -373,19 +365,9 @@ class Survey:
         InputError
             On every rank, if an argument cannot be used.
         """
-        from collops.operators import VStack
-        from collops.operators.kirchhoff import (
-            Bands,
-            LocalKirchhoff,
-            StreamedKirchhoff,
-            Weighting,
-            threads_of_rank,
-        )
-        from collops.operators.kirchhoff.fixed_point import Scale
-        from collops.operators.kirchhoff.geometry import Grid as Points
+        from collops.apps.survey.operator import SurveyModelling
+        from collops.operators.kirchhoff import Weighting
         from collops.operators.kirchhoff.geometry import checked_wavelet
-        from collops.operators.kirchhoff.nodes import checked_factor
-        from collops.operators.kirchhoff.stations import tables_of_stations
 
         comm, geometry = self.comm, self.geometry
         model = self.model(velocity)
@@ -406,79 +388,13 @@ class Survey:
             weighting = weighting or Weighting()
             weighting.check(len(grid.shape))
             self.check(values, grid, frequency)
-            taps, centre = wavelet or ricker(frequency, geometry.interval)
-            taps, centre = weighting.wavelet(taps, centre, geometry.interval)
-            compute = _engine(engine)
-        positions, sources, receivers = geometry.stations
-        with local_stage(comm):
-            check_mode(mode)
-            early = int(np.ceil(max(0.0, geometry.start) / 2 / geometry.interval))
-            scale = Scale(geometry.interval, geometry.samples, early, np.dtype(dtype))
-            points = Points.from_axes(*(grid.axes.get(axis) for axis in "zxy"))
-            factors = _FACTORS if coarsen is None else (checked_factor(coarsen),)
-            stations, fields = len(geometry.needed(self.shots)), weighting.fields(len(grid.shape))
-            factor, where = factors[0], Path(folder or gettempdir())
-            try:
-                factor = table_factor(grid, 0 if streamed else stations, scale.dtype, comm, fields, factors, compute)
-            except InputError:
-                if folder is None:
-                    raise
-                factor, streamed = factors[-1], True
-        factor, streamed = comm.allreduce(np.array([factor, int(streamed)]), "max").tolist()
-        tables, weights, rows = tables_of_stations(
-            lambda station: seconds_from(positions[station], values, grid, mode),
-            *(positions, values, points, scale),
-            [geometry.needed(shots_of(rank, geometry.shots, comm.size)) for rank in range(comm.size)],
-            comm,
-            **{
-                "start": geometry.start,
-                "factor": factor,
-                "weighting": weighting,
-                "folder": where if streamed else None,
-            },
-        )
-        if factor > 1:
-            self.notes.append(
-                f"travel times at every {factor}th image point along each axis, interpolated: wrong by "
-                f"{tables.error:.2g} samples, root mean square, at the worst station"
-            )
-        if streamed:
-            self.notes.append(f"travel times are read from a file in {where} whenever they are needed")
-        options: dict[str, Any] = {"engine": compute, "threads": threads_of_rank(comm, compute.name)}
-        with local_stage(comm):
-            groups = [list(group) for _, group in groupby(self.shots, key=lambda shot: id(receivers[shot]))]
-            if streamed:  # as many shots as receivers at a time, so that any number of shots takes no more memory
-                groups = [part for group in groups for part in _pieces(group, len(receivers[group[0]]))]
-            spreads = [tables.of(rows[sources[shots]], rows[receivers[shots[0]]]) for shots in groups]
-            of_rows = np.empty((len(tables.times), len(grid.shape)))
-            own = geometry.needed(self.shots)
-            of_rows[rows[own]] = positions[own]
-
-            def bands_of(spreads: list[FixedTables]) -> list[Any]:
-                return Bands.between(spreads, of_rows, None, len(taps)) if antialias else [None] * len(spreads)
-
-            def resident(spread: FixedTables, weights: Weights | None, bands: Bands | None) -> LocalKirchhoff:
-                return LocalKirchhoff(spread, grid.shape, taps, centre, weights=weights, bands=bands, **options)
-
-            def loaded(spread: FixedTables) -> LocalKirchhoff:
-                ((bands,), of_spread) = bands_of([spread]), weights
-                if compute.memory == "device":  # kernels on the host read the file
-                    spread, used = spread.only()
-                    of_spread = weights and replace(weights, fields=np.array(weights.fields[used]))
-                return resident(spread, of_spread, bands)
-
-            if kept is not None:
-                kept += spreads
-            if streamed:
-                operators = [StreamedKirchhoff(partial(loaded, spread), spread, grid.points) for spread in spreads]
-            else:
-                on_engine, weights = tables.on(compute), weights and weights.on(compute)
-                bands = [each and each.on(compute) for each in bands_of(spreads)]
-                operators = [
-                    resident(on_engine.of(spread.sources, spread.receivers), weights, each)
-                    for spread, each in zip(spreads, bands, strict=True)
-                ]
-        return VStack(operators, comm, dims=grid.shape)
+            taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
+            chosen = weighting, antialias, np.dtype(dtype), _engine(engine)
+        modelling = SurveyModelling(self, grid, taps, centre, *chosen)
+        operator, tables = modelling.operator(values, mode, coarsen, None if folder is None else Path(folder), streamed)
+        if kept is not None:
+            kept += tables
+        return operator
 
     def by_offset(
         self,
@@ -595,39 +511,6 @@ class Survey:
         return self._cover(profile, numbers)
 
 
-def table_factor(
-    grid: Grid,
-    stations: int,
-    dtype: np.dtype,
-    comm: Communicator,
-    fields: int = 0,
-    factors: Sequence[int] = _FACTORS,
-    compute: Engine | None = None,
-) -> int:
-    """Return the first factor with which the tables of so many stations fit into the memory of this rank.
-
-    A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
-    the operator works. Raises `InputError` if there is none.
-    """
-    from collops.operators.kirchhoff.nodes import Nodes
-
-    shape, tables = " x ".join(map(str, grid.shape)), "travel times and weights" if fields else "travel times"
-    remedy = "a smaller --nx or --nz" if grid.ny is None else "larger --dx, --dy and --dz, or --dims 2"
-    what = f"the {tables} of {stations} stations on an image of {shape} points"
-
-    def check(factor: int) -> None:
-        needed = ((1 + fields) * stations * Nodes(grid.shape, factor).size + _IMAGES * grid.points) * dtype.itemsize
-        for place in (None, compute):
-            check_memory(needed, what, f"choose {remedy}", place, comm.local_size)
-
-    for factor in factors[:-1]:
-        with suppress(InputError):
-            check(factor)
-            return factor
-    check(factors[-1])
-    return factors[-1]
-
-
 def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
     """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
 
@@ -645,10 +528,6 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
             "give one such as --velocity 1800 or 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
-
-
-def _pieces(shots: list[int], size: int) -> list[list[int]]:
-    return [shots[first : first + size] for first in range(0, len(shots), size)]
 
 
 def _engine(engine: str | Engine | None) -> Engine:
