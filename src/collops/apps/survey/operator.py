@@ -26,7 +26,6 @@ from collops.operators.kirchhoff import (
     StreamedKirchhoff,
     Weighting,
     Weights,
-    threads_of_rank,
 )
 from collops.operators.kirchhoff.fixed_point import Scale
 from collops.operators.kirchhoff.geometry import Grid as Points
@@ -51,6 +50,7 @@ class SurveyModelling:
     antialias: bool
     dtype: np.dtype
     engine: Engine
+    threads: int | None
 
     def operator(
         self, velocity: np.ndarray, mode: str, coarsen: int | None, folder: Path | None, streamed: bool
@@ -143,7 +143,6 @@ class SurveyModelling:
         return Bands.between(spreads, places, None, len(self.taps))
 
     def _local(self, spread: FixedTables, weights: Weights | None, bands: Bands | None) -> LocalKirchhoff:
-        threads = threads_of_rank(self.survey.comm, self.engine.name)
         return LocalKirchhoff(
             spread,
             self.grid.shape,
@@ -152,7 +151,7 @@ class SurveyModelling:
             weights=weights,
             bands=bands,
             engine=self.engine,
-            threads=threads,
+            threads=self.threads,
         )
 
 

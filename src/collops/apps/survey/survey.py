@@ -366,7 +366,7 @@ class Survey:
             On every rank, if an argument cannot be used.
         """
         from collops.apps.survey.operator import SurveyModelling
-        from collops.operators.kirchhoff import Weighting
+        from collops.operators.kirchhoff import Weighting, threads_of_rank
         from collops.operators.kirchhoff.geometry import checked_wavelet
 
         comm, geometry = self.comm, self.geometry
@@ -389,8 +389,10 @@ class Survey:
             weighting.check(len(grid.shape))
             self.check(values, grid, frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
-            chosen = weighting, antialias, np.dtype(dtype), _engine(engine)
-        modelling = SurveyModelling(self, grid, taps, centre, *chosen)
+            compute = _engine(engine)
+            chosen = weighting, antialias, np.dtype(dtype), compute
+        threads = threads_of_rank(comm, compute.name)
+        modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
         operator, tables = modelling.operator(values, mode, coarsen, None if folder is None else Path(folder), streamed)
         if kept is not None:
             kept += tables
