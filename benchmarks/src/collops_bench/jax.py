@@ -45,7 +45,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     on_devices = jax.default_backend() == "gpu"
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=15, seconds=0.04, most_calls=1000)
     sizes = _SIZES[:2] if context.options.quick else (_SIZES if on_devices else _SIZES[:3])
-    mapped = on_devices and context.comm.size == 1
+    mapped = context.comm.size == 1 and (on_devices or len(jax.local_devices()) > 1)
     programs = _of_devices() if mapped else _of_ranks(context)
     _measure(context, plan, sizes[0], 1, programs)  # discarded: ranks are slower in their first seconds
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Several GPUs of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
+"""Several devices of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
 
 NCCL4JAX reported the mean of 50 calls after the first, each with a wait, of 10, 500 and 2000 elements, called alone and
 under ``jax.jit``. JAX by itself compiles a call that is mapped over GPUs, but not under ``jit``, every time; records
@@ -32,7 +32,7 @@ _ROUNDS = 3
 
 
 class Mesh:
-    """GPUs of this process along one axis, joined by NCCL.
+    """Devices of this process along one axis: GPUs joined by NCCL, or the CPU devices of ``JAX_NUM_CPU_DEVICES``.
 
     Parameters
     ----------
