@@ -48,6 +48,7 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
+MOST_CASES_ON_ALL_RANKS = 8
 JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
@@ -139,8 +140,18 @@ def pytest_configure(config) -> None:
 def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
-    files = ONLY_TO_THREE_RANKS if collops.world().size > 3 else ()
+    size = collops.world().size
+    # Benchmarks and soak run what other tests run on any number of ranks.
+    files = ("tests/bench/", "tests/soak/") if size > 2 else ()
+    files += ONLY_TO_THREE_RANKS if size > 3 else ()
     left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
+    if size > 2 and "COLLOPS_ALL_CASES" not in os.environ:
+        # Of a test with many cases 3 ranks run every second one, and 4 ranks the others: all within half an hour.
+        cases: dict[str, list] = {}
+        for item in items:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        for each in cases.values():
+            left_out.update(each[size % 2 :: 2] if len(each) > MOST_CASES_ON_ALL_RANKS else ())
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MOST_RANKS_WITH_JAX:

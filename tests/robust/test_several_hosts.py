@@ -61,7 +61,7 @@ def test_tests_pass(tests):
     """Against the same independent answers as on one host."""
     if tests is JAX and importlib.util.find_spec("collops_native") is None:
         pytest.skip("the native library is not built: pip install ./native")
-    environment = {"COLLOPS_EXAMPLES": "8", "COLLOPS_JAX_RANKS": "4"}
+    environment = {"COLLOPS_EXAMPLES": "8", "COLLOPS_JAX_RANKS": "4", "COLLOPS_ALL_CASES": "1"}
     done = hosts.run(PYTEST.format(tests=tests.split()), env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
