@@ -20,6 +20,8 @@ def test_jax_without_its_peer(comm, monkeypatch, tmp_path):
     """On one rank the peer was built for another MPI: no rank calls it."""
     from collops_bench import jax as bench
 
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     monkeypatch.setattr(bench, "_SIZES", (8,))
     monkeypatch.setattr(bench, "_MANY", 2)
     monkeypatch.delitem(sys.modules, "mpi4jax", raising=False)
@@ -35,4 +37,20 @@ def test_jax_without_its_peer(comm, monkeypatch, tmp_path):
         assert set(measurement.timings) == {"collops", "collops in jax.jit", "elementwise"}
         assert measurement.missing == {"mpi4jax": "mpi4jax does not load: no libmpi.so.40"}
         assert measurement.peer is None
+        assert all(check.error <= check.tolerance for check in measurement.checks)
+
+
+@pytest.mark.serial
+def test_devices_of_one_process(comm, monkeypatch):
+    from collops_bench import jax as bench
+
+    monkeypatch.setattr(bench, "_SIZES", (8,))
+    monkeypatch.setattr(bench, "_MANY", 2)
+    one, two, _, *table = BENCHMARKS["jax"].measure(Context(comm, engine("numpy"), Options(quick=True)))
+    for measurement in (one, two):
+        assert measurement.peer == "lax.psum" and measurement.parameters["parties"] == 4
+    assert [measurement.parameters["elements"] for measurement in table] == [10, 500, 2000]
+    for measurement in table:
+        assert set(measurement.timings) >= {"collops alone", "collops under jit", "lax.psum under jit"}
+    for measurement in (one, two, *table):
         assert all(check.error <= check.tolerance for check in measurement.checks)
