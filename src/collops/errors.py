@@ -31,12 +31,6 @@ class CollopsError(Exception):
     ----------
     on_all_ranks : bool
         Whether every rank raises the same error, so that no rank is aborted.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.InputError, collops.CollopsError)
-    True
     """
 
     on_all_ranks: bool = False
@@ -57,14 +51,7 @@ class InputError(CollopsError, ValueError):
 
 
 class CheckpointError(InputError):
-    """A checkpoint cannot be written or read, is damaged, or belongs to another problem; the message says which.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.CheckpointError, collops.errors.InputError)
-    True
-    """
+    """A checkpoint cannot be written or read, is damaged, or belongs to another problem; the message says which."""
 
 
 class Interrupted(CollopsError):
@@ -171,47 +158,19 @@ class UnsupportedTypeError(CollopsError, TypeError):
 
 
 class CommunicationError(CollopsError, RuntimeError):
-    """A message could not be delivered, or another rank failed.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.CommunicationError, RuntimeError)
-    True
-    """
+    """A message could not be delivered, or another rank failed."""
 
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
-    """A wait passed its deadline; the message names the operation, the missing ranks, and their hosts if several.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.CommunicationTimeout, TimeoutError)
-    True
-    """
+    """A wait passed its deadline; the message names the operation, the missing ranks, and their hosts if several."""
 
 
 class CallMismatch(CommunicationError):
-    """Ranks made calls that do not match (found by ``COLLOPS_CHECK``); the message shows each rank's call.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.CallMismatch, collops.errors.CommunicationError)
-    True
-    """
+    """Ranks made calls that do not match (found by ``COLLOPS_CHECK``); the message shows each rank's call."""
 
 
 class TransportError(CommunicationError):
-    """The requested transport is not available on this machine or set of ranks.
-
-    Examples
-    --------
-    >>> import collops
-    >>> issubclass(collops.errors.TransportError, collops.errors.CommunicationError)
-    True
-    """
+    """The requested transport is not available on this machine or set of ranks."""
 
 
 def type_name(value: Any) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 
 import pytest
 
+from collops.apps.jacobi.job import NO_P2P
+from collops.errors import InputError
 from tests.cli.commands import assert_one_line, collops
 
 pytestmark = pytest.mark.serial
 needs_mpi = pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+LINE = "nccl, 30, 24, 6, 1, 2, 1, 0.000060, 0.000100"
 SMALL = ("-nx", 30, "-ny", 24, "-niter", 6, "--engine", "numpy")
 
 
@@ -41,11 +45,21 @@ def test_a_tolerance_that_is_asked_for_and_not_reached_is_exit_code_3(here):
 
 
 def test_compare_prints_a_table(tmp_path, here):
-    result = here("jacobi", *SMALL, "--compare", "--out", "out")
+    result = here("jacobi", *SMALL, "--compare", "--profile", "--peer", f"theirs=sh -c 'echo {LINE}'", "--out", "out")
     assert result.returncode == 0, result.stderr
-    for word in ("mpi_overlap", "shared", "efficiency", "jacobi.png"):
+    for word in ("mpi_overlap", "shared", "efficiency", "theirs (peer)", "jacobi.png", "first call", "in 30", "idle"):
         assert word in result.stdout
     assert (tmp_path / "out" / "jacobi.png").is_file()
+
+
+def test_nccl_is_told_of_nop2p_before_the_ranks_connect(here, monkeypatch):
+    def connect(transport):
+        raise InputError(f"{NO_P2P}={os.environ[NO_P2P]}")
+
+    monkeypatch.setattr("collops.cli.command.world", connect)
+    for option, value in (((), "0"), (("-nop2p",), "1")):
+        monkeypatch.setenv(NO_P2P, "0")
+        assert f"{NO_P2P}={value}" in here("jacobi", *SMALL, *option).stderr
 
 
 @pytest.mark.parametrize("wrong", [("-nx", 1), ("--variant", "peer"), ("--process-grid", "2x2"), ("-nz", 3)])

@@ -72,6 +72,24 @@ def check_reductions(comm: Any, xp: Any, name: str, op: str) -> None:
     np.testing.assert_array_equal(to_host(scattered), reduce(OPERATIONS[op], blocks).astype(dtype)[comm.rank])
 
 
+def check_started_reductions(comm: Any, xp: Any, name: str) -> None:
+    """Several allreduces at once, finished in another order than they began in, with another call in between."""
+    dtype = dtype_of(name)
+    parts = [values(rank, 6, dtype).reshape(2, 3) for rank in range(comm.size)]
+    expected = reduce(OPERATIONS["sum"], parts).astype(dtype)
+    x, strided = xp.asarray(parts[comm.rank]), xp.zeros((3, 2), dtype).T
+    first = comm.start_allreduce(x)
+    second = comm.start_allreduce(x, out=strided)
+    assert int(comm.allreduce(xp.ones((), "int32"))) == comm.size
+    if dtype.kind != "b":
+        third = comm.start_allreduce(x, "avg")
+        for _ in range(2):  # a second call of the function changes nothing
+            np.testing.assert_array_equal(to_host(third()), (expected / comm.size).astype(dtype))
+    assert second() is strided
+    np.testing.assert_array_equal(to_host(strided), expected)
+    np.testing.assert_array_equal(to_host(first()), expected)
+
+
 def check_average(comm: Any, xp: Any, name: str) -> None:
     """The mean of 0, 2, 4, ... by every call that reduces."""
     dtype = dtype_of(name)

@@ -81,3 +81,26 @@ def check_empty(comm, name):
         memory.put_signal(memory.local.copy(), (comm.rank + 1) % comm.size, ..., 0, 5)
         memory.wait_signal(0, 5)
         memory.barrier()
+
+
+def check_atomics(comm, name, dtype):
+    """All ranks add to one row of the first rank at once: no addition is lost, and no two ranks fetch the same."""
+    xp = engine(name).xp
+    rounds = 30
+    with comm.symmetric((3, 4), dtype, engine=name) as memory:
+        ones = xp.ones(4, dtype)
+        fetched = xp.zeros((4, rounds), dtype)
+        for turn in range(rounds):
+            memory.fetch_add(ones, 0, np.s_[1], out=fetched[:, turn])
+            memory.atomic_add(xp.full((), -1, "int64").astype(dtype), comm.size - 1, (2, 3))
+        assert memory.fetch_add(ones[:0], 0, np.s_[1, :0], out=ones[:0]).size == 0
+        memory.barrier()
+        want = np.zeros((3, 4), dtype)
+        if comm.rank == 0:
+            want[1] = rounds * comm.size
+        if comm.rank == comm.size - 1:
+            want[2, 3] = np.array(-rounds * comm.size).astype(dtype)
+        np.testing.assert_array_equal(host(memory.local), want)
+        of_all = np.concatenate([np.array(rows) for rows in comm.allgather_metadata(host(fetched).tolist())], axis=1)
+        np.testing.assert_array_equal(np.sort(of_all, axis=1), [range(rounds * comm.size)] * 4)
+        memory.barrier()

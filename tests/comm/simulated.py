@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import pytest
@@ -83,6 +83,12 @@ class Rank:
             self.failures.attend()
         self.failures.number += 1
         self.failures.wait(self._post(self.transport, name, root), name)
+
+    def start(self, name: str) -> Callable[[], None]:
+        """Begin a collective call, and return the function that waits for it."""
+        self.failures.number += 1
+        number, request = self.failures.number, self._post(self.transport, name, None)
+        return lambda: self.failures.wait(request, name, number=number)
 
     def renew(self) -> None:
         self.failures.wait(self._post("renew", "renew", None), "renew", range(self._world.size))

@@ -38,6 +38,11 @@ def test_average(comm, name):
     checks.check_average(comm, np, name)
 
 
+@pytest.mark.parametrize("name", ["bool", "bfloat16", "float64", "complex64"])
+def test_reductions_that_are_finished_later(comm, name):
+    checks.check_started_reductions(comm, np, name)
+
+
 @pytest.mark.serial
 def test_averages_of_complex_numbers_are_rounded_once():
     from collops.comm.reductions import divide
@@ -245,8 +250,13 @@ def calls_that_send(comm):
             comm.send(x, right)
             comm.recv(np.empty(3), left)
 
+    def reduce_later():
+        finish = comm.start_allreduce(x)
+        finish()
+
     return {
         "allreduce": (lambda: comm.allreduce(x), {"allreduce": 3}),
+        "start_allreduce": (reduce_later, {"allreduce": 3}),
         "reduce": (lambda: comm.reduce(x, root=size - 1), {"reduce": 3}),
         "bcast": (lambda: comm.bcast(x, root=size - 1), {"bcast": 3}),
         "allgather": (lambda: comm.allgather(x), {"allgather": 3}),

@@ -40,6 +40,32 @@ with comm.symmetric(1000, engine="numpy") as memory:
     comm.check(collops.errors.InputError("bad file") if comm.rank == 1 else None)
 """
 
+# A rank whose program has ended still shares memory with one that goes on, and only that one calls.
+ALONE = """
+import collops
+comm = collops.world()
+memory = comm.symmetric(10, engine="numpy")
+if comm.rank == 0:
+    print("SUM", float(comm.allreduce(1.0)), flush=True)
+"""
+
+# Rank 1 of 3 exchanges values with both others; rank 2 is the first whose program ends.
+NEIGHBOURS = """
+import time
+import collops
+from scipy import sparse
+from collops.operators import CSRMatrix
+comm = collops.world()
+matrix = sparse.csr_array([[1.0, 1, 0], [1, 1, 1], [0, 1, 1]])
+A = CSRMatrix(matrix[[comm.rank]], comm=comm, transport={transport!r})
+x = A @ collops.ones(A.domain, comm=comm)
+if {late} and comm.rank == 0:
+    time.sleep(4)
+if {late} or comm.rank < 2:
+    for _ in range(1 if {late} else 9):
+        A @ x
+"""
+
 PATIENT = """
 import time
 import collops
@@ -73,6 +99,29 @@ def test_an_agreed_error_is_raised_by_each_rank():
     assert result.returncode != 0
     assert result.stderr.count("InputError: rank 1: bad file") == 2
     assert "ends all ranks" not in result.stderr
+
+
+@pytest.mark.parametrize(("check", "error"), [("0", "CommunicationError: allreduce at"), ("1", "CallMismatch: ")])
+def test_shared_memory_at_the_end_is_not_freed_in_the_calls_of_other_ranks(check, error):
+    result = run_ranks(2, ALONE, {"COLLOPS_TIMEOUT": "30", "COLLOPS_CHECK": check})
+    assert result.returncode != 0
+    assert "SUM" not in result.stdout
+    assert error in result.stderr
+    assert "rank 1: the end of the program" in result.stderr
+
+
+@pytest.mark.parametrize("transport", ["shared", "mpi"])
+def test_a_late_neighbour_is_waited_for_when_another_has_done_its_part_and_ended(transport):
+    result = run_ranks(3, NEIGHBOURS.format(transport=transport, late=True), {})
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("transport", ["shared", "mpi"])
+def test_a_neighbour_that_has_ended_is_not_waited_for(transport):
+    result = run_ranks(3, NEIGHBOURS.format(transport=transport, late=False), {"COLLOPS_TIMEOUT": "100"})
+    assert result.returncode != 0
+    assert "CommunicationError: star forest at <string>:14" in result.stderr
+    assert "the program of some ranks has ended; rank 2 of 3 ended:" in result.stderr
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -63,6 +63,7 @@ def test_logical_reductions(joined, xp, name, op):
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_average(joined, xp, name):
     checks.check_average(joined, xp, name)
+    checks.check_started_reductions(joined, xp, name)
 
 
 @pytest.mark.parametrize("name", checks.DTYPES)

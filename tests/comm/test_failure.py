@@ -10,7 +10,7 @@ import pytest
 
 from collops.comm import failure
 from collops.comm.agreement import name_hosts
-from collops.comm.failure import Cause
+from collops.comm.failure import Cause, Failures
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, LayoutError, TransportError
 from tests.comm.simulated import Request, TransportBroken, World
 
@@ -95,6 +95,31 @@ def test_a_rejection_that_is_known_is_raised_before_the_call_begins(world):
     world.run(ahead, behind, behind)
     errors(world, *[(LayoutError, "bad work")] * 3)
     assert not [posted for posted in world.posted.values() if "work" in posted.values()]
+
+
+def test_a_wait_that_is_not_that_of_the_latest_call(world):
+    """Rank 0 has done its part in the call that rank 1 rejects, and waits for an earlier one: it cannot leave it."""
+
+    def ahead(rank):
+        finish = rank.start("work")
+        rank.call("second", root=0)
+        finish()
+
+    def rejecting(rank):
+        rank.start("work")
+        rank.sleep(0.5)
+        rank.reject("second")
+
+    def late(rank):
+        rank.sleep(2)
+        rank.start("work")
+        rank.call("second", root=0)
+
+    ranks = world(3).run(ahead, rejecting, late)
+    error = ranks.ranks[0].error
+    assert type(error) is CommunicationError and "rank 1 raised LayoutError" in str(error)
+    assert (0, "CallReport") not in kinds(ranks), "it says that it left a call that it has made"
+    assert ranks.mispaired == []
 
 
 def test_a_report_that_arrives_before_the_rejection(world):
@@ -509,6 +534,15 @@ def test_errors_of_the_transport_are_shown(world):
 
     with pytest.raises(CommunicationError, match=r"work at .*: MPI reports: Message truncated"):
         world(2).ranks[0].failures.wait(Request(broken), "work")
+
+
+def test_a_waiting_rank_soon_yields_its_core(world, monkeypatch):
+    """The system may have put the rank that it waits for on the same core, and each move would take a whole spin."""
+    failures, polls, yields = world(2).ranks[0].failures, [], []
+    monkeypatch.setattr(failure, "_YIELDS", 1)
+    monkeypatch.setattr(failure.os, "sched_yield", lambda: yields.append(True))
+    Failures(failures.channel, 5.0, crowded=False).until(lambda: bool(polls.append(True) or yields), "a wait")
+    assert yields and 10 < len(polls) < 1000
 
 
 def test_an_inspection_ends_a_wait(world):

@@ -25,6 +25,16 @@ def wrong_target(comm, here):
     comm.allreduce(np.ones(3), out=np.ones(4 if here else 3))
 
 
+def wrong_start(comm, here):
+    comm.start_allreduce(np.ones(3), out=np.ones(4 if here else 3))()
+
+
+def wrong_while_a_reduction_is_under_way(comm, here):
+    finish = comm.start_allreduce(np.ones(3))
+    wrong_target(comm, here)
+    finish()
+
+
 def wrong_target_after_metadata(comm, here):
     comm.allgatherv(np.ones((2, 3)), out=np.ones((2 * comm.size + here, 3)))
 
@@ -48,6 +58,8 @@ def wrong_metadata(comm, here):
 REFUSED = [
     (wrong_counts, LayoutError),
     (wrong_target, LayoutError),
+    (wrong_start, LayoutError),
+    (wrong_while_a_reduction_is_under_way, LayoutError),
     (wrong_target_after_metadata, LayoutError),
     (wrong_dtype, UnsupportedTypeError),
     (wrong_blocks, LayoutError),

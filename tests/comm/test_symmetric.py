@@ -28,6 +28,28 @@ def test_signals_come_after_values(comm):
     one_sided.check_signals(comm, "numpy", rounds=200)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_atomic_additions(comm, dtype):
+    one_sided.check_atomics(comm, "numpy", dtype)
+
+
+def test_what_is_not_added_atomically(comm):
+    with comm.symmetric((2, 3), "float32", engine="numpy") as memory:
+        with pytest.raises(UnsupportedTypeError, match="32 or 64 bits"):
+            memory.atomic_add(np.ones((2, 3), "float32"), 0)
+        with pytest.raises(UnsupportedTypeError, match="several GPUs"):
+            memory.module("")
+    with comm.symmetric((2, 3), "int64", engine="numpy") as memory:
+        for where in (np.s_[:, 1], np.s_[[0, 1]]):  # strided; a copy
+            with pytest.raises(LayoutError, match="contiguous"):
+                memory.atomic_add(memory.local[where], 0, where)
+        with pytest.raises(LayoutError, match="shape"):
+            memory.fetch_add(np.ones(3, "int64"), 0, np.s_[0], out=np.ones(2, "int64"))
+        with pytest.raises(InputError, match="rank"):
+            memory.atomic_add(np.ones(3, "int64"), -1, np.s_[0])
+        assert not memory.local.any()
+
+
 def test_empty_and_strided(comm):
     one_sided.check_empty(comm, "numpy")
 
@@ -41,6 +63,7 @@ def test_is_freed_once(comm):
         lambda: memory.peer(0),
         lambda: memory.put(np.zeros(3), 0),
         lambda: memory.wait_signal(0, 1),
+        lambda: memory.atomic_add(np.zeros(3), 0),
         memory.fence,
         memory.barrier,
     ):

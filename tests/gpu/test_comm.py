@@ -41,6 +41,7 @@ def test_logical_reductions(joined, name, op):
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_average(joined, name):
     checks.check_average(joined, cupy, name)
+    checks.check_started_reductions(joined, cupy, name)
 
 
 @pytest.mark.parametrize("name", checks.DTYPES)

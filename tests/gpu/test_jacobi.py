@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from collops import profile
 from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
-from collops.apps.jacobi.timeline import spans_of
+from collops.apps.jacobi.measure import Reference
+from collops.apps.jacobi.one_process import OneProcess
+from collops.apps.jacobi.timeline import HOST, record_spans, shares_of, spans_of
 from collops.backend import engine
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.test_variants import compare, process_grids
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]
+ONE_PROCESS = [name for name in DEVICE if issubclass(MODELS[name].variant, OneProcess)]
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +69,35 @@ def test_single(comm, dtype):
     check(variant, want, run(variant), norms)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ONE_PROCESS)
+def test_one_process_with_a_gpu_several_times(comm, name, dtype):
+    """Blocks of uneven sizes, also of one row, in the memory of one GPU, with streams and threads of their own."""
+    here, alone = cupy.cuda.Device().id, comm.split(comm.rank)
+    # Small enough that no value is so tiny that a GPU takes it for zero.
+    for nx, ny, iterations in ((517, 132, 41), (117, 132, 231), (140, 5, 7)):
+        problem = Problem(nx=nx, ny=ny, iterations=iterations, check=4, dtype=dtype)
+        want, norms = relaxed(problem, iterations)
+        for parts in (1, 2, 3):
+            variant = make(name, problem, alone, engine("cupy"), devices=[here] * parts)
+            check(variant, want, run(variant), norms)
+
+
+@pytest.mark.parametrize("name", ONE_PROCESS)
+def test_one_process_with_all_gpus(comm, name):
+    """Large blocks, whose sweeps overlap in time, on all GPUs that the process sees, twice each."""
+    if comm.size > 1:
+        pytest.skip("one process for all GPUs")
+    problem = Problem(nx=4000, ny=4003, iterations=120)
+    reference = Reference(problem, comm, engine("cupy"))
+    devices = [*range(cupy.cuda.runtime.getDeviceCount())] * 2
+    variant = make(name, problem, comm, engine("cupy"), devices=devices)
+    result = run(variant)
+    assert reference.difference(variant).points == 0
+    assert result.norms == pytest.approx(reference.run.norms, rel=1e-4)
+    variant.free()
+
+
 @pytest.mark.parametrize("name", ["staged", "mpi", "mpi_overlap", "nccl", "nccl_overlap", "nccl_graphs", "blocked"])
 def test_ranks_without_points(comm, name):
     problem = Problem(nx=6, ny=3, iterations=5)
@@ -84,7 +118,55 @@ def test_timeline(comm, name):
     spans = spans_of(recording, engine_used)
     assert spans
     assert all(0 <= span.begin <= span.end for span in spans)
-    assert {span.lane for span in spans} == ({0, 1} if name == "nccl_overlap" else {0})
+    assert {span.lane for span in spans} == ({0, 1, HOST} if name == "nccl_overlap" else {0, HOST})
+    variant.free()
+
+
+@pytest.mark.parametrize("name", ["single", "mpi", "nccl", "nccl_overlap", "nccl_graphs", "persistent"])
+def test_shares_of_an_iteration(comm, name):
+    """Sweeps take what the same sweeps take by another clock; what the timed run took longer is a gap."""
+    if name == "single":
+        comm = comm.split(comm.rank)
+    variant = made(name, Problem(nx=4096, ny=4096), comm)
+    count, norms = 20, cupy.zeros(20)
+    shares = shares_of(record_spans(variant, count, ahead=True), count)
+    assert min(shares) >= 0
+    whole = shares.sweeps + shares.exposed + shares.gaps
+    seconds = []
+    for _ in range(5):
+        variant.record(count)
+        cupy.cuda.Device().synchronize()
+        comm.barrier()
+        begin = time.perf_counter()
+        variant.advance(count, norms)
+        cupy.cuda.Device().synchronize()
+        seconds.append((time.perf_counter() - begin) / count)
+    run_time = min(seconds)
+    assert shares.sweeps <= 1.2 * run_time  # held back and launched at once, work is not slower
+    if name in ("single", "nccl_graphs", "persistent"):  # nothing but sweeps, by their marks
+        assert shares.exposed == 0
+        assert shares.sweeps == pytest.approx(run_time, rel=0.5)
+    assert shares_of([], count, 1e-3).gaps == pytest.approx(1e-3)
+    longer = shares_of(record_spans(variant, count, ahead=True), count, 2 * whole)
+    assert longer.sweeps + longer.exposed + longer.gaps >= 1.99 * whole
+    variant.free()
+
+
+def test_a_delay_of_the_host_is_a_gap_of_the_device(comm):
+    """While the host launches ahead, the device is not slowed down; the run itself shows the gap."""
+    variant = made("nccl", Problem(nx=512, ny=512), comm)
+    turns = variant.turns
+
+    def slow():
+        time.sleep(2e-4)
+        return turns()
+
+    variant.turns = slow
+    spans = record_spans(variant, 20, ahead=True)
+    held, launched = shares_of(spans, 20), shares_of(record_spans(variant, 20), 20)
+    assert held.gaps < 1e-4
+    assert launched.gaps > 1e-4
+    assert shares_of(spans, 20, 1e-3).gaps > 8e-4
     variant.free()
 
 

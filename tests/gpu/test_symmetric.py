@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
+from collops.comm import missing_for_nvshmem
 from collops.errors import InputError, TransportError
 from tests.comm import one_sided
 
@@ -40,6 +42,52 @@ def test_put_and_get(comm, dtype):
 
 def test_signals_come_after_values(comm):
     one_sided.check_signals(comm, "cupy", rounds=50)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_atomic_additions(comm, dtype):
+    if comm.size > 1 and (reason := missing_for_nvshmem()):
+        pytest.skip(f"linking with NVSHMEM {reason}")
+    one_sided.check_atomics(comm, "cupy", dtype)
+
+
+def test_a_kernel_of_the_user_calls_nvshmem(comm):
+    """Each rank puts its number by threads, by a warp and by a block, and waits for its neighbour's signal."""
+    if comm.size == 1:
+        pytest.skip("needs several ranks")
+    if reason := missing_for_nvshmem():
+        pytest.skip(f"linking with NVSHMEM {reason}")
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with comm.symmetric((5, 64), "float32", engine="cupy", signals=1) as memory:
+        signals = comm.symmetric(1, "uint64", engine="cupy")
+        ring = memory.module(RING).get_function("ring")
+        memory.local[4] = comm.rank + 1
+        ring((1,), (64,), (memory.local, signals.local, np.int32(after)))
+        got, mine = memory.local.get(), cupy.asnumpy(signals.local)
+        assert (got[:3] == before + 1).all()
+        assert (got[3] == [comm.rank, comm.size] * 32).all()
+        assert mine == 7
+        memory.barrier()
+        signals.free()
+        with pytest.raises(InputError, match="undefined"):
+            memory.module("__device__ int f() { return undefined_name; }")
+
+
+RING = """
+#include <nvshmem.h>
+#include <nvshmemx.h>
+extern "C" __global__ void ring(float* memory, uint64_t* signal, int after) {
+    float* const mine = memory + 4 * 64;
+    nvshmem_float_p(memory + threadIdx.x, mine[threadIdx.x], after);
+    if (threadIdx.x < 32) nvshmemx_float_put_warp(memory + 64, mine, 64, after);
+    __syncthreads();
+    if (threadIdx.x == 0) nvshmem_quiet();
+    nvshmemx_float_put_signal_nbi_block(memory + 2 * 64, mine, 64, signal, 7, NVSHMEM_SIGNAL_SET, after);
+    if (threadIdx.x == 0) nvshmem_signal_wait_until(signal, NVSHMEM_CMP_EQ, 7);
+    __syncthreads();
+    memory[3 * 64 + threadIdx.x] = threadIdx.x % 2 ? nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD) : nvshmem_my_pe();
+}
+"""
 
 
 def test_empty_and_strided(comm):

@@ -303,6 +303,7 @@ def test_the_same_call_from_two_lines(checked, lenient):
 @pytest.mark.parametrize("name", ["bool", "float64"])
 def test_right_programs_are_let_through(checked, name):
     checks.check_reductions(checked, np, name, "max")
+    checks.check_started_reductions(checked, np, name)
     checks.check_movement(checked, np, name)
     checks.check_messages(checked, np, name)
     checks.check_plan(checked, np)

@@ -85,12 +85,16 @@ def command_of(name: str) -> Callable[..., None]:
 
 
 def command_from(
-    name: str, kind: type[Any], run: Callable[[Any, Communicator, bool, bool], int], text: str
+    name: str,
+    kind: type[Any],
+    run: Callable[[Any, Communicator, bool, bool], int],
+    text: str,
+    begin: Callable[[Any], None] = lambda chosen: None,
 ) -> Callable[..., None]:
     """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
 
     `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet,
-    and returns the exit code. `text` is the help.
+    and returns the exit code. `text` is the help. `begin` gets the options before the ranks connect.
     """
     hints = get_type_hints(kind, include_extras=True)
     shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
@@ -106,6 +110,7 @@ def command_from(
 
     def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **given: Any) -> None:
         chosen = kind(**given)
+        begin(chosen)
 
         def body(comm: Communicator) -> int:
             return run(chosen, comm, as_json, quiet)

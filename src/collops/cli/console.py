@@ -15,10 +15,11 @@ from collops.comm.launcher import started
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from collops.apps.recipe import Outcome
 
-__all__ = ["console"]
+__all__ = ["console", "table_of_numbers"]
 
 # Exit codes: of programs that SIGPIPE ends, and of errors of input and output in ``sysexits.h``.
 READER_GONE, _OUTPUT_LOST = 141, 74
@@ -167,15 +168,22 @@ def show(outcome: Outcome, where: Console) -> None:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _split_table(seconds: dict[str, np.ndarray]) -> Any:
-    """Return the table of the seconds of an iteration, by kind and rank."""
+def table_of_numbers(title: str | None, first: str, *others: str) -> Table:
+    """Return an empty table with these columns; names are in the first one, and numbers in the others."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="milliseconds an iteration", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    table.add_column(first)
+    for heading in others:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _split_table(seconds: dict[str, np.ndarray]) -> Table:
+    """Return the table of the seconds of an iteration, by kind and rank."""
     columns = seconds | {"all": sum(seconds.values(), np.zeros(1))}
-    for heading in ("rank", *columns):
-        table.add_column(heading, justify="left" if heading == "rank" else "right")
+    table = table_of_numbers("milliseconds an iteration", "rank", *columns)
     by_rank = np.column_stack(list(columns.values()))
     ranks = len(by_rank)
     rows = {str(rank): by_rank[rank] for rank in range(ranks)} if ranks <= _MOST_RANK_ROWS else {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from collops.apps.jacobi.job import Options
+from collops.apps.jacobi.job import NO_P2P, Options
 from collops.cli.command import command_from, ended_short
-from collops.cli.console import Progress, console
+from collops.cli.console import Progress, console, table_of_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,10 +40,17 @@ def _show(options: Options, outcome: Outcome, as_json: bool, quiet: bool) -> Non
         console(to_stderr=as_json).print(_table(outcome))
         for name, reason in outcome.missing.items():
             typer.echo(f"not run: {name} ({reason})", err=as_json)
+    if options.profile and not quiet:
+        console(to_stderr=as_json or options.csv).print(_profiles(outcome))
     for path in outcome.files:
         typer.echo(f"wrote {path}", err=as_json or options.csv)
     if as_json:
         typer.echo(json.dumps(outcome.numbers, allow_nan=False))
+
+
+def _begin(options: Options) -> None:
+    if options.nop2p:
+        os.environ[NO_P2P] = "1"
 
 
 jacobi = command_from(
@@ -54,35 +62,47 @@ jacobi = command_from(
     The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples.
     The values of every variant are compared with those of one rank, bit by bit.
     """,
+    _begin,
 )
 
 
 def _table(outcome: Outcome) -> Table:
-    from rich import box
-    from rich.table import Table
-
     problem, numbers = outcome.problem, outcome.numbers
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s",
-        title_justify="left",
-    )
-    table.add_column("variant")
-    for heading in ("µs/iteration", "speedup", "efficiency", "of memory limit", "differing"):
-        table.add_column(heading, justify="right")
+    title = f"{problem.nx} x {problem.ny}, {problem.dtype}, {outcome.ranks} {outcome.unit}s"
+    headings = ("variant", "µs/iteration", "speedup", "efficiency", "of memory limit", "differing")
+    table = table_of_numbers(title, *headings)
 
-    def of_limit(microseconds: float) -> str:
-        limit = numbers["memory_limit_us"]
-        return "" if limit is None else f"{100 * limit / microseconds:.0f} %"
+    def of_limit(microseconds: float, devices: int) -> str:
+        limit = numbers["memory_limit_us"]  # of one device for each rank
+        return "" if limit is None else f"{100 * limit * outcome.ranks / devices / microseconds:.0f} %"
 
-    if one := numbers["single"]:
-        time = one["us_per_iteration"]
-        table.add_row(f"one {outcome.unit}", f"{time:.4g}", "", "", of_limit(time / outcome.ranks), "")
+    def add(name: str, each: dict[str, Any], differing: int | None = None) -> None:
+        time, devices, shares = each["us_per_iteration"], each["devices"], ("", "")
+        if one is not None and each is not one:
+            speedup = one["us_per_iteration"] / time
+            shares = f"{speedup:.2f}", f"{100 * speedup / devices:.1f} %"
+        differing_points = "" if differing is None else str(differing)
+        table.add_row(name, f"{time:.4g}", *shares, of_limit(time, devices), differing_points)
+
+    if (one := numbers["single"]) is not None:
+        add(f"one {outcome.unit}", one)
         table.add_section()
     for each in numbers["variants"]:
-        time, speedup, differing = each["us_per_iteration"], each["speedup"], each["differing_points"]
-        shares = ("", "") if speedup is None else (f"{speedup:.2f}", f"{100 * each['efficiency']:.1f} %")
-        differing = "" if differing is None else str(differing)
-        table.add_row(each["variant"], f"{time:.4g}", *shares, of_limit(time), differing)
+        add(each["variant"], each, each["differing_points"])
+    table.add_section()
+    for peer in numbers["peers"]:
+        add(f"{peer['name']} (peer)", peer)
+    return table
+
+
+def _profiles(outcome: Outcome) -> Table:
+    runs = [(measured, measured.profile) for measured in outcome.variants if measured.profile is not None]
+    lengths = [f"in {each.iterations}" for run, found in runs[:1] for each in (run, found.longer)]
+    title = "µs of an iteration, mean over the ranks: sweeps, and the idle time between them"
+    headings = ("variant", "first call", *lengths, "sweeps", "idle", "messages", "gaps", "hidden")
+    table = table_of_numbers(title, *headings)
+    for run, found in runs:
+        times = [run.seconds_per_iteration, found.longer.seconds_per_iteration]
+        times += [found.mean(share) for share in ("sweeps", "idle", "exposed", "gaps", "hidden")]
+        table.add_row(run.name, f"{found.first:.3g} s", *(f"{round(1e6 * time, 3):.4g}" for time in times))
     return table

@@ -189,9 +189,17 @@ class CheckedTransport(Transport):
 
     def run(self, call: Call) -> None:
         """Run a call once all ranks are about to run the same one."""
+        self._agree_on_call(call)
+        self.inner.run(call)
+
+    def start(self, call: Call) -> Pending:
+        """Start a call once all ranks are about to start the same one."""
+        self._agree_on_call(call)
+        return self.inner.start(call)
+
+    def _agree_on_call(self, call: Call) -> None:
         pieces = (None, None) if call.receive_counts is None else (list(call.counts), list(call.receive_counts))
         self._calls.collective(*described_call(call, self._memory), *pieces)
-        self.inner.run(call)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start messages of a plan, once all ranks have agreed; those of users start when they are waited for."""

@@ -6,8 +6,9 @@ import hashlib
 import json
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -199,6 +200,29 @@ class Communicator:
                     transport.run(call)
                     return target
         return self._run("allreduce", x, out, op)
+
+    def start_allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Callable[[], Any]:
+        """Begin to reduce `x` over the ranks; the function that is returned waits for the result and returns it.
+
+        MPI reduces arrays on the host meanwhile, as far as its library makes progress without being called. With every
+        other transport, and for JAX arrays, the reduction is complete at once. Parameters and errors are those of
+        :meth:`allreduce`. Do not change `x`, nor read or change `out`, before the function has been called. Other calls
+        may come in between, on all ranks alike.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import collops
+        >>> comm = collops.world()
+        >>> finish = comm.start_allreduce(np.ones(2))
+        >>> local = 2 * 3  # overlaps with the messages
+        >>> bool((finish() == comm.size).all())
+        True
+        """
+        if type(x) not in engines and _is_jax(x):
+            result = self._run("allreduce", x, out, op)
+            return lambda: result
+        return self._run("allreduce", x, out, op, start=True)
 
     def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
@@ -409,10 +433,13 @@ class Communicator:
         else:
             self.wait_until(lambda: event.done, operation)
 
-    def wait_until(self, test: Callable[[], bool], operation: str) -> None:
-        """Call `test` until it returns true; errors are those of :meth:`wait`. Not collective; with several ranks."""
+    def wait_until(self, test: Callable[[], bool], operation: str, needs: Collection[int] | None = None) -> None:
+        """Call `test` until it returns true; errors are those of :meth:`wait`. Not collective; with several ranks.
+
+        It is also an error if the program of a rank in `needs` has ended, without which `test` cannot return true.
+        """
         assert self.failures is not None
-        self.failures.until(test, operation, inspect=None if self._device is None else self._device.inspect)
+        self.failures.until(test, operation, needs, inspect=None if self._device is None else self._device.inspect)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
@@ -515,28 +542,31 @@ class Communicator:
         counts: Sequence[int] | None = None,
         receive_counts: Sequence[int] | None = None,
         recorded: bool = False,
+        start: bool = False,
     ) -> Any:
         """Run a collective call: validate it, count it, let its transport run it, and return its result.
 
-        `recorded` says that the profile of the call has begun.
+        `recorded` says that the profile of the call has begun. With `start` the call is only started, and the result is
+        a function that completes it.
         """
         if type(x) not in engines and _is_jax(x):
-            given = {"op": op, "root": root, "counts": counts, "send_counts": counts, "receive_counts": receive_counts}
-            return self._traced(kind, x, out=out, **{name: given[name] for name in PARAMETERS[kind]})
+            return self._traced(kind, x, op, root, counts, receive_counts)
         if active and not recorded:
             with Span("communication"):
-                return self._run(kind, x, out, op, root, counts, receive_counts, True)
+                return self._run(kind, x, out, op, root, counts, receive_counts, True, start)
         try:
             call, engine = validated(self, kind, x, out, op, root, counts, receive_counts)
             if counted:
                 messages.record(kind, call.array.size, call.array.nbytes)
             transport = self._begin(engine)
-            transport.run(call)
+            pending = transport.start(call) if start else transport.run(call)
         except ARGUMENT_ERRORS as error:
             self.reject(kind, error)
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
             self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
+        if pending is not None:
+            return partial(_completed, pending, call)
         return call.target if call.out is None else call.copied()
 
     def _exchange(self, kind: str, x: Any, dest: Any, out: Any, source: Any, tag: int) -> Any:
@@ -572,12 +602,14 @@ class Communicator:
             out[...] = landing
         return out
 
-    def _traced(self, kind: str, x: Any, **arguments: Any) -> Any:
+    def _traced(self, kind: str, x: Any, *arguments: Any, **ends: Any) -> Any:
         """Let the primitives of JAX, by the engine of its arrays, do what a method does for other arrays."""
         if counted:
             messages.record(kind, x.size, x.nbytes)
         engine: Any = engine_of(x)
-        return getattr(engine.methods, kind)(self, x, **arguments)
+        if kind in PARAMETERS:
+            return engine.methods.collective(self, kind, x, *arguments)
+        return getattr(engine.methods, kind)(self, x, **ends)
 
     def _transport_for(self, engine: Engine) -> Transport:
         """Return the transport of an engine's arrays."""
@@ -635,6 +667,13 @@ class Communicator:
         self._begin().run(Call("barrier"))  # with a deadline, which what follows has not
         control = split(self.control, color, key)
         return None if control is None else self._derive(control)
+
+
+def _completed(pending: Pending, call: Call) -> Any:
+    """Return the result of a call that was started."""
+    with Span("communication") if active else nullcontext():
+        pending.wait()
+    return call.target if call.out is None else call.copied()
 
 
 _of_jax: dict[type, bool] = {np.ndarray: False}

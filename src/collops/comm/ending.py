@@ -43,16 +43,24 @@ def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
     mpi = mpi_or_tcp()
 
     def end() -> None:
-        if mpi.Is_finalized():
-            return
-        try:
-            if agreement is not None and not failures.failure:
-                agreement.collective(PROGRAM_END, {"call": "end"})
-        except CommunicationError as error:
-            abort(mpi, 1, f"collops: {type(error).__name__}: {error}")
-        _wait_for_others(mpi, failures)
+        if not mpi.Is_finalized():
+            wait_for_ends(failures, agreement)
 
     atexit.register(end)
+
+
+def wait_for_ends(failures: Failures, agreement: CallAgreement | None) -> None:
+    """Return when the programs of all ranks have ended; until then answer those that wait for this one.
+
+    Ends all ranks if some make calls that differ, or no longer answer. Collective: at the end of the program.
+    """
+    mpi = mpi_or_tcp()
+    try:
+        if agreement is not None and not failures.failure:
+            agreement.collective(PROGRAM_END, {"call": "end"})
+    except CommunicationError as error:
+        abort(mpi, 1, f"collops: {type(error).__name__}: {error}")
+    _wait_for_others(mpi, failures)
 
 
 def _wait_for_others(mpi: Any, failures: Failures) -> None:

@@ -63,8 +63,10 @@ from collops.errors import CallMismatch, CommunicationError, CommunicationTimeou
 __all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
 
 PROGRAM_END = "the end of the program"
-_SPINS = 5000  # without rest; none where another rank needs this core to do its part
-_YIELDS = 2000
+# Some microseconds without rest; none where another rank needs this core to do its part. More would keep ranks that the
+# system has put on one core from finishing sooner, while a yield costs a rank that is alone on its core nothing.
+_SPINS = 200
+_YIELDS = 5000
 _NAP_SECONDS = 20e-6
 _LOOK_SECONDS = 0.01  # between two looks at the clock and the channel
 _LAST_SECONDS = 1.0  # for messages that a rank sent before its program ended
@@ -178,18 +180,25 @@ class Failures:
         self._abandoned: list[Any] = []  # requests that were given up, and memory that MPI may still use
 
     def wait(
-        self, request: Any, operation: object, needs: Collection[int] | None = None, memory: object = None
+        self,
+        request: Any,
+        operation: object,
+        needs: Collection[int] | None = None,
+        memory: object = None,
+        number: int | None = None,
     ) -> None:
         """Return when an MPI `request` is complete. After an error `memory` is kept, which the request may still use.
 
         Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
-        this is a collective call, which needs every rank that has not begun it. Raises the error of a rank that
+        this is a collective call, which needs every rank that has not begun it; its `number` tells whether it is still
+        the latest, which is the default. Raises the error of a rank that
         rejected this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch`
         when a rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a
         rejection cannot be undone, or MPI reports an error.
         """
         try:
-            self.until(request.Test, operation, needs, inside=needs is None)
+            inside = needs is None and number in (None, self.number)
+            self.until(request.Test, operation, needs, inside=inside)
         except self.channel.error as error:
             self._abandoned += (request, memory)
             self.failed(error, operation)

@@ -267,6 +267,7 @@ class MpiTransport(Transport):
         self._moved: dict[Any, tuple[Any, bool]] = {}
         self._found: dict[tuple[Any, str], Any] = {}
         self.reductions = self._found
+        self.started: set[_Started] = set()  # keeps what MPI still uses if an error prevents the wait
 
     def renew(self) -> None:
         """Continue with another duplicate for collectives, whatever is under way on the one before. Collective."""
@@ -276,14 +277,23 @@ class MpiTransport(Transport):
 
     def run(self, call: Call) -> None:
         """Start the call, and wait for it."""
-        request = _START[call.kind](self, call)
+        self.complete(_START[call.kind](self, call), call)
+
+    def start(self, call: Call) -> Pending:
+        """Start the call."""
+        started = _Started(self, _START[call.kind](self, call), call, self._failures.number)
+        self.started.add(started)
+        return started
+
+    def complete(self, request: Any, call: Call, number: int | None = None) -> None:
+        """Wait for a call; `number` is its own if others may have begun since."""
         test = request.Test
         try:
             for _ in _TESTS:  # small calls are done by then
                 if test():
                     break
             else:
-                self._failures.wait(request, call.kind, memory=call)
+                self._failures.wait(request, call.kind, memory=call, number=number)
         except self._mpi.Exception as error:
             self._failures.failed(error, call.kind)
         if call.op == "avg" and call.target is not None:
@@ -429,8 +439,27 @@ class TcpTransport(MpiTransport):
         else:
             run_by_messages(call, self.rank, self._size, partial(self.start_parts, call.kind))
 
+    start = Transport.start
+
     def _whole(self, array: Any) -> Any:
         return array
+
+
+class _Started(Pending):
+    """A collective call that this rank has begun as the one of this `number`."""
+
+    __slots__ = ("_call", "_number", "_request", "_transport")
+
+    def __init__(self, transport: MpiTransport, request: Any, call: Call, number: int) -> None:
+        self._transport = transport
+        self._request = request
+        self._call = call
+        self._number = number
+
+    def wait(self) -> None:
+        if self in self._transport.started:
+            self._transport.complete(self._request, self._call, self._number)
+            self._transport.started.remove(self)
 
 
 class _Requests(Pending):
@@ -488,6 +517,13 @@ class SharedSegments:
         memory, _ = self._window.Shared_query(rank)
         return np.asarray(memory).view(np.uint8)
 
+    def start_fetch_add(self, values: np.ndarray, out: np.ndarray, rank: int, offset: int) -> Any:
+        """Start adding `values` to the segment of `rank`, atomically for each element; return the request.
+
+        Once it is complete, `out` holds the elements from before.
+        """
+        return self._window.Rget_accumulate(values, out, rank, offset, op=mpi4py_module().SUM)
+
     def free(self) -> None:
         """Free the memory. Collective."""
         self._window.Unlock_all()
@@ -503,7 +539,7 @@ class PersistentMessages:
     all of them, and `done()` returns whether all are complete, which also makes progress.
     """
 
-    __slots__ = ("Test", "__weakref__", "_failures", "_peers", "done", "start")
+    __slots__ = ("__weakref__", "_failures", "_peers", "_requests", "done", "start")
 
     def __init__(
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
@@ -515,9 +551,10 @@ class PersistentMessages:
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
         self._failures = comm.failures
-        self._peers = {rank for rank, _ in (*sends, *receives)}
+        self._requests = requests
+        self._peers = [rank for rank, _ in (*receives, *sends)]
         self.start = partial(mpi.Prequest.Startall, requests)
-        self.Test = self.done = partial(mpi.Prequest.Testall, requests)
+        self.done = partial(mpi.Prequest.Testall, requests)
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
@@ -525,7 +562,7 @@ class PersistentMessages:
         for _ in _TESTS:
             if self.done():
                 return
-        self._failures.wait(self, "star forest", self._peers, arrays)
+        self._failures.wait_all(self._requests, "star forest", self._peers, arrays)
 
 
 def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:

@@ -6,17 +6,23 @@ from typing import Any
 
 from collops.comm.transport import Pending
 
-__all__ = ["SideStream"]
+__all__ = ["HIGHEST_PRIORITY", "SideStream"]
+
+HIGHEST_PRIORITY = -5
+"""Of a stream; a device that has fewer priorities takes its highest."""
 
 
 class SideStream(Pending):
-    """A stream that events order after the caller's current stream and back; a CUDA graph can capture both."""
+    """A stream that events order after the caller's current stream and back; a CUDA graph can capture both.
 
-    def __init__(self) -> None:
+    Its work runs first if `priority` is lower than that of other streams.
+    """
+
+    def __init__(self, priority: int | None = None) -> None:
         import cupy
 
         self._current = cupy.cuda.get_current_stream
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self._ready = cupy.cuda.Event(disable_timing=True)
         self._done = cupy.cuda.Event(disable_timing=True)
 

@@ -11,13 +11,14 @@ import math
 import operator
 import os
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from collops.backend import Engine, engine, memory_of
 from collops.comm.agreement import collective_errors
+from collops.comm.ending import wait_for_ends
 from collops.comm.mpi import SharedSegments
 from collops.comm.reductions import check_dtype
 from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
@@ -27,6 +28,7 @@ Where: TypeAlias = Any
 
 _VALUES = 1 << 64  # of a signal
 _PAGE = 4096
+_ATOMIC_SIZES = (4, 8)
 _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 _live: list[Symmetric] = []
 """Arrays that have not been freed, in the order of their creation, which is the same on every rank."""
@@ -137,6 +139,95 @@ class Symmetric:
         self._check_signal(signal, value)
         self._put_signal(self._checked(source, where), rank, where, signal, value)
 
+    def atomic_add(self, values: Any, rank: int, where: Where = ...) -> None:
+        """Add `values` atomically to the part `where` of the memory of `rank`. Not collective.
+
+        Additions to an element by several ranks at once are all counted. They are atomic among each other, not with
+        :meth:`put` or with plain stores. `rank` sees them as it sees a :meth:`put`.
+
+        Parameters
+        ----------
+        values : array
+            Of the shape and dtype of that part: integers of 32 or 64 bits, which wrap around.
+        rank : int
+            Whose memory.
+        where : index
+            As for :meth:`put`. The part has to be contiguous in memory.
+
+        Raises
+        ------
+        InputError
+            If there is no such rank, or the memory has been freed.
+        LayoutError
+            If `values` are not of the shape of the part, or the part is not contiguous.
+        UnsupportedTypeError
+            If `values` are not of its dtype and engine, or not integers of 32 or 64 bits.
+        """
+        self._check_rank(rank)
+        values, offset = self._atomic(values, where)
+        self._fetch_add(values, rank, offset, None)
+
+    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
+        """Add as :meth:`atomic_add` does, and return in `out` the elements from before. Not collective.
+
+        Parameters
+        ----------
+        values, rank, where
+            As for :meth:`atomic_add`, which lists the errors.
+        out : array
+            Of the shape and dtype of `values`.
+
+        Returns
+        -------
+        array
+            `out`. On GPUs it is complete in the order of the stream.
+
+        Examples
+        --------
+        >>> import collops, numpy as np
+        >>> with collops.world().symmetric(1, "int64", engine="numpy") as tickets:
+        ...     mine = tickets.fetch_add(np.ones(1, "int64"), 0, out=np.empty(1, "int64"))  # no rank gets the same
+        ...     tickets.barrier()
+        >>> bool(0 <= mine[0] < collops.world().size)
+        True
+        """
+        self._check_rank(rank)
+        self._checked(out, where)
+        values, offset = self._atomic(values, where)
+        fetched = out if out.flags.c_contiguous else out.copy("C")
+        self._fetch_add(values, rank, offset, fetched)
+        if fetched is not out:
+            out[...] = fetched
+        return out
+
+    def module(self, source: str, options: Sequence[str] = ()) -> Any:
+        """Compile kernels that call NVSHMEM's device functions on this memory. Collective.
+
+        Parameters
+        ----------
+        source : str
+            CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. The
+            addresses that NVSHMEM takes are those of :attr:`local` on the rank that calls; ranks are those of `comm`.
+        options : sequence of str
+            Of NVRTC.
+
+        Returns
+        -------
+        cupy.cuda.Module
+            Its ``get_function(name)`` returns a kernel. It is compiled once and kept until the program ends.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If this is not the memory of several GPUs.
+        InputError
+            If the source does not compile.
+        TransportError
+            If nvJitLink or NVSHMEM's device library are missing, or linking fails.
+        """
+        self._check_kept()
+        return self._module(source, tuple(options))
+
     def wait_signal(self, signal: int, value: int) -> None:
         """Wait until this rank's signal has reached `value`. Not collective.
 
@@ -197,6 +288,18 @@ class Symmetric:
             raise LayoutError(f"an array of shape {array.shape} cannot be copied to a part of shape {part.shape}")
         return array
 
+    def _atomic(self, values: Any, where: Where) -> tuple[Any, int]:
+        """Return contiguous values, and the bytes from the begin of the memory to the part."""
+        if self.dtype.kind not in "iu" or self.dtype.itemsize not in _ATOMIC_SIZES:
+            raise UnsupportedTypeError(f"atomic additions are for integers of 32 or 64 bits, not {self.dtype}")
+        values = self._checked(values, where)
+        index = where if isinstance(where, tuple) else (where,)
+        part = self.local[index if any(entry is ... for entry in index) else (*index, ...)]
+        offset = self._address(part) - self._address(self.local) if part.size else 0
+        if not part.flags.c_contiguous or not 0 <= offset <= self.local.nbytes - part.nbytes:
+            raise LayoutError(f"atomic additions need a contiguous part of the memory, which {where!r} is not")
+        return values if values.flags.c_contiguous else values.copy("C"), offset
+
     # The rest is for a single rank, on any engine. Subclasses override what differs among several.
 
     def _allocate(self, engine: Engine) -> None:
@@ -224,6 +327,19 @@ class Symmetric:
     def _wait_signal(self, signal: int, value: int) -> None:
         if (now := int(self._signals[0][signal])) < value:
             raise CommunicationError(f"signal {signal} is {now}, and there is no other rank to set it to {value}")
+
+    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+        begin = offset // self.dtype.itemsize
+        part = self._peer(rank).reshape(-1)[begin : begin + values.size].reshape(values.shape)
+        if out is not None:
+            out[...] = part
+        part += values
+
+    def _address(self, array: Any) -> int:
+        return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
+
+    def _module(self, source: str, options: tuple[str, ...]) -> Any:
+        raise UnsupportedTypeError("kernels that call NVSHMEM need the memory of several GPUs")
 
     def _fence(self) -> None:
         pass
@@ -276,6 +392,11 @@ class SharedWindow(Symmetric):
             return bool(signals[signal] >= value)
 
         self.comm.wait_until(arrived, f"signal {signal}")
+
+    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+        fetched = np.empty_like(values) if out is None else out
+        request = self._segments.start_fetch_add(values, fetched, rank, self._offset + offset)
+        self.comm.wait_until(request.Test, "an atomic addition")
 
     def _fence(self) -> None:
         self._segments.sync()
@@ -332,10 +453,15 @@ def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 def _free_all() -> None:
-    """Free all memory that is left, newest first, as long as the other ranks do so too."""
+    """Free all memory that is left, newest first, when the programs of all ranks have ended.
+
+    Freeing is collective: MPI would pair these calls with those of a rank whose program still runs.
+    """
     try:
         while _live:
-            _live[-1].comm.barrier()
+            comm = _live[-1].comm
+            if comm.failures is not None:
+                wait_for_ends(comm.failures, comm.calls)
             _live[-1].free()
     except CommunicationError:
         _live.clear()  # ranks are missing, so that nothing collective can be done any more

@@ -11,6 +11,8 @@ import atexit
 import importlib.util
 import os
 import socket
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,13 @@ import numpy as np
 from collops.backend import Engine
 from collops.comm.agreement import collective_errors
 from collops.comm.mpi import ranks_in_world
+from collops.comm.nvshmem_link import linked_with_nvshmem
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 _ADAPTERS = "/sys/class/infiniband"
+_THREADS = 256  # of a block
 
 
 class DeviceHeap(Symmetric):
@@ -115,6 +119,17 @@ class DeviceHeap(Symmetric):
     def _barrier(self) -> None:
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
+    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+        if values.size:
+            kernel = self._library.module(_atomics_source(), ()).get_function(f"fetch_add_{8 * self.dtype.itemsize}")
+            addresses = (self._pointer + offset, values.data.ptr, 0 if out is None else out.data.ptr)
+            arguments = (*(np.uint64(address) for address in addresses), np.int64(values.size), np.int32(rank))
+            kernel((-(-values.size // _THREADS),), (_THREADS,), arguments)
+
+    def _module(self, source: str, options: tuple[str, ...]) -> Any:
+        with collective_errors(self.comm):
+            return self._library.module(source, options)
+
     def _wait(self, what: str) -> None:
         """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
 
@@ -149,6 +164,7 @@ class _Library:
         self.device = cupy.cuda.Device().id
         self.error: type[Exception] = bindings.NVSHMEMError
         self._core = nvshmem.core
+        self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
         unique_id = nvshmem.core.get_unique_id(empty=comm.rank != 0)
         words = unique_id._data.view(np.uint8)
         comm.bcast(words, 0, out=words)
@@ -186,9 +202,27 @@ class _Library:
         memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
+    def module(self, source: str, options: tuple[str, ...]) -> Any:
+        """Return kernels that know of NVSHMEM's memory; they are kept, as NVSHMEM tells them of its changes."""
+        key = (source, options)
+        if key not in self._modules:
+            processor = f"sm_{self._cupy.cuda.Device(self.device).compute_capability}"
+            module = self._cupy.cuda.Module()
+            module.load(linked_with_nvshmem(source, processor, options))
+            self.bindings.cumodule_init(module.ptr)
+            self._modules[key] = module
+        return self._modules[key]
+
     def _end(self) -> None:
         self.synchronize()
+        for module in self._modules.values():
+            self.bindings.cumodule_finalize(module.ptr)
         self._core.finalize()
+
+
+@cache
+def _atomics_source() -> str:
+    return Path(__file__).with_name("symmetric_atomics.cu").read_text(encoding="utf-8")
 
 
 _library: _Library | None = None

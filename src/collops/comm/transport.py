@@ -70,6 +70,11 @@ class Transport(ABC):
         The target may be read when this returns; on devices, by work that follows on the current stream.
         """
 
+    def start(self, call: Call) -> Pending:
+        """Start a collective call, whose target may be read after the wait. By default it is complete at once."""
+        self.run(call)
+        return Pending()
+
     @abstractmethod
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start any number of messages to and from other ranks, all at once. Not collective."""

@@ -138,7 +138,7 @@ class ExchangePlan:
             begin = self._start_arrays
             if transport.by_address:
                 begin = partial(self._start_by_address, places, on_side_stream)
-            arguments = transport, sources, target, engine.xp, combine, op == "replace"
+            arguments = transport, sources, target, engine, combine, op == "replace"
             if active:  # without the cost of a mark
                 with Span("communication"):
                     complete = begin(*arguments)
@@ -166,18 +166,18 @@ class ExchangePlan:
         return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
 
     def _start_arrays(
-        self, transport: Any, sources: Any, target: Any, xp: Any, combine: Any, in_place: bool
+        self, transport: Any, sources: Any, target: Any, engine: Any, combine: Any, in_place: bool
     ) -> Callable[[Any], Any]:
         """Start messages of contiguous arrays: boxes that are contiguous, and copies of those that are not.
 
         Returns the function that completes the exchange.
         """
-        sends = [(peer, xp.ascontiguousarray(sources[part][box])) for peer, part, box, *_ in self._sends]
+        sends = [(peer, engine.contiguous(sources[part][box])) for peer, part, box, *_ in self._sends]
         receives, landings = [], []
         for peer, _, box, shape, _ in self._receives:
             landing = target[box]
             if not in_place or not landing.flags.c_contiguous:
-                landing = xp.empty(shape, target.dtype)
+                landing = engine.xp.empty(shape, target.dtype)
                 landings.append((box, landing))
             receives.append((peer, landing))
         pending = transport.start_exchange(sends, receives, self._tag)
@@ -190,7 +190,7 @@ class ExchangePlan:
         transport: Any,
         sources: Any,
         target: Any,
-        xp: Any,
+        engine: Any,
         combine: Any,
         in_place: bool,
     ) -> Callable[[Any], Any]:
@@ -200,13 +200,13 @@ class ExchangePlan:
         for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
             array = sources[part]
             if place is None:
-                array, place = xp.ascontiguousarray(array[box]), 0
+                array, place = engine.contiguous(array[box]), 0
                 packed.append(array)
             sends.append((peer, array.data.ptr + place, elements * itemsize))
         for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
             array = target
             if place is None or not in_place:
-                array, place = xp.empty(shape, target.dtype), 0
+                array, place = engine.xp.empty(shape, target.dtype), 0
                 landings.append((box, array))
             receives.append((peer, array.data.ptr + place, elements * itemsize))
         pending = transport.start_addresses(sends, receives, on_side_stream)

@@ -11,13 +11,18 @@ from collops import profile
 from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import STRETCH
 from collops.apps.jacobi.numpy_sweeps import NumpySweeps
+from collops.apps.jacobi.one_process import OneProcess
 from collops.apps.jacobi.timeline import spans_of
 from collops.backend import engine
 from collops.errors import InputError, LayoutError
 from collops.profile import count_messages
 from tests.apps.jacobi.model import relaxed
 
-HOST = [name for name, model in MODELS.items() if "numpy" in model.engines and name != "single"]
+HOST = [
+    name
+    for name, model in MODELS.items()
+    if "numpy" in model.engines and name != "single" and not issubclass(model.variant, OneProcess)
+]
 
 
 def process_grids(size):
@@ -150,7 +155,8 @@ def test_timeline(comm, name, pieces):
 def test_obstacles(comm):
     assert obstacle("mpi", comm, engine("numpy")) is None
     assert "cupy" in obstacle("peer", comm, engine("numpy"))
-    assert (obstacle("single", comm, engine("numpy")) is None) == (comm.size == 1)
+    for name in ("single", "copies", "threads_managed"):
+        assert (obstacle(name, comm, engine("numpy")) is None) == (comm.size == 1)
     with pytest.raises(InputError, match="no variant"):
         obstacle("fastest", comm, engine("numpy"))
     with pytest.raises(InputError, match="process grid"):

@@ -11,9 +11,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from collops.apps.jacobi.blocked import Blocked
+from collops.apps.jacobi.device_puts import BlockPuts, ElementPuts, WarpPuts
 from collops.apps.jacobi.graphs import Graphs
 from collops.apps.jacobi.measure import Run, run
 from collops.apps.jacobi.messages import Messages
+from collops.apps.jacobi.one_process import (
+    Copies,
+    OneProcess,
+    ThreadsCopies,
+    ThreadsManaged,
+    ThreadsOverlap,
+    ThreadsPeer,
+    chosen_devices,
+)
 from collops.apps.jacobi.one_sided import OneSided
 from collops.apps.jacobi.overlap import Overlap
 from collops.apps.jacobi.peer import Peer
@@ -21,7 +31,7 @@ from collops.apps.jacobi.persistent import Persistent
 from collops.apps.jacobi.problem import Grid, Problem
 from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
-from collops.comm import Communicator, from_mpi4py
+from collops.comm import Communicator, from_mpi4py, missing_for_nvshmem
 from collops.errors import InputError, TransportError
 
 __all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Variant", "make", "obstacle", "run"]
@@ -35,12 +45,18 @@ class Model(NamedTuple):
     engines: tuple[str, ...]  # of its grids
     transport: str | None = None  # the one that its messages of device arrays need
     symmetric: bool = False  # whether it needs memory that all ranks can address
+    device_functions: bool = False  # whether its kernels call NVSHMEM
 
 
 _BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
 
 MODELS = {
     "single": Model("one rank alone", Single, _BOTH),
+    "copies": Model("one process, one thread: copies between its devices", Copies, _BOTH),
+    "threads_copies": Model("the same with a thread for each device", ThreadsCopies, _BOTH),
+    "threads_overlap": Model("boundary first, copies while the inner points are swept", ThreadsOverlap, _BOTH),
+    "threads_peer": Model("kernels of one process store into other devices' memory", ThreadsPeer, _BOTH),
+    "threads_managed": Model("one array in managed memory for all devices", ThreadsManaged, _BOTH),
     "staged": Model("halos through pinned host memory", Messages, _DEVICE, "staged"),
     "mpi": Model("halos by MPI, GPU-aware on GPUs", Messages, _BOTH, "mpi"),
     "mpi_overlap": Model("halos by MPI, while the inner points are swept", Overlap, _BOTH, "mpi"),
@@ -49,6 +65,19 @@ MODELS = {
     "nccl_graphs": Model("nccl_overlap, replayed from CUDA graphs", Graphs, _DEVICE, "nccl"),
     "peer": Model("kernels store into the neighbours' memory", Peer, _DEVICE, symmetric=True),
     "nvshmem": Model("puts with signals on streams", OneSided, _DEVICE, symmetric=True),
+    "nvshmem_element": Model(
+        "kernels put single elements by NVSHMEM", ElementPuts, _DEVICE, symmetric=True, device_functions=True
+    ),
+    "nvshmem_warp": Model(
+        "kernels put a strip by NVSHMEM, a warp at a time", WarpPuts, _DEVICE, symmetric=True, device_functions=True
+    ),
+    "nvshmem_block": Model(
+        "kernels put with signals by NVSHMEM, a block at a time",
+        BlockPuts,
+        _DEVICE,
+        symmetric=True,
+        device_functions=True,
+    ),
     "persistent": Model("the whole loop in one kernel", Persistent, _DEVICE, symmetric=True),
     "blocked": Model("several sweeps between two passages through memory", Blocked, _DEVICE),
     "shared": Model("puts with signals in a shared window of MPI", OneSided, _HOST, symmetric=True),
@@ -56,21 +85,30 @@ MODELS = {
 """All programming models by name, in the order of NVIDIA's course."""
 
 
-def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
+def obstacle(name: str, comm: Communicator, engine: Engine, devices: Sequence[int] | None = None) -> str | None:
     """Return why these ranks cannot run a programming model on `engine`, or ``None``. Collective.
+
+    `devices` are as for :func:`make`.
 
     Raises
     ------
     InputError
-        If there is no such model.
+        If there is no such model or device.
     """
     if name not in MODELS:
         raise InputError(f"there is no variant {name!r}: choose one of {', '.join(MODELS)}")
     model = MODELS[name]
     if engine.name not in model.engines:
         return f"{name} is for {' and '.join(model.engines)} arrays"
-    if name == "single":
-        return "single runs on one rank" if comm.size > 1 else None
+    if devices is not None and not issubclass(model.variant, OneProcess):
+        return f"{name} has one device for each rank: leave out devices"
+    if comm.size > 1 and issubclass(model.variant, (Single, OneProcess)):
+        return f"{name} runs on one rank"
+    if issubclass(model.variant, OneProcess):
+        chosen = chosen_devices(engine, devices)
+        return model.variant.refusal(engine, chosen) if engine.memory == "device" else None
+    if model.device_functions and comm.size == 1:
+        return f"{name} needs several ranks"
     if comm.size == 1:
         return None
     if model.symmetric and comm.local_size != comm.size:
@@ -79,6 +117,8 @@ def obstacle(name: str, comm: Communicator, engine: Engine) -> str | None:
         return f"{name} needs MPI"
     if model.symmetric and engine.memory == "device" and importlib.util.find_spec("nvshmem") is None:
         return f"{name} needs nvshmem4py"
+    if model.device_functions and (reasons := [*filter(None, comm.allgather_metadata(missing_for_nvshmem()))]):
+        return f"{name} {reasons[0]}"
     try:
         _connected(model, comm, engine)
     except TransportError as error:
@@ -92,20 +132,27 @@ def make(
     comm: Communicator,
     engine: Engine,
     process_grid: Sequence[int] | None = None,
+    devices: Sequence[int] | None = None,
 ) -> Variant:
     """Make a programming model, a key of `MODELS`, ready to iterate with grids of `engine`. Collective.
 
     `process_grid` is the number of blocks along rows and columns, by default blocks of whole rows.
+    `devices` are the numbers of the GPUs for a model in which one process drives several, by default all that it sees;
+    a GPU may be listed several times. On hosts each number stands for a thread, by default one for each core.
 
     Raises
     ------
     InputError
-        If there is no such model, or these ranks cannot run it.
+        If there is no such model or device, or these ranks cannot run it.
+    LayoutError
+        If there are more `devices` than rows, or if ranks would have no points where the model requires some.
     """
-    reason = obstacle(name, comm, engine)
+    reason = obstacle(name, comm, engine, devices)
     if reason is not None:
         raise InputError(f"variant {name}: {reason}")
     model = MODELS[name]
+    if issubclass(model.variant, OneProcess):
+        return model.variant(problem, comm, engine, process_grid, devices)
     return model.variant(problem, _connected(model, comm, engine), engine, process_grid)
 
 

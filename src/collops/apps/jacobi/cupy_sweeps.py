@@ -33,14 +33,15 @@ _RESIDENT = 24
 _RESIDENT_BLOCKED = 16
 _ROWS_AT_ONCE = 4  # least rows of a warp
 _FEW_WAVES = 8
+_PUTTING = ("jacobi", "jacobi_nvshmem")  # the sources of kernels that call NVSHMEM
 
 _NONE = np.uint64(0)
 
 
 @cache
-def _module(device: int, double: bool, cooperative: bool) -> Any:
+def _module(device: int, real: str, cooperative: bool) -> Any:
     source = wait_while_source() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
-    options = ("-std=c++17", "-DREAL=double" if double else "-DREAL=float")
+    options = ("-std=c++17", f"-DREAL={real}")
     with cupy.cuda.Device(device):
         return cupy.RawModule(code=source, options=options, enable_cooperative_groups=cooperative)
 
@@ -68,9 +69,9 @@ class CupySweeps:
         device = cupy.cuda.Device()
         self.grid = grid
         self._processors: int = device.attributes["MultiProcessorCount"]
-        self._double = grid.problem.itemsize == 8
+        self._real = "double" if grid.problem.itemsize == 8 else "float"
         self._device = device.id
-        module = _module(device.id, self._double, False)
+        module = _module(device.id, self._real, False)
         self._sweep = module.get_function("sweep")
         self._sweep_peer = module.get_function("sweep_peer")
         self._blocked = {depth: module.get_function(f"blocked{depth}") for depth in _DEPTHS}
@@ -80,6 +81,7 @@ class CupySweeps:
         self._has_left, self._has_right = np.int32(grid.left is not None), np.int32(grid.right is not None)
         self._pitch = np.int64(grid.pitch)
         self._size = (np.int32(grid.rows), np.int32(grid.columns))
+        self._rows_above = grid.layout.local_shape(grid.above)[0]
         self._inner_bytes = (grid.width * grid.pitch + grid.lead) * grid.problem.itemsize
         self._check = np.int32(grid.problem.check)
         self._persistent: Any = None
@@ -169,11 +171,14 @@ class CupySweeps:
 
     # ---- with neighbours' memory
 
-    def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep everything, and store the outermost rows in the halo of `target`, on one rank alone."""
+    def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
+        """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
+
+        These are in memory that the device can address. On one rank alone they are `target`.
+        """
         grid = self.grid
         row = grid.pitch * grid.problem.itemsize
-        halos = (self.point(target) + grid.rows * row, self.point(target) - row, 0, 0)
+        halos = (self.point(above) + self._rows_above * row, self.point(below) - row, 0, 0)
         self._launch(source, target, norms, slot, grid.whole, halos=halos)
 
     def peer(
@@ -210,6 +215,59 @@ class CupySweeps:
             neighbours.flags,
             *neighbours.sets,
             np.uint64(self._arrived.data.ptr),
+        )
+
+    # ---- with NVSHMEM's device functions
+
+    def source_of_puts(self) -> tuple[str, tuple[str, ...]]:
+        """Return the source of the kernels for :meth:`putting`, and the compiler's options."""
+        texts = (Path(__file__).with_name(f"{name}.cu").read_text(encoding="utf-8") for name in _PUTTING)
+        return wait_while_source() + "".join(texts), (f"-DREAL={self._real}", "-DWITHOUT_KERNELS")
+
+    def rows_of_puts(self) -> int:
+        """Return how many rows each block of :meth:`putting` should have."""
+        return self._rows_of_a_warp(self.grid.rows, self._strips, _ROWS_OF_A_WARP, _RESIDENT)
+
+    def places_of_puts(self, count: int) -> int:
+        """Return the most blocks of `count` rows along a side of any rank's block of points."""
+        rows, columns = (max(sizes) for sizes in self.grid.layout.sizes)
+        return max(-(-rows // count), -(-columns // (_WARPS * self._strip)))
+
+    def putting(
+        self, kernel: Any, source: Any, target: Any, count: int, signals: Any, number: int, norms: Any, slot: int
+    ) -> None:
+        """Sweep everything, `count` rows in a block, with a kernel that exchanges the outermost points.
+
+        `source` and `target` are symmetric memory, and so are the `signals` of each side; `number` counts the sweeps
+        made before.
+        """
+        key = target.data.ptr
+        launch = self._known.get(key)
+        if launch is None:
+            launch = self._known[key] = self._putting_arguments(source, target, count, signals)
+        blocks, arguments = launch
+        kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
+
+    def _putting_arguments(self, source: Any, target: Any, count: int, signals: Any) -> tuple[int, tuple[Any, ...]]:
+        grid = self.grid
+        halos = [0] * 4
+        for side, rank in enumerate(grid.neighbours):
+            if rank is not None:
+                rows, columns = grid.layout.local_shape(rank)
+                elements = (rows * grid.pitch, -grid.pitch, columns, -1)[side]
+                halos[side] = self.point(target) + elements * grid.problem.itemsize
+        chunks = -(-grid.rows // count)
+        numbers = (grid.first, grid.last, self._strips, count, chunks)
+        return -(-self._strips // _WARPS) * chunks, (
+            np.uint64(self.point(source)),
+            np.uint64(self.point(target)),
+            self._pitch,
+            *self._size,
+            *(np.int32(number) for number in numbers),
+            *(np.uint64(halo) for halo in halos),
+            *(np.int32(-1 if rank is None else rank) for rank in grid.neighbours),
+            np.uint64(signals.data.ptr),
+            np.int32(signals.shape[1]),
         )
 
     # ---- the whole loop in one launch
@@ -261,7 +319,7 @@ class CupySweeps:
 
     def _persistent_kernel(self) -> Any:
         if self._persistent is None:
-            self._persistent = _module(self._device, self._double, True).get_function("persistent")
+            self._persistent = _module(self._device, self._real, True).get_function("persistent")
         return self._persistent
 
     # ---- several sweeps between two passages through memory

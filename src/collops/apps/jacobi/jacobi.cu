@@ -193,24 +193,6 @@ __device__ __forceinline__ void add_norm(real sum, double* norm) {
     }
 }
 
-// ---- one launch for each sweep
-
-// Chunk number c has `count` rows from begin + c * step; there are `strips` from `strip_begin`. Each warp takes one
-// chunk of one strip, side by side in a block.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sweep(const real* __restrict__ in, real* __restrict__ out, Index pitch, int rows, int columns, int first, int last,
-          int strip_begin, int strips, int begin, int end, int step, int count, int chunks, int has_left, int has_right,
-          real* above, real* below, real* left, real* right, double* norm) {
-    const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
-    real sum = 0;
-    if (item < strips * chunks) {
-        const int from = begin + item / strips * step;
-        const Strip strip(strip_begin + item % strips, columns, first, last, has_left, has_right);
-        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, min(from + count, end), {above, below, left, right});
-    }
-    if (norm) add_norm(sum, norm);
-}
-
 // ---- signals between devices, and between blocks of one
 
 // A fence: earlier reads and writes of this thread precede later ones, for this device or for all.
@@ -235,6 +217,28 @@ __device__ __forceinline__ void wait_for(const Flag* flag, Flag value) {
 
 // Set a flag; a fence before it orders it after this thread's reads and writes.
 __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<volatile Flag*>(flag) = value; }
+
+#ifndef WITHOUT_KERNELS  // defined where another source has kernels of its own
+
+// ---- one launch for each sweep
+
+// Chunk number c has `count` rows from begin + c * step; there are `strips` from `strip_begin`. Each warp takes one
+// chunk of one strip, side by side in a block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sweep(const real* __restrict__ in, real* __restrict__ out, Index pitch, int rows, int columns, int first, int last,
+          int strip_begin, int strips, int begin, int end, int step, int count, int chunks, int has_left, int has_right,
+          real* above, real* below, real* left, real* right, double* norm) {
+    const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
+    real sum = 0;
+    if (item < strips * chunks) {
+        const int from = begin + item / strips * step;
+        const Strip strip(strip_begin + item % strips, columns, first, last, has_left, has_right);
+        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, min(from + count, end), {above, below, left, right});
+    }
+    if (norm) add_norm(sum, norm);
+}
+
+// ---- the same, with neighbours' memory
 
 // A sweep that waits for the previous sweep of the neighbours where it needs their values, stores its own values into
 // their memory, and sets their flags. It overwrites a halo that the neighbours have read in the previous sweep, as
@@ -464,3 +468,5 @@ BLOCKED(1)
 BLOCKED(2)
 BLOCKED(4)
 BLOCKED(8)
+
+#endif

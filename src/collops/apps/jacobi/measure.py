@@ -21,13 +21,15 @@ from collops.backend import Engine
 from collops.comm import Communicator
 from collops.exchange import ExchangePlan
 
-__all__ = ["STRETCH", "Difference", "Reference", "Run", "memory_limit", "run"]
+__all__ = ["STRETCH", "Difference", "Reference", "Run", "memory_limit", "run", "trial"]
 
 STRETCH = 100
 """Iterations whose norms are summed and read together."""
 
 _PULSE_SECONDS = 30.0
 _ROUNDS, _COPIES = 5, 10  # of the measurement of the memory
+_TRIAL_ROUNDS, _TRIAL_SECONDS = 5, 0.2  # of a trial, whichever comes first
+_TRIAL_SWEEPS = {"host": 8, "device": STRETCH}  # of a round; the launch of a graph serves a whole stretch
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,22 @@ def run(
     look(number)
     seconds = max(comm.allgather_metadata(end - begin))
     return Run(variant.done, seconds, known, reached)
+
+
+def trial(variant: Variant) -> float:
+    """Return the seconds of an iteration in a short run of a newly made variant, equal on all ranks. Collective."""
+    comm, engine = variant.comm, variant.engine
+    count = min(variant.problem.iterations, _TRIAL_SWEEPS[engine.memory])
+    norms = engine.xp.zeros(count)
+    variant.record(count)
+    variant.advance(count, norms)
+    rounds: list[float] = []
+    while len(rounds) < _TRIAL_ROUNDS and sum(rounds) < _TRIAL_SECONDS:
+        variant.record(count)
+        begin = _time_of_all(comm, engine)
+        variant.advance(count, norms)
+        rounds.append(max(comm.allgather_metadata(_time_of_all(comm, engine) - begin)))
+    return min(rounds) / count
 
 
 class _HostCopies:

@@ -24,7 +24,7 @@ class NumbaSweeps(NumpySweeps):
             norms[slot] += square
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", nogil=True)
 def _sweep(
     source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, wanted: bool
 ) -> float:

@@ -38,11 +38,14 @@ class NumpySweeps:
         """Sweep the points that :meth:`boundary` leaves out."""
         self._sweep(source, target, norms, slot, self.grid.inner)
 
-    def wrapped(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep everything, and store the outermost rows in the halo of `target`, on one rank alone."""
+    def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
+        """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
+
+        On one rank alone, these are `target`.
+        """
         self.whole(source, target, norms, slot)
-        target[0] = target[self.grid.rows]
-        target[self.grid.rows + 1] = target[1]
+        above[self.grid.layout.local_shape(self.grid.above)[0] + 1] = target[1]
+        below[0] = target[self.grid.rows]
 
     def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
         (begin, end), (first, last) = part

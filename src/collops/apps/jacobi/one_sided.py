@@ -6,28 +6,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from collops.apps.jacobi.problem import Part
-from collops.apps.jacobi.variant import Variant
+from collops.apps.jacobi.variant import InSharedMemory
 from collops.exchange import Box
 from collops.profile import mark
 
 __all__ = ["OneSided"]
 
 
-class OneSided(Variant):
+class OneSided(InSharedMemory):
     """Each rank writes its outermost points into its neighbours' halos, and waits for theirs.
 
     The signal of a sweep means that the values of the neighbour have arrived, and that the neighbour has read its halo
     of the previous sweep, which may be overwritten.
     """
 
+    signals = 4
+
     def prepare(self) -> None:
-        """Make the grids in symmetric memory."""
-        self.require_points_everywhere()
-        shape = (2, *self.grid.shape)
-        self._memory = self.comm.symmetric(shape, self.problem.dtype, engine=self.engine.name, signals=4)
-        self.grids = self._memory.local[0], self._memory.local[1]
-        self.fill_grids()
-        self._memory.barrier()
+        """Make the grids, and work out what goes where."""
+        super().prepare()
         self._puts = list(self._targets())
         self._sides = [side for side, rank in enumerate(self.grid.neighbours) if rank is not None]
 
@@ -45,11 +42,6 @@ class OneSided(Variant):
             with mark("put"):
                 for rank, mine, theirs, signal in self._puts:
                     memory.put_signal(target[mine], rank, (self.done % 2, *theirs), signal, self.done)
-
-    def free(self) -> None:
-        """Free the symmetric memory."""
-        self.grids = ()
-        self._memory.free()
 
     def _targets(self) -> Iterator[tuple[int, Box, Box, int]]:
         """Yield each neighbour, the box that it gets, where in its array, and the signal to set."""

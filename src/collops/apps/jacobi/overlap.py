@@ -6,11 +6,10 @@ from contextlib import nullcontext
 from typing import Any
 
 from collops.apps.jacobi.variant import Variant
+from collops.comm.side_stream import HIGHEST_PRIORITY, SideStream
 from collops.profile import mark
 
 __all__ = ["Overlap"]
-
-_HIGHEST = -5  # priority of a stream; a device that has fewer priorities takes its highest
 
 
 class Overlap(Variant):
@@ -19,21 +18,17 @@ class Overlap(Variant):
     def prepare(self) -> None:
         """Make the grids and the stream."""
         super().prepare()
-        self._side: Any = None
-        if self.engine.name == "cupy":
-            import cupy
-
-            self._side = cupy.cuda.Stream(non_blocking=True, priority=_HIGHEST)
-            self._ready, self._done = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-            self._current = cupy.cuda.get_current_stream
+        self._side = SideStream(HIGHEST_PRIORITY) if self.engine.name == "cupy" else None
 
     def advance(self, count: int, norms: Any) -> None:
         """Make `count` sweeps."""
-        stream = nullcontext() if self._side is None else self._side
+        side = self._side
+        stream = nullcontext() if side is None else side.stream
         for slot in range(count):
             source, target = self.turns()
             checked = self.checked(slot)
-            self._fork()
+            if side is not None:
+                side.begin()
             with stream:
                 with mark("boundary"):
                     self.sweeps.boundary(source, target, norms, checked)
@@ -43,17 +38,6 @@ class Overlap(Variant):
                 self.sweeps.inner(source, target, norms, checked)
             with stream, mark("halo"):
                 exchange.finish()
-            self._join()
+            if side is not None:
+                side.end().wait()
             self.done += 1
-
-    def _fork(self) -> None:
-        """Make the side stream wait for the caller's stream."""
-        if self._side is not None:
-            self._ready.record(self._current())
-            self._side.wait_event(self._ready)
-
-    def _join(self) -> None:
-        """Make the caller's stream wait for the side stream."""
-        if self._side is not None:
-            self._done.record(self._side)
-            self._current().wait_event(self._done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from collops.apps.jacobi.variant import Variant
+from collops.apps.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
 if TYPE_CHECKING:
@@ -14,24 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["Peer"]
 
 
-class PeerMemory(Variant):
+class PeerMemory(InSharedMemory):
     """A variant whose kernels address the grids and the flags of neighbours."""
 
     def share(self, flags: int, places: Sequence[int]) -> Neighbours:
-        """Make grids and flags in symmetric memory, and return where the neighbours' are. Collective.
+        """Make flags in symmetric memory, and return where the neighbours' grids and flags are. Collective.
 
         Each rank has `flags` 64-bit words of flags. `places` are the numbers of the flags that the neighbours above,
         below, to the left and to the right set.
         """
         from collops.apps.jacobi.cupy_sweeps import Neighbours
 
-        grid, comm, engine, sweeps = self.grid, self.comm, self.engine.name, self.sweeps
-        self._memory = comm.symmetric((2, *grid.shape), self.problem.dtype, engine=engine)
-        self._flags = comm.symmetric(flags, "uint64", engine=engine)
-        self.grids = self._memory.local[0], self._memory.local[1]
-        self.fill_grids()
-        self._memory.barrier()
-
+        grid, sweeps = self.grid, self.sweeps
+        self._flags = self.comm.symmetric(flags, "uint64", engine=self.engine.name)
         item = self.problem.itemsize
         row = grid.pitch * item
         halos, sets = [0] * 4, [0] * 4
@@ -47,9 +42,8 @@ class PeerMemory(Variant):
 
     def free(self) -> None:
         """Free the symmetric memory."""
-        self.grids = ()
         self._flags.free()
-        self._memory.free()
+        super().free()
 
 
 class Peer(PeerMemory):
@@ -57,7 +51,7 @@ class Peer(PeerMemory):
 
     def prepare(self) -> None:
         """Make the grids in memory that neighbours can address, with a flag for each side."""
-        self.require_points_everywhere()
+        super().prepare()
         self._neighbours = self.share(self.sweeps.flag_count(1), range(4))
         odd = self.grid.shape[0] * self.grid.shape[1] * self.problem.itemsize
         self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to that of even and of odd ones

@@ -19,7 +19,7 @@ class Persistent(PeerMemory):
 
     def prepare(self) -> None:
         """Make the grids in memory that neighbours can address, with flags for each band."""
-        self.require_points_everywhere()
+        super().prepare()
         most = min(self.comm.allgather_metadata(self.sweeps.most_bands()))
         self._bands = bands = min(most, *self.grid.layout.sizes[0])
         # The kernel's flags: the bands above, its own bands, those below, then those to the left and to the right.

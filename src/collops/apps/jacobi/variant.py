@@ -13,7 +13,7 @@ from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.profile import mark
 
-__all__ = ["Single", "Variant"]
+__all__ = ["InSharedMemory", "Single", "Variant", "sweeps_of"]
 
 
 class Variant(ABC):
@@ -32,10 +32,11 @@ class Variant(ABC):
         self.comm = comm
         self.engine = engine
         self.grid = Grid(problem, comm.size, comm.rank, process_grid, self.width)  # this rank's block
-        self.sweeps = _sweeps_of(engine, self.grid)  # the kernels of the engine
+        self.sweeps = sweeps_of(engine, self.grid)  # the kernels of the engine
         self.halo = halo_plan(self.grid, comm)  # the messages that fill the halo of either array
         self.grids: Sequence[Any] = ()  # the two arrays that hold the block: a sweep reads one and writes the other
         self.done = 0  # number of sweeps made so far
+        self.device_count = comm.size  # devices, or cores of hosts, that sweep
         self.prepare()
 
     def prepare(self) -> None:
@@ -82,17 +83,6 @@ class Variant(ABC):
         """Return `slot` if the norm of the next sweep is checked, -1 if not."""
         return slot if self.done % self.problem.check == 0 else -1
 
-    def require_points_everywhere(self) -> None:
-        """Raise `LayoutError` on all ranks if a rank has no points: its neighbours would wait for it."""
-        if 0 in self.grid.layout.sizes[0] or 0 in self.grid.layout.sizes[1]:
-            down, across = self.grid.process_grid
-            self.comm.check(
-                LayoutError(
-                    f"{self.problem.ny - 2} x {self.problem.nx} points leave ranks of a {down} x {across} process grid "
-                    "without any, which this variant cannot have: use fewer ranks or a variant by messages"
-                )
-            )
-
 
 class Single(Variant):
     """The kernel sweeps and fills the halo of its own block: the reference of all other variants."""
@@ -102,11 +92,39 @@ class Single(Variant):
         for slot in range(count):
             source, target = self.turns()
             with mark("sweep"):
-                self.sweeps.wrapped(source, target, norms, self.checked(slot))
+                self.sweeps.into_halos(source, target, target, target, norms, self.checked(slot))
             self.done += 1
 
 
-def _sweeps_of(engine: Engine, grid: Grid) -> Any:
+class InSharedMemory(Variant):
+    """The base of models whose grids are in memory that all ranks can address."""
+
+    signals = 0  # of each rank
+
+    def prepare(self) -> None:
+        """Make the grids in symmetric memory; raise `LayoutError` on all ranks if one has no points."""
+        grid = self.grid
+        if 0 in grid.layout.sizes[0] or 0 in grid.layout.sizes[1]:  # its neighbours would wait for it
+            down, across = grid.process_grid
+            self.comm.check(
+                LayoutError(
+                    f"{self.problem.ny - 2} x {self.problem.nx} points leave ranks of a {down} x {across} process grid "
+                    "without any, which this variant cannot have: use fewer ranks or a variant by messages"
+                )
+            )
+        options = {"engine": self.engine.name, "signals": self.signals}
+        self._memory = self.comm.symmetric((2, *grid.shape), self.problem.dtype, **options)
+        self.grids = self._memory.local[0], self._memory.local[1]
+        self.fill_grids()
+        self._memory.barrier()
+
+    def free(self) -> None:
+        """Free the symmetric memory."""
+        self.grids = ()
+        self._memory.free()
+
+
+def sweeps_of(engine: Engine, grid: Grid) -> Any:
     """Return the kernels that sweep the block of `grid`; only these, and what launches them, differ between engines."""
     if engine.name == "cupy":
         from collops.apps.jacobi.cupy_sweeps import CupySweeps

@@ -58,6 +58,7 @@ class SharedExchange(Exchange):
         receivers, senders = (
             [rank for rank, *_ in side.segments if rank in number] for side in (pattern.sends, pattern.receives)
         )
+        self._receivers, self._senders = receivers, senders
         there = {rank: counters_of(rank) for rank in {*receivers, *senders}}
         # Views of one counter each, which cost least to read and write.
         self._read_here, self._filled_there, self._filled_here, self._read_there = [], [], [], []
@@ -80,7 +81,7 @@ class SharedExchange(Exchange):
     def prepare(self, place: int, use: int) -> None:
         for counter in self._read_here[place]:
             if counter[0] < use - 1:
-                self._until(counter, use - 1)
+                self._until(counter, use - 1, self._read_here[place], self._receivers)
 
     def send(self, place: int, use: int) -> None:
         self._fence()
@@ -90,7 +91,7 @@ class SharedExchange(Exchange):
     def receive(self, place: int, use: int) -> None:
         for counter in self._filled_here[place]:
             if counter[0] < use:
-                self._until(counter, use)
+                self._until(counter, use, self._filled_here[place], self._senders)
         self._fence()
 
     def consume(self, place: int, use: int) -> None:
@@ -98,12 +99,13 @@ class SharedExchange(Exchange):
         for counter in self._read_there[place]:
             counter[0] = use
 
-    def _until(self, counter: memoryview, least: int) -> None:
-        """Return when a counter has reached `least`, most often before a wait with a deadline begins."""
+    def _until(self, counter: memoryview, least: int, counters: list[memoryview], ranks: list[int]) -> None:
+        """Return when one of the counters of `ranks` has reached `least`, most often before a wait with a deadline."""
         for _ in range(_LOOKS):
             if counter[0] >= least:
                 return
-        self.comm.wait_until(lambda: counter[0] >= least, "star forest")
+        needs = [rank for rank, each in zip(ranks, counters, strict=True) if each is counter]
+        self.comm.wait_until(lambda: counter[0] >= least, "star forest", needs)
 
     def free(self) -> None:
         self.outgoing, self.incoming = [], []

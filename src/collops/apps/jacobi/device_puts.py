@@ -1,0 +1,56 @@
+"""Kernels that put their outermost points by NVSHMEM's device functions (`nvshmem_element`, `_warp`, `_block`)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from collops.apps.jacobi.variant import InSharedMemory
+from collops.profile import mark
+
+__all__ = ["BlockPuts", "ElementPuts", "WarpPuts"]
+
+
+class BlockPuts(InSharedMemory):
+    """One launch for each sweep, in which every block of threads at an edge puts its part with a signal.
+
+    The neighbour's block at the same place waits for that signal alone. It means that the values have arrived, and that
+    this block has read its halo of the previous sweep, which may be overwritten.
+    """
+
+    put: ClassVar[str] = "block"  # the threads that share a put: those of a block, of a warp, or each its own
+
+    def prepare(self) -> None:
+        """Make the grids and a signal for each block of threads at an edge, in symmetric memory."""
+        super().prepare()
+        # Neighbours agree on the rows of a block of threads, so that the signals of one are those of the other.
+        self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
+        places = self.sweeps.places_of_puts(self._rows)
+        self._signals = self.comm.symmetric((4, places), "uint64", engine=self.engine.name)
+        self._kernel = self._memory.module(*self.sweeps.source_of_puts()).get_function(f"sweep_{self.put}")
+
+    def advance(self, count: int, norms: Any) -> None:
+        """Make `count` sweeps."""
+        for slot in range(count):
+            source, target = self.turns()
+            with mark("sweep"):
+                self.sweeps.putting(
+                    self._kernel, source, target, self._rows, self._signals.local, self.done, norms, self.checked(slot)
+                )
+            self.done += 1
+
+    def free(self) -> None:
+        """Free the symmetric memory."""
+        self._signals.free()
+        super().free()
+
+
+class WarpPuts(BlockPuts):
+    """The same, but every warp puts the part of its own strip; a signal follows the puts of the block."""
+
+    put = "warp"
+
+
+class ElementPuts(BlockPuts):
+    """The same, but every thread puts single elements."""
+
+    put = "element"

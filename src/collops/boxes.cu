@@ -1,0 +1,41 @@
+// A copy between two boxes of memory with equal shapes: planes of rows, of any spacing, of contiguous elements.
+//
+// A thread copies EACH elements of every so many rows, all of them loaded before the first is stored. The threads of a
+// warp copy neighbouring elements, so that rows that begin anywhere are copied at the speed of the memory.
+//
+// compile-with: -DBYTES=1
+// compile-with: -DBYTES=16
+
+#define EACH 4
+
+template <int BYTES_OF_ONE>
+struct Element;
+template <> struct Element<1> { typedef unsigned char Type; };
+template <> struct Element<2> { typedef unsigned short Type; };
+template <> struct Element<4> { typedef unsigned Type; };
+template <> struct Element<8> { typedef uint2 Type; };
+template <> struct Element<16> { typedef uint4 Type; };
+
+typedef Element<BYTES>::Type Unit;
+typedef long long Long;
+
+// Spacings are in elements.
+extern "C" __global__ void __launch_bounds__(256)
+    copy_box(const Unit* __restrict__ source, Unit* __restrict__ target, Long width, Long height, Long rows,
+             Long source_row, Long target_row, Long source_plane, Long target_plane)
+{
+    const Long begin = static_cast<Long>(blockIdx.x) * blockDim.x * EACH + threadIdx.x;
+    const Long step = static_cast<Long>(gridDim.y) * blockDim.y;
+    for (Long row = static_cast<Long>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += step) {
+        const Long plane = row / height, within = row - plane * height;
+        const Unit* const from = source + plane * source_plane + within * source_row;
+        Unit* const to = target + plane * target_plane + within * target_row;
+        Unit values[EACH];
+        #pragma unroll
+        for (int k = 0; k < EACH; ++k)
+            if (begin + k * blockDim.x < width) values[k] = from[begin + k * blockDim.x];
+        #pragma unroll
+        for (int k = 0; k < EACH; ++k)
+            if (begin + k * blockDim.x < width) to[begin + k * blockDim.x] = values[k];
+    }
+}
