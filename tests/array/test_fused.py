@@ -6,8 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import collops.array as ca
+from collops import profile
 from collops.array import DistributedArray, Layout, StackedArray
 from collops.errors import LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, tolerance, values
@@ -161,9 +163,10 @@ def test_dots(comm, name):
     for number, layout in enumerate(layouts((5, 3), comm.size)):
         a = values(layout.shape, "float64" if dtype.itemsize == 2 else dtype, seed=number).astype(dtype)
         arrays.append((a.astype(wide), ca.from_global(a, layout, comm=comm)))
-    results = ca.dots(*[(x, x) for _, x in arrays], *[(x, x + x) for _, x in arrays])
+    pairs = *[(x, x) for _, x in arrays], *[(x, x + x) for _, x in arrays]
     expected = [np.vdot(a, a).real for a, _ in arrays] + [2 * np.vdot(a, a) for a, _ in arrays]
-    for result, value in zip(results, expected, strict=True):
+    finish = ca.start_dots(*pairs)
+    for result, value in zip((*ca.dots(*pairs), *finish()), 2 * expected, strict=True):
         assert result.ndim == 0
         assert result.dtype == value.dtype
         np.testing.assert_allclose(result, value, **tolerance(dtype))
@@ -173,8 +176,18 @@ def test_dots_of_several_layouts(comm):
     x = ca.random((7, 2), comm=comm)
     whole = ca.random(Layout.replicated(3, comm.size), comm=comm)
     np.testing.assert_allclose(ca.dots((x, 2 * x), (x, -x)), [2 * x.vdot(x), -x.vdot(x)])
-    np.testing.assert_allclose(ca.dots((x, x), (whole, whole)), [x.vdot(x), whole.vdot(whole)])
-    assert ca.dots() == ()
+    for dots in (ca.dots, lambda *pairs: ca.start_dots(*pairs)()):
+        np.testing.assert_allclose(dots((x, x), (whole, whole)), [x.vdot(x), whole.vdot(whole)])
+        assert dots() == ()
+
+
+def test_arrays_may_change_before_their_products_are_finished(comm):
+    x = ca.ones(6, comm=comm)
+    with profile.count_messages() as sent:
+        finish = ca.start_dots((x, x), (x, 2 * x))
+        x.local_array[...] = 5
+    assert [message.elements for message in sent.records] == ([2] if comm.size > 1 else [])
+    assert finish() == finish() == (6, 12)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -191,7 +204,8 @@ def test_coefficients_that_count_if_finite(comm, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_update_solution_and_direction(comm, dtype):
+def test_update_solution_and_direction(comm, monkeypatch, dtype):
+    monkeypatch.setattr("collops.array.kernels.numpy_kernels.PIECE", 3)  # elements, fewer than a rank has
     layouts = [Layout.split((7, 2), comm.size), Layout.replicated(3, comm.size)]
     x, direction, gradient = (
         ca.StackedArray([ca.random(layout, seed=seed, comm=comm, dtype=dtype) for layout in layouts])
@@ -212,7 +226,8 @@ def test_dots_of_different_masks(comm):
     for mask in masks(comm.size):
         y = ca.ones(Layout.split(6, comm.size, mask=mask), comm=comm)
         mine = sum(y.layout.local_size(r) for r in range(comm.size) if mask[r] == mask[comm.rank])
-        assert [float(value) for value in ca.dots((x, x), (y, y))] == [6, mine]
+        for products in (ca.dots((x, x), (y, y)), ca.start_dots((x, x), (y, y))()):
+            assert [float(value) for value in products] == [6, mine]
 
 
 def test_divide():
@@ -255,3 +270,20 @@ def test_inner_products_that_overflow(comm, dtype):
     y = x.copy()
     for value in (*ca.dots((x, x), (x, y)), x.dot(x), x.vdot(x), x.dot(y)):
         assert not np.isfinite(value)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", (9_999, 10_000, 43_210))
+@pytest.mark.parametrize("name", ("float32", "float64", "complex64", "complex128"))
+def test_dots_do_not_depend_on_threads_of_blas(comm, name, size):
+    x, y = (ca.random(Layout.split(size, comm.size), seed=seed, comm=comm, dtype=name) for seed in range(2))
+    with threadpool_limits(2):
+        found = ca.dots((x, y), (x, x))
+    with threadpool_limits(1):
+        assert [complex(value) for value in found] == [complex(value) for value in ca.dots((x, y), (x, x))]
+    a, b = (array.gather().astype(complex) for array in (x, y))
+    np.testing.assert_allclose(
+        [complex(value) for value in found],
+        [np.sum(a.conj() * b), np.sum(abs(a) ** 2)],
+        rtol=1e-4 if np.dtype(name).char in "fF" else 1e-10,
+    )

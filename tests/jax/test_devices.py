@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import collops.jax as cj
@@ -170,6 +171,39 @@ def test_uncompiled_calls_compile_once(joined):
     for _ in range(3):
         np.testing.assert_array_equal(mapped(x), expected)
     assert not compiled
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """JAX's compilation cache in a folder of this rank; without it at the end."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for wanted in (options, before):
+        for name, value in wanted.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        if wanted is options:
+            yield tmp_path
+
+
+def test_programs_are_stored(joined, stored):
+    """And read again; also those that are not compiled explicitly."""
+    hits = []
+    jax.monitoring.register_event_listener(
+        lambda event, **_: hits.append(event) if event.endswith("compilation_cache/cache_hits") else None
+    )
+    mapped = on_devices(joined, lambda x: cj.allreduce(3 * x, comm=joined))
+    expected = np.full(len(joined.devices), 3 * sum(range(joined.size)))
+    for program in (cj.jit(mapped), mapped):
+        for _ in range(2):
+            jax.clear_caches()
+            np.testing.assert_array_equal(program(numbers(joined)), expected)
+        assert hits
+        hits.clear()
 
 
 def test_without_jit(joined):

@@ -17,7 +17,7 @@ from .problems import VARIETY, assert_close, problem, start
 from .test_cgls import messages_of_one_iteration
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 @pytest.mark.parametrize(("damp", "with_start"), [(0.0, True), (0.7, False)])
 @pytest.mark.parametrize(("kind", "dtype"), [pair for pair in VARIETY if pair[0] != "hstack"])
 def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, with_start, reductions):
@@ -89,6 +89,6 @@ def test_what_is_linear_over_the_reals_only(comm):
     A = (part @ A).H @ (part @ A) + 0.5 * every
     assert A.dottest() and not A.clinear
     y = random(A.range, comm=comm, dtype="complex128", seed=1)
-    for reductions in (1, 2):
+    for reductions in (1, 2, "pipelined"):
         x = cg(A, y, niter=2, tol=0, reductions=reductions).x
         assert_close((A @ x).gather(), y.gather(), "c16")

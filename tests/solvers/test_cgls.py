@@ -18,7 +18,7 @@ from .problems import VARIETY, assert_close, problem, random_matrix, start
 KINDS = ["vstack", "hstack", "block_diag"]
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 @pytest.mark.parametrize("damp", [0.0, 0.7])
 @pytest.mark.parametrize(("kind", "dtype"), VARIETY)
 def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, reductions):
@@ -33,7 +33,7 @@ def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, reductions):
 
 
 @pytest.mark.parametrize("damp", [0.0, 1.0])  # other factors: PyLops does not square the first one
-@pytest.mark.parametrize(("kind", "reductions"), [(KINDS[0], 2), (KINDS[1], 1), (KINDS[2], 2)])
+@pytest.mark.parametrize(("kind", "reductions"), [(KINDS[0], 2), (KINDS[1], 1), (KINDS[2], "pipelined")])
 def test_starting_model(comm, kind, reductions, damp):
     op, serial, y, yd = problem(kind, comm, "f8")
     x0, x0d = start(op, comm, "f8")
@@ -80,7 +80,7 @@ def test_exact_data_and_no_data(comm):
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
-@pytest.mark.parametrize(("damp", "reductions"), [(0.0, 2), (0.3, 2), (0.0, 1), (0.3, 1)])
+@pytest.mark.parametrize(("damp", "reductions"), [(0.0, 2), (0.3, 2), (0.0, 1), (0.3, 1), (0.3, "pipelined")])
 @pytest.mark.parametrize("compatible", [False, True])
 def test_ends_where_only_rounding_is_left(comm, compatible, damp, reductions, dtype):
     """Beyond that, squares of rounding errors would grow until they are infinite."""
@@ -123,7 +123,7 @@ def test_images(comm):
     assert_close(result.x.gather().ravel(), cgls(flat, y, niter=3, damp=0.1).x.gather())
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 def test_stacked_data(comm, reductions):
     op, serial, y, yd = problem("vstack", comm, "f8")
     stacked = StackedVStack([op, 2 * op])
@@ -136,13 +136,14 @@ def test_stacked_data(comm, reductions):
     assert_close(result.residual_norms, cost)
 
 
-def test_masks_solve_one_problem_per_group(comm):
+@pytest.mark.parametrize("reductions", [2, "pipelined"])
+def test_masks_solve_one_problem_per_group(comm, reductions):
     mask = [rank % 2 for rank in range(comm.size)]
     op = VStack([random_matrix(8, 5, "f8", comm.rank)], comm, mask=mask)
     y = zeros(op.range, comm=comm)
     y.local_array[...] = random_matrix(8, 1, "f8", 50 + comm.rank)[:, 0]
     # One group finishes before the other, and nobody waits for it.
-    result = cgls(op, y, niter=5 + mask[comm.rank], tol=0)
+    result = cgls(op, y, niter=5 + mask[comm.rank], tol=0, reductions=reductions)
     members = [rank for rank in range(comm.size) if mask[rank] == mask[comm.rank]]
     whole = np.vstack([random_matrix(8, 5, "f8", rank) for rank in members])
     data = np.concatenate([random_matrix(8, 1, "f8", 50 + rank)[:, 0] for rank in members])
@@ -261,6 +262,7 @@ def test_options_are_checked(comm):
         {"graph": "yes"},
         {"lag": -1},
         {"reductions": 3},
+        {"reductions": "overlapped"},
     ):
         with pytest.raises(InputError, match=next(iter(options))):
             cgls(op, yd, **options)

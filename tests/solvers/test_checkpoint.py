@@ -47,6 +47,10 @@ METHODS = {
     "cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, **run),
     "cg, one reduction": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, reductions=1, **run),
     "cgls, one reduction": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, reductions=1, **run),
+    "pipelined cgls": lambda op, y, **run: cgls(op, y, damp=0.1, tol=0, reductions="pipelined", **run),
+    "pipelined cg, with M": lambda op, y, **run: cg(
+        op.H @ op, op.H @ y, tol=0, reductions="pipelined", M=_ascending(op), **run
+    ),
     "lsqr": lambda op, y, **run: lsqr(op, y, calc_var=True, **run),
     "cg with M": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, M=_ascending(op), **run),
     "cgls, one reduction, with M": lambda op, y, **run: cgls(

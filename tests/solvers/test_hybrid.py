@@ -15,7 +15,7 @@ from collops.solvers import Status, hybrid_lsqr
 
 from .problems import assert_close, problem, random_matrix, start
 
-KINDS = [("vstack", "f8"), ("hstack", "c16"), ("block_diag", "f8"), ("vstack", "f4")]
+KINDS = [("vstack", "f8"), ("vstack", "c16"), ("hstack", "c16"), ("block_diag", "f8"), ("vstack", "f4")]
 
 
 def tikhonov(matrix: np.ndarray, data: np.ndarray, damp: float) -> np.ndarray:

@@ -34,9 +34,10 @@ def test_the_solvers_are_found():
 def test_unknown_options(comm, solver):
     call = getattr(collops, solver, solvers.solve)
     for given, meant in MISSPELT.items():
-        with pytest.raises(TypeError, match=rf"^{solver}\(\) has no option '{given}'; did you mean '{meant}'\?$"):
+        text = rf"^{solver}\(\) has no option '{given}'; did you mean '{meant}'\? It takes .*niter"
+        with pytest.raises(TypeError, match=text):
             call(**{given: 3})
-    with pytest.raises(TypeError, match=rf"^{solver}\(\) has no option 'zzz'; it takes .*callback, .*niter"):
+    with pytest.raises(TypeError, match=rf"^{solver}\(\) has no option 'zzz'\. It takes .*callback, .*niter"):
         call(zzz=3)
 
 

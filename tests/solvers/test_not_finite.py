@@ -51,6 +51,12 @@ METHODS = {
         (1, 1),
         ("image", "gradient"),
     ),
+    "pipelined cgls": (
+        lambda op, y, **run: cgls(op, y, tol=0, reductions="pipelined", **run),
+        (1, 1),  # two before the first, and each iteration makes an image for the next one
+        (1, 1),
+        ("image", "gradient"),
+    ),
     "lsqr": (lsqr, (0, 1), (1, 1), ("image", "back")),
     "lsmr": (lsmr, (0, 1), (1, 1), ("image", "back")),
     "hybrid": (lambda op, y, **run: hybrid_lsqr(op, y, tol=0, **run), (0, 1), (1, 1), ("image", "basis")),
@@ -184,7 +190,7 @@ def test_options_whose_squares_overflow(comm):
     ):
         assert result.status.successful
     assert power_iteration(normal, niter=9, tol=huge).iterations < 9
-    for reductions in (1, 2):
+    for reductions in (1, 2, "pipelined"):
         with pytest.raises(NotFiniteError):
             cgls(op, y, b, niter=3, damp=huge, reductions=reductions)
 

@@ -29,7 +29,7 @@ def unsymmetric(op, comm, dtype):
     return BlockDiag(blocks[comm.rank], comm), scipy.linalg.block_diag(*(block for each in blocks for block in each))
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 @pytest.mark.parametrize(("kind", "dtype"), [("vstack", "f8"), ("block_diag", "c16"), ("block_diag", "f4")])
 def test_iterates_of_cg_are_those_of_scipy(comm, kind, dtype, reductions):
     op, serial, y, yd = problem(kind, comm, dtype)
@@ -43,7 +43,7 @@ def test_iterates_of_cg_are_those_of_scipy(comm, kind, dtype, reductions):
     assert_close(result.residual_norms[-1], np.linalg.norm(right - matrix @ x), dtype, factor=100)
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 @pytest.mark.parametrize(("damp", "with_start"), [(0.0, False), (0.7, True)])
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_cgls_minimises_the_same_objective(comm, dtype, damp, with_start, reductions):
@@ -108,7 +108,7 @@ def test_a_preconditioner_adds_its_own_messages_only(comm):
     assert sent == ([1, 2] if comm.size > 1 else [])
 
 
-@pytest.mark.parametrize("reductions", [1, 2])
+@pytest.mark.parametrize("reductions", [1, 2, "pipelined"])
 def test_condition_numbers(comm, reductions):
     op, serial, _, yd = problem("block_diag", comm, "f8")
     M, preconditioner = hermitian(op, comm, "f8")
@@ -123,7 +123,7 @@ def test_condition_numbers(comm, reductions):
 def test_an_indefinite_preconditioner_stops_cg(comm):
     A = Identity(3 * comm.size, comm=comm)
     y = from_global(np.ones(3 * comm.size), A.range, comm=comm)
-    for reductions in (1, 2):
+    for reductions in (1, 2, "pipelined"):
         result = cg(A, y, niter=5, M=-1 * A, reductions=reductions)
         assert result.status is Status.INDEFINITE and not result.status.successful
 

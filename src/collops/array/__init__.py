@@ -4,7 +4,7 @@ from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import empty, empty_like, full, full_like, ones, ones_like, random, where, zeros, zeros_like
 from collops.array.distributed import DistributedArray
-from collops.array.fused import axpby, divide, dots, shared, square_of_sum, update_solution_and_direction
+from collops.array.fused import axpby, divide, dots, shared, square_of_sum, start_dots, update_solution_and_direction
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout, StackedLayout
@@ -38,6 +38,7 @@ __all__ = [
     "save",
     "shared",
     "square_of_sum",
+    "start_dots",
     "transfers",
     "update_solution_and_direction",
     "where",

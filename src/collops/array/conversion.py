@@ -117,7 +117,7 @@ def _array(values: Any) -> Any:
 def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
     """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
-    target = current if engine is None else engine if isinstance(engine, Engine) else find_engine(engine)
+    target = current if engine is None else find_engine(engine)
     own = as_dtype(part.dtype)  # also where a dtype is given: a rank without elements converts nothing and cannot fail
     kind = own if dtype is None else dtype
     if target is current and not target.mutable:

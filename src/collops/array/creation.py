@@ -287,7 +287,7 @@ def _new_array(
 ) -> Any:
     """Return the array whose local array is ``make(engine, layout, rank, leaf_number)``."""
     comm = communicator_or_world(comm)
-    chosen = engine if isinstance(engine, Engine) else find_engine(engine)
+    chosen = find_engine(engine)
     if isinstance(layout, StackedLayout):
         parts = []
         for part in layout:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -180,6 +181,30 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     return _dots(pairs, True)
 
 
+def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
+    """Begin the message of :func:`dots`, and return the function that waits for it and returns the inner products.
+
+    The arrays may be changed at once. Messages overlap with other work where
+    :meth:`collops.comm.Communicator.start_allreduce` says; elsewhere they are complete at once. Parameters and errors
+    are those of :func:`dots`. Collective.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import start_dots
+    >>> x = collops.ones(3)
+    >>> finish = start_dots((x, x))
+    >>> y = x + x  # overlaps with the message
+    >>> [float(value) for value in finish()]
+    [3.0]
+    """
+    engine = _checked(pairs)
+    if engine is None or engine.traced:
+        values = _dots(pairs, True)
+        return lambda: values
+    return _of_groups(pairs, True, engine, lambda ranks, values: ranks.start_allreduce(values, out=values))
+
+
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
     return _dots(((x, y),), False)[0]
@@ -230,16 +255,21 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return kernels_for(engine_of(ww)).square_of_sum(ww, wq, qq, beta)
 
 
-def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
+def _checked(pairs: tuple[tuple[Any, Any], ...]) -> Engine | None:
+    """Return the engine of the first pair; raise an error unless the arrays of each fit each other."""
     for x, y in pairs:
         if not hasattr(x, "leaves"):
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
         if x.layout is not getattr(y, "layout", None) or x.comm is not y.comm or x.engine is not y.engine:
             check_alike(x, y)
-    if not pairs:
+    return pairs[0][0].engine if pairs else None
+
+
+def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
+    engine = _checked(pairs)
+    if engine is None:
         return ()
     x, y = pairs[0]
-    engine = x.engine
     if engine.traced:
         return _traced_dots(pairs, conjugate)
     if len(pairs) == 1 and hasattr(x, "local_array"):
@@ -249,19 +279,40 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
     results = _like_dots(pairs, conjugate)
     if results is not None:
         return results
+    return _of_groups(pairs, conjugate, engine, lambda ranks, values: partial(ranks.allreduce, values, out=values))()
+
+
+def _of_groups(
+    pairs: tuple[tuple[Any, Any], ...],
+    conjugate: bool,
+    engine: Engine,
+    reduce: Callable[[Communicator, Any], Callable[[], Any]],
+) -> Callable[[], tuple[Any, ...]]:
+    """Return a function that returns the inner products, with one message for each kind of group.
+
+    ``reduce(communicator, values)`` returns the function that returns the sum over the ranks.
+    """
     if any(x.engine is not engine for x, _ in pairs):
         raise UnsupportedTypeError("the pairs of dots must be of one engine")
     dtypes = [_dot_dtype(x, y, conjugate) for x, y in pairs]
-    values: list[Any] = [None] * len(pairs)
     by_ranks: dict[Communicator | None, list[int]] = {}
     for number, (x, _) in enumerate(pairs):
         by_ranks.setdefault(x._plan.communicator, []).append(number)
+    sums: list[tuple[list[int], Callable[[], Any]]] = []
     for communicator, numbers in by_ranks.items():
         dtype = _common(tuple(dtypes[number] for number in numbers))
         jobs = [_local_pairs(*pairs[number]) for number in numbers]
-        for number, value in zip(numbers, _summed(jobs, dtype, conjugate, communicator, engine), strict=True):
-            values[number] = _as(value, dtypes[number])
-    return tuple(values)
+        part = kernels_for(engine).dots(jobs, dtype, conjugate)
+        sums.append((numbers, partial(tuple, part) if communicator is None else reduce(communicator, part)))
+
+    def finish() -> tuple[Any, ...]:
+        values: list[Any] = [None] * len(pairs)
+        for numbers, total in sums:
+            for number, value in zip(numbers, total(), strict=True):
+                values[number] = _as(value, dtypes[number])
+        return tuple(values)
+
+    return finish
 
 
 def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
@@ -288,16 +339,6 @@ def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[A
     return tuple(totals)
 
 
-def _summed(
-    jobs: list[Any], dtype: np.dtype, conjugate: bool, communicator: Communicator | None, engine: Engine
-) -> tuple[Any, ...]:
-    """Return the sum over the ranks of each job's inner products."""
-    values = kernels_for(engine).dots(jobs, dtype, conjugate)
-    if communicator is not None:
-        values = communicator.allreduce(values, out=values)
-    return tuple(values)
-
-
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
     """Do the work of :func:`_dots` for single arrays of one real dtype and communicator; return None for others.
 
@@ -318,7 +359,8 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
         if x.engine is not engine:
             return None
         jobs.append(((x_local, y_local),))
-    return _summed(jobs, accumulator(dtype), conjugate, communicator, engine)
+    values = kernels_for(engine).dots(jobs, accumulator(dtype), conjugate)
+    return tuple(values if communicator is None else communicator.allreduce(values, out=values))
 
 
 def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:

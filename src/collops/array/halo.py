@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from collops.array.layout import Layout
@@ -64,7 +65,10 @@ class HaloPlan:
         moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
-        self._return = ExchangePlan(comm, receives, sends, travels=moves.travels)
+        # The block itself is copied on the way back, and what others add to it is added.
+        own = [box for peer, box in receives if peer == comm.rank].index(self.inner) if prod(block.shape) else None
+        back, home = (_without(side, comm.rank, own) for side in (receives, sends))
+        self._return = ExchangePlan(comm, back, home, travels=moves.travels)
         self._outside = [] if periodic else list(self._beyond_the_ends())
 
     def fill(self, source: Any, target: Any) -> Any:
@@ -83,7 +87,7 @@ class HaloPlan:
 
         Collective: one exchange.
         """
-        return self._return(source, engine_of(target).put(target, ..., 0), op="sum")
+        return self._return(source, engine_of(target).put(target, ..., source[self.inner]), op="sum")
 
     def _wanted(self, rank: int) -> list[Region]:
         slices = self.layout.slices(rank)
@@ -102,6 +106,12 @@ class HaloPlan:
             for begin, end in ((0, low), (high, stop - start)):
                 if begin < end:
                     yield (*whole[:axis], slice(begin, end), *whole[axis + 1 :])
+
+
+def _without(boxes: list[tuple[int, Box]], rank: int, number: int | None) -> list[tuple[int, Box]]:
+    """Return the boxes without that `number` of those of `rank`."""
+    places = [place for place, (peer, _) in enumerate(boxes) if peer == rank]
+    return [pair for place, pair in enumerate(boxes) if number is None or place != places[number]]
 
 
 @recent_plans

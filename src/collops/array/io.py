@@ -63,7 +63,7 @@ def load(
     import zarr
 
     comm = communicator_or_world(comm)
-    target = engine if isinstance(engine, Engine) else find_engine(engine)
+    target = find_engine(engine)
     with collective_errors(comm):
         try:
             if not (Path(path) / "zarr.json").is_file():

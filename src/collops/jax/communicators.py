@@ -18,7 +18,7 @@ from collops.jax.order import settle
 
 __all__ = ["NativeComm", "native_comm"]
 
-_SPINS = 20000
+_SPINS = 200  # some microseconds, as in `collops.comm.failure`; after that a wait yields its core
 _SPINS_OF_MANY = 20
 
 

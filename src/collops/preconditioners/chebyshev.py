@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby
-from collops.errors import InputError, LayoutError
+from collops.array import axpby, update_solution_and_direction
+from collops.errors import InputError
 from collops.operators.base import Buffers, LinearOperator
 from collops.solvers.power import power_iteration
-from collops.solvers.problem import check_count, check_operator, check_preconditioner
+from collops.solvers.problem import check_count, check_preconditioner, check_square
 
 __all__ = ["chebyshev"]
 
@@ -59,9 +59,7 @@ def chebyshev(
     >>> (A @ M @ collops.ones(3)).gather().round(2)
     array([0.99, 0.99, 1.01])
     """
-    check_operator("A", A)
-    if A.domain is not A.range:
-        raise LayoutError(f"chebyshev needs an operator with one layout on both sides, not {A!r}")
+    check_square("chebyshev", A)
     check_preconditioner(M, A.domain)
     degree = check_count("degree", degree)
     if bounds is None:
@@ -98,14 +96,15 @@ class Chebyshev(LinearOperator):
         x = self._new(self.range, r) if out is None else out
         r_out, d_out, memory = (self._buffers.get(name, self.domain, r, x.dtype) for name in "rdi")
         z = r if precondition is None else precondition(r, d_out)
-        d = axpby(1 / center, z, 0.0, z, out=d_out)
-        x = axpby(1.0, d, 0.0, d, out=x)
-        rho = radius / center
+        d = axpby(1.0, z, 0.0, z, out=d_out)  # the change of x but for its length, as in conjugate gradients
+        x = axpby(0.0, d, 0.0, d, out=x)
+        length, rho = 1 / center, radius / center
         for _ in range(self.degree):
             memory = multiply(d, memory)
-            r = axpby(-1.0, memory, 1.0, r, out=r_out)
+            r = axpby(-length, memory, 1.0, r, out=r_out)
             z = r if precondition is None else precondition(r, memory)
             before, rho = rho, 1 / (2 * center / radius - rho)
-            d = axpby(2 * rho / radius, z, rho * before, d, out=d)
-            x = axpby(1.0, d, 1.0, x, out=x)
-        return x
+            following = 2 * rho / radius
+            x, d = update_solution_and_direction(x, length, d, rho * before * length / following, z)
+            length = following
+        return axpby(length, d, 1.0, x, out=x)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.errors import LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import filled
 from collops.solvers.cg import cg
-from collops.solvers.problem import check_operator
+from collops.solvers.problem import check_square
 from collops.solvers.result import SolverResult
 
 __all__ = ["inner_solve"]
@@ -55,9 +54,7 @@ def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **o
     >>> result.iterations <= 3, bool(abs(result.x.gather() * diagonal - 1).max() < 1e-13)
     (True, True)
     """
-    check_operator("A", A)
-    if A.domain is not A.range:
-        raise LayoutError(f"inner_solve needs an operator with one layout on both sides, not {A!r}")
+    check_square("inner_solve", A)
     return InnerSolve(A, solver, {"progress": False, **options})
 
 

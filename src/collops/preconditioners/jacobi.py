@@ -13,7 +13,7 @@ from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix, Diagonal
 from collops.operators.base import LinearOperator
 from collops.operators.dims import communicator_of
-from collops.preconditioners.local import LocalSolve, check_square, factorised
+from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import is_traced
 
 __all__ = ["block_jacobi", "jacobi"]
@@ -107,7 +107,7 @@ def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOpera
     >>> (block_jacobi(A) @ collops.ones(2)).gather()
     array([0.5 , 0.25])
     """
-    check_square(A)
+    check_matrix(A)
     dtype = np.result_type(A.dtype, np.float64)
     with collective_errors(A.comm):
         if local not in ("lu", "ilu", "amg"):

@@ -11,7 +11,7 @@ import numpy as np
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
-from collops.operators.base import LinearOperator
+from collops.operators.base import Directed
 from collops.operators.local import applied_on_host
 from collops.operators.memory import filled
 
@@ -21,7 +21,7 @@ Solve = Callable[[np.ndarray], Any]
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
 
 
-def check_square(A: Any) -> None:
+def check_matrix(A: Any) -> None:
     """Raise an error unless `A` is a sparse matrix with rows and columns split alike. No messages."""
     if not isinstance(A, CSRMatrix):
         raise UnsupportedTypeError(f"this preconditioner is made of the entries of a CSRMatrix, not of {type_name(A)}")
@@ -29,7 +29,7 @@ def check_square(A: Any) -> None:
         raise LayoutError("this preconditioner needs a square matrix whose rows and columns are split alike")
 
 
-class LocalSolve(LinearOperator):
+class LocalSolve(Directed):
     """The product of each rank's part of a vector with the inverse of a matrix. No messages.
 
     `factors` are the functions that multiply by the inverse and by its adjoint, of vectors of the precision of `dtype`.
@@ -39,21 +39,15 @@ class LocalSolve(LinearOperator):
 
     def __init__(self, layout: Any, dtype: Any, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
         super().__init__(layout, layout, dtype, comm)
-        self._solve, self._solve_adjoint = (self._of_any_type(solve) for solve in factors)
+        self._solves = [self._of_any_type(solve) for solve in factors]
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self._solve, self._solve_adjoint, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self._solve_adjoint, self._solve, y, out)
-
-    def _apply(self, solve: Solve, adjoint: Solve, x: Any, out: Any) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
             raise UnsupportedTypeError("sparse factors are on the host: on a device take jacobi or chebyshev")
-        out = self._new(self.range, x) if out is None else out
         local = x.local_array
         if x.engine.traced:
-            return filled(out, applied_on_host(solve, adjoint, (local.size, local.size), self.dtype, local))
+            return filled(out, applied_on_host(solve, other, (local.size, local.size), self.dtype, local))
         return filled(out, solve(local))
 
     def _of_any_type(self, solve: Solve) -> Solve:

@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import Layout, from_global
 from collops.array.dtypes import real_of
 from collops.errors import InputError, LayoutError
-from collops.operators.base import LinearOperator
+from collops.operators.base import Directed, LinearOperator
 from collops.operators.memory import Coefficients, filled
 from collops.solvers.problem import check_count, check_number, check_operator
 
@@ -127,7 +127,7 @@ def local_spectra(
     return M
 
 
-class LocalSpectra(LinearOperator):
+class LocalSpectra(Directed):
     """The sum of windows, each multiplied by real numbers in wavenumber; see :func:`local_spectra`.
 
     `halves` are half the extents of a window, and `factors` has an axis of windows for each axis of the image, then one
@@ -149,15 +149,11 @@ class LocalSpectra(LinearOperator):
             for shift in product((0, 1), repeat=layout.ndim)
         }
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
         found = self._filtered(x.redistribute(self._whole).local_array.astype(out.dtype), x.engine)
         return filled(out, found[self._layout.slices(self.comm.rank)])
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._forward(y, out)
 
     def _filtered(self, image: Any, engine: Any) -> Any:
         """Return the sum of the filtered windows of a local array, the whole image."""

@@ -12,7 +12,7 @@ from collops.operators import CSRMatrix, VStack
 from collops.operators.base import LinearOperator
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.jacobi import jacobi
-from collops.preconditioners.local import LocalSolve, check_square, factorised
+from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
 __all__ = ["two_level"]
@@ -70,7 +70,7 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     >>> plain.iterations, quick.iterations < 40
     (200, True)
     """
-    check_square(A)
+    check_matrix(A)
     check_preconditioner(smoother, A.domain)
     comm, dtype = A.comm, np.result_type(A.dtype, np.float64)
     with collective_errors(comm):

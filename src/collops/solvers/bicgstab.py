@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,12 +10,10 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import rank_consistently, starting_point, working_dtype
+from collops.solvers.problem import consistent, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
-
-__all__ = ["BiCGStab"]
 
 
 @dataclass(slots=True)
@@ -34,7 +31,6 @@ class BiCGStabState:
     numbers: Any = field(metadata=SCRATCH)
     shadow: Any = field(metadata=CONSTANT)  # the first residual
     shadow_norm: Any = field(metadata=CONSTANT)
-    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
 
 
 class BiCGStabNumbers(NamedTuple):
@@ -46,26 +42,7 @@ class BiCGStabNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class BiCGStab(SquareSystem):
-    """BiCGStab [Van der Vorst 1992], preconditioned from the right.
-
-    Attributes
-    ----------
-    rtol, atol : float
-        Bounds on the norm of the residual, relative to the first and absolute.
-    precision : float
-        Relative size of rounding errors, below which a residual or a pivot cannot be distinguished from 0.
-    M : LinearOperator or None
-        The preconditioner, which approximates the inverse of the operator.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.solvers import BiCGStab, solve
-    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
-    >>> solve(BiCGStab(rtol=1e-12), A, collops.ones(3), niter=10).x.gather().round(6)
-    array([1.  , 0.5 , 0.25])
-    """
+    """BiCGStab [Van der Vorst 1992], preconditioned from the right. Pivots up to `precision` count as zero."""
 
     name = "BiCGStab"
     numbers = BiCGStabNumbers
@@ -73,30 +50,25 @@ class BiCGStab(SquareSystem):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BiCGStabState:
         dtype = working_dtype(A, y, x0)
-        x, r, v = starting_point(A, y, x0, dtype, A._forward)
+        x, r, v = starting_point(A, y, x0, dtype)
         t, *preconditioned = (scratch_array(r.layout, y, dtype) for _ in range(1 if self.M is None else 3))
         Mp, Ms = preconditioned or (None, None)
-        consistent = rank_consistently(r)
-        together = consistent(r)
-        (rho,) = dots((together, together))
+        (rho,) = dots(*consistent((r, r)))
         norm = y.engine.xp.sqrt(rho)
         rho = rho.astype(np.result_type(dtype, rho.dtype))
-        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm), r.copy(), norm, consistent)
+        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm), r.copy(), norm)
 
     def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
         """Go along the direction of biconjugate gradients, then along the residual, which that makes smallest."""
-        xp, consistent = state.x.engine.xp, state.consistent
-        shadow, p = consistent(state.shadow), state.p
+        xp, shadow, p = state.x.engine.xp, state.shadow, state.p
         Mp = state.Mp = self.preconditioned(p, state.Mp)
         v = state.v = A._forward(Mp, state.v)
-        of_v = consistent(v)
-        shadow_v, vv = dots((shadow, of_v), (of_v, of_v))
+        shadow_v, vv = dots(*consistent((shadow, v), (v, v)))
         alpha = divide(state.rho, shadow_v)
         s = axpby(-alpha, v, 1.0, state.r, out=state.r)
         Ms = state.Ms = self.preconditioned(s, state.Ms)
         t = state.t = A._forward(Ms, state.t)
-        of_s, of_t = consistent(s), consistent(t)
-        ss, ts, tt, shadow_s, shadow_t = dots((of_s, of_s), (of_t, of_s), (of_t, of_t), (shadow, of_s), (shadow, of_t))
+        ss, ts, tt, shadow_s, shadow_t = dots(*consistent((s, s), (t, s), (t, t), (shadow, s), (shadow, t)))
         omega = divide(ts, tt)
         alpha = alpha + (omega - omega)  # where one of them is not finite, both leave x as it is
         x = axpby(Finite((1.0, alpha)), Mp, 1.0, state.x, out=state.x)
@@ -114,9 +86,6 @@ class BiCGStab(SquareSystem):
         first, second, third = (divide(xp.abs(product), size) for product, size in angles)
         state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third))
         return state
-
-    def report(self, state: BiCGStabState) -> tuple[Any, ...]:
-        return state.numbers
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
         return BiCGStab(rtol=0.0, atol=tol**0.5, M=self.M), A

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby
 from collops.backend import engine_of
-from collops.errors import LayoutError
 from collops.operators import Columns, LinearOperator
 from collops.solvers.blocks import as_block, combine, factors, grams, multiply, pseudo_inverse, second_factors
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, not_finite
 from collops.solvers.problem import (
     check_number,
+    check_numbers,
     check_operator,
     check_preconditioner,
     check_problem,
+    check_square,
+    consistent,
     precision_of,
-    rank_consistently,
     starting_point,
-    takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH
-
-__all__ = ["BlockCG", "block_options", "norms_of_columns"]
-
+from collops.solvers.state import SCRATCH
+from collops.solvers.systems import Shifted
 
 _INDEFINITE = -0.01
 """Smaller eigenvalues are no rounding errors, not even of operators in single precision."""
@@ -52,7 +47,6 @@ class BlockCGState:
     first: Any  # squared norms of the first residuals
     decrease: Any = field(metadata=SCRATCH)  # of each column's objective, x^H (A + damp) x - 2 Re x^H y
     numbers: Any = field(metadata=SCRATCH)
-    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
 
 
 class BlockNumbers(NamedTuple):
@@ -65,38 +59,16 @@ class BlockNumbers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlockCG(Method):
+class BlockCG(Shifted):
     """Block conjugate gradients [O'Leary 1980], with an orthonormal basis of the residuals [Dubrulle 2001].
 
-    Its operator is a :class:`collops.operators.Columns`.
-
-    Attributes
-    ----------
-    damp : float
-        Multiple of the identity that is added to the operator.
-    rtol, atol : float
-        Bounds on the norm of each column's residual, relative to the first and absolute.
-    precision : float
-        Relative size of rounding errors.
-    M : LinearOperator, optional
-        The preconditioner, Hermitian positive definite: a :class:`collops.operators.Columns` as well.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.operators import Columns
-    >>> from collops.solvers import BlockCG, solve
-    >>> A = Columns(collops.Diagonal(np.array([1.0, 2.0, 4.0])), 2)
-    >>> solve(BlockCG(rtol=1e-12), A, collops.ones(A.range), niter=10).x.gather()
-    array([[1.  , 0.5 , 0.25],
-           [1.  , 0.5 , 0.25]])
+    Operator and preconditioner are :class:`collops.operators.Columns`. `rtol` and `atol` bound each column's residual.
     """
 
     damp: float = 0.0
     rtol: float = 1e-5
     atol: float = 0.0
-    precision: float = DOUBLE_PRECISION
+    precision: float = DOUBLE_PRECISION  # relative size of rounding errors
     M: LinearOperator | None = None
     name = "Block CG"
     numbers = BlockNumbers
@@ -109,29 +81,33 @@ class BlockCG(Method):
         (lambda self, now, first: now.definite < _INDEFINITE, Status.INDEFINITE),
     )
 
+    @property
+    def added(self) -> Any:
+        """The multiple of the identity."""
+        return self.damp
+
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
-        x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), partial(self._image, A))
+        x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), self.image)
         return self._begin(A, x, r, z)
 
     @_QUIET
     def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any) -> BlockCGState:
         """Return the state with these starting points, their residuals, and memory for images."""
-        consistent, u = rank_consistently(r), self._preconditioned(r)
-        gram, squares = self._measured(A, consistent(r), consistent(u))
+        u = self.preconditioned(r, None)
+        gram, squares = self._measured(A, r, u)
         S, T = factors(gram)
         first = engine_of(squares).xp.diagonal(squares).real
         numbers = first.sum(), *norms_of_columns(first, first), pseudo_inverse(gram)[1]
         q, u = combine(r, T), None if self.M is None else combine(u, T)
         p = q.copy() if u is None else u.copy()
-        return BlockCGState(x, q, u, p, S, z, first, first, numbers, consistent)
+        return BlockCGState(x, q, u, p, S, z, first, first, numbers)
 
     @_QUIET
     def step(self, A: LinearOperator, state: BlockCGState) -> BlockCGState:
         """Minimise over the span of the directions, and find the next ones."""
         p, q, c, xp = state.p, state.q, state.c, state.x.engine.xp
-        z = state.z = self._image(A, p, state.z)
-        of_p, of_z, of_q, of_u = map(state.consistent, (p, z, q, q if state.u is None else state.u))
-        curvature, descent, gram = self._products(A, (of_p, of_z), (of_p, of_q), (of_q, of_u))
+        z = state.z = self.image(A, p, state.z)
+        curvature, descent, gram = self._products(A, (p, z), (p, q), (q, q if state.u is None else state.u))
         again, second = second_factors(gram)
         curvature, descent = (multiply(second.conj().T, each, second) for each in (curvature, descent))
         inverse, definite = pseudo_inverse(curvature)
@@ -141,8 +117,8 @@ class BlockCG(Method):
         gained = multiply(change.conj().T, 2 * multiply(descent, c) - multiply(curvature, change))
         state.decrease = xp.diagonal(gained).real
         w = combine(z, multiply(second, -alpha), combine(q, second))
-        u = self._preconditioned(w)
-        gram, squares = self._measured(A, state.consistent(w), state.consistent(u))
+        u = self.preconditioned(w, None)
+        gram, squares = self._measured(A, w, u)
         S, T = factors(gram)
         state.q = combine(w, T)
         state.u = None if self.M is None else combine(u, T)
@@ -153,29 +129,11 @@ class BlockCG(Method):
         state.numbers = *numbers, xp.minimum(definite, pseudo_inverse(gram)[1])
         return state
 
-    def report(self, state: Any) -> tuple[Any, ...]:
-        return state.numbers
-
-    def suspect(self, now: BlockNumbers, iteration: int) -> str:
-        return "image" if iteration else "residual"
-
     def residual_norm(self, now: BlockNumbers) -> Any:
         return now.residual**0.5
 
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
-        """Return the residuals, which are zero at the solution."""
-        return axpby(1.0, y, -1.0, self._image(A, x, None))
-
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
-
-    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
-        image = A._forward(x, out)
-        return axpby(self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
-
-    def _preconditioned(self, block: Any) -> Any:
-        """Return M applied to a block; the block itself without a preconditioner."""
-        return block if self.M is None else self.M._forward(block, None)
 
     def _measured(self, A: LinearOperator, w: Any, u: Any) -> tuple[Any, Any]:
         """Return W^H M W and W^H W, where U is M W. One message."""
@@ -184,7 +142,7 @@ class BlockCG(Method):
 
     def _products(self, A: LinearOperator, *pairs: tuple[Any, Any]) -> list[Any]:
         """Return matrices of inner products; real ones if operators are linear over the real numbers only."""
-        products = grams(*pairs)
+        products = grams(*consistent(*pairs))
         if A.clinear and (self.M is None or self.M.clinear):
             return products
         return [product.real for product in products]
@@ -206,8 +164,7 @@ def block_options(A: Any, Y: Any, X0: Any, niter: Any, M: Any, rtol: Any, atol: 
     check_problem(whole, Y, X0, niter)
     check_preconditioner(M, A.domain)
     options = {
-        "rtol": check_number("rtol", rtol),
-        "atol": check_number("atol", atol),
+        **check_numbers(rtol=rtol, atol=atol),
         "precision": precision_of(working_dtype(A, Y, X0)),
         "M": None if M is None else Columns(M, whole.count),
     }
@@ -263,9 +220,10 @@ def block_cg(
     Notes
     -----
     With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, besides the messages of `A` and `M` for
-    each column. All columns minimise over the directions of all, so that more columns take fewer iterations: up to k
-    extreme eigenvalues no longer delay the convergence. The work besides the operator grows with the square of k: about
-    18 k^2 floating-point operations for each point of the model, in products of matrices.
+    each column, or for 64 of them together; see :class:`collops.operators.Columns`. All columns minimise over the
+    directions of all, so that more columns take fewer iterations: up to k extreme eigenvalues no longer delay the
+    convergence. The work besides the operator grows with the square of k: about 18 k^2 floating-point operations for
+    each point of the model, in products of matrices.
 
     The basis of the residuals is kept orthonormal as Dubrulle [2001] proposes, so that columns may depend on each
     other and converge at different rates.
@@ -282,7 +240,6 @@ def block_cg(
            [2.  , 1.  , 0.5 ]])
     """
     whole, Y, X0, options = block_options(A, Y, X0, niter, M, rtol, atol)
-    if A.domain is not A.range:
-        raise LayoutError(f"block_cg needs an operator with one layout on both sides, not {A!r}; block_cgls takes any")
+    check_square("block_cg", A, "; block_cgls takes any")
     method = BlockCG(**options, damp=check_number("damp", damp))
     return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from collops.array import axpby
@@ -14,15 +14,13 @@ from collops.solvers.problem import (
     check_number,
     check_operator,
     check_preconditioner,
-    rank_consistently,
+    consistent,
     starting_point,
     takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, scratch_array
-
-__all__ = ["BlockCGLS"]
+from collops.solvers.state import CONSTANT, extended, scratch_array
 
 
 @dataclass(slots=True)
@@ -37,19 +35,8 @@ class BlockCGLSState(BlockCGState):
 class BlockCGLS(BlockCG):
     """Block conjugate gradients on the normal equations, with an orthonormal basis of the gradients.
 
-    Its operator is a :class:`collops.operators.Columns`. `damp` is the damping factor, `rtol` and `atol` bound the norm
-    of each column's gradient, and `M` approximates the inverse of ``A^H A``. See :class:`BlockCG`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.operators import Columns
-    >>> from collops.solvers import BlockCGLS, solve
-    >>> A = Columns(collops.Diagonal(np.array([1.0, 2.0, 4.0])), 2)
-    >>> solve(BlockCGLS(rtol=1e-12), A, collops.ones(A.range), niter=10).x.gather().round(6)
-    array([[1.  , 0.5 , 0.25],
-           [1.  , 0.5 , 0.25]])
+    `damp` is the damping factor, `rtol` and `atol` bound the norm of each column's gradient, and `M` approximates the
+    inverse of ``A^H A``. See :class:`BlockCG`.
     """
 
     name = "Block CGLS"
@@ -58,23 +45,26 @@ class BlockCGLS(BlockCG):
         for test, status, *option in BlockCG.stops
     )
 
+    @property
+    def added(self) -> Any:
+        """The multiple of the identity."""
+        return self.damp * self.damp
+
     def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
         dtype = working_dtype(A, y, x0)
-        x, r, _ = starting_point(A, y, x0, dtype, A._forward)
-        together = rank_consistently(r)(r)
-        (squares,) = grams((together, together))
+        x, r, _ = starting_point(A, y, x0, dtype)
+        (squares,) = grams(*consistent((r, r)))
         objectives = y.engine.xp.diagonal(squares).real
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x0 is not None:
-            together = rank_consistently(x)(x)
-            (squares,) = grams((together, together))
+            (squares,) = grams(*consistent((x, x)))
             objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
         begin = self._begin(A, x, g, scratch_array(A.domain, y, dtype))
         begin.numbers = objectives.sum(), *begin.numbers[1:]
-        shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
-        # One column at a time, so that no block of the size of the data is needed.
-        return BlockCGLSState(**shared, objectives=objectives, normal=Columns(A.operator.H @ A.operator, A.count))
+        # As one operator, so that no block of all columns of the data is needed.
+        normal = Columns(A.operator.H @ A.operator, A.count)
+        return extended(BlockCGLSState, begin, objectives=objectives, normal=normal)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Do a step of block CG with the normal equations."""
@@ -91,10 +81,6 @@ class BlockCGLS(BlockCG):
     def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
         method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)
         return method, Columns(A.operator.H @ A.operator, A.count)
-
-    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
-        image = A._forward(x, out)
-        return axpby(self.damp * self.damp, x, 1.0, image, out=image) if takes_part(self.damp) else image
 
 
 @solver
@@ -116,11 +102,8 @@ def block_cgls(
     ----------
     A : LinearOperator
         Any shape.
-    Y : DistributedArray, StackedArray, or sequence of them
-        The right-hand sides: a list of arrays in the range of `A`, or a block as :class:`collops.operators.Columns`
-        describes it. Their precision is that of the computation.
-    X0 : like `Y`, optional
-        The starting points, in the domain of `A`; zero by default.
+    Y, X0
+        As for :func:`block_cg`, in the range of `A` and in its domain.
     niter : int
         Largest number of iterations. Each applies `A` and its adjoint once to every column.
     damp : float
@@ -148,7 +131,8 @@ def block_cgls(
     Notes
     -----
     The method is :func:`block_cg` for the normal equations, with its messages and what it says about columns. It needs
-    no memory in the layout of the data but for `Y` and one column.
+    no memory in the layout of the data but for `Y` and one column, or as many as
+    :class:`collops.operators.Columns` applies `A` to together.
 
     The gradient follows a recurrence. Where data are noisy, solutions are as accurate as those of :func:`cgls`. Where
     the equations have a solution, rounding is multiplied by the square of the condition number, not by itself: begin

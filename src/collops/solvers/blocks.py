@@ -7,19 +7,26 @@ a Cholesky factor, but the columns may depend on each other.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from collops.array import DistributedArray, StackedArray
 from collops.array.dtypes import accumulator
-from collops.backend import engine_of
+from collops.array.kernels import kernels_for
+from collops.backend import Engine, engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.operators.columns import Columns, block_layout
 from collops.solvers.problem import check_array
 
-__all__ = ["as_block", "basis", "combine", "factors", "grams", "multiply", "pseudo_inverse", "second_factors"]
+__all__ = ["as_block", "basis", "combine", "factors", "grams", "multiply", "pieces", "pseudo_inverse", "second_factors"]
+
+_PIECE = 1 << 13  # elements of a column; some 30 columns of them stay in the second-level cache
+
+_FEW = 2  # columns, of which a product of matrices would have too few elements for a device
 
 
 def as_block(name: str, columns: Any, layout: Any) -> Any:
@@ -36,19 +43,21 @@ def as_block(name: str, columns: Any, layout: Any) -> Any:
     return columns
 
 
-def grams(*pairs: tuple[Any, Any]) -> list[Any]:
+def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), slice(None))) -> list[Any]:
     """Return the matrix of inner products of the columns of each pair, X^H Y. Collective: one allreduce for all.
 
-    Replicated pairs need no message; see :func:`collops.array.dots`.
+    `columns` are those of X and of Y that count. Replicated pairs need no message; see :func:`collops.array.dots`.
     """
+    rows, others = columns
     engine = pairs[0][0].engine
     by_ranks: dict[Communicator | None, dict[int, Any]] = {}
     for number, (X, Y) in enumerate(pairs):
+        shape = tuple(len(block.leaves[0].local_array[some]) for block, some in ((X, rows), (Y, others)))
         # JAX sums each part over the ranks that it is split over, so that a copy has its whole cotangent.
         counted = (True,) * len(X.leaves) if engine.traced else X._plan.counted
         for x, y, counts in zip(X.leaves, Y.leaves, counted, strict=True):
             parts = by_ranks.setdefault((x if engine.traced else X)._plan.communicator, {})
-            product = _local_gram(x.local_array, y.local_array, len(X.leaves[0].local_array))
+            product = _local_gram(x.local_array[rows], y.local_array[others], shape)
             parts[number] = parts.get(number, 0) + (product if counts else 0 * product)
     totals: list[Any] = [0] * len(pairs)
     for communicator, parts in by_ranks.items():
@@ -134,11 +143,24 @@ def multiply(*matrices: Any) -> Any:
     return total
 
 
-def _local_gram(x: Any, y: Any, count: int) -> Any:
-    """Return the inner products of the columns of local arrays."""
-    dtype = accumulator(np.result_type(x.dtype, y.dtype))
-    x, y = (part.reshape(count, part.size // count).astype(dtype, copy=False) for part in (x, y))
-    return multiply(x.conj(), y.T)
+def pieces(engine: Engine, size: int) -> list[slice]:
+    """Return the parts of `size` elements for which small products are made: on hosts such as stay in cache."""
+    step = _PIECE if engine.name == "numpy" else max(size, 1)
+    return [slice(start, start + step) for start in range(0, size, step)]
+
+
+def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
+    """Return the inner products of the columns of local arrays, which may be empty and then have fewer axes."""
+    engine, dtype = engine_of(x), accumulator(np.result_type(x.dtype, y.dtype))
+    x, y = (part.reshape(count, part.size // count) for part, count in zip((x, y), shape, strict=True))
+    if engine.memory == "device" and engine.mutable and shape[1] <= _FEW:
+        # All processors share the sum over long columns.
+        return kernels_for(engine).dots([((a, b),) for a in x for b in y], dtype, True).reshape(shape)
+    products = []
+    for piece in pieces(engine, x.shape[1]):
+        ours, theirs = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
+        products.append(multiply(ours, theirs.conj().T).conj())
+    return reduce(add, products) if products else engine.xp.zeros(shape, dtype)
 
 
 def _spectrum(gram: Any, *, scaled: bool = True) -> tuple[Any, Any, Any, Any, Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
+from collops.array import axpby, dots, finite, quotient, square_of_sum, start_dots, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.cg import CG, ConjugateGradients, condition_number
+from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number, predicted_square
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
@@ -19,13 +19,14 @@ from collops.solvers.problem import (
     check_problem,
     check_reductions,
     checked_limits,
-    rank_consistently,
+    consistent,
+    has_copies,
     starting_point,
     takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
 __all__ = ["CGLS", "SingleReductionCGLS"]
 
@@ -47,8 +48,6 @@ class CGLSState:
     q: Any = field(metadata=SCRATCH)  # A p
     gamma: Any  # |s|^2
     numbers: Any = field(metadata=SCRATCH)
-    consistent_s: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
     one_message: bool = field(metadata=CONSTANT)  # see CGLS.step
 
 
@@ -59,6 +58,21 @@ class SingleReductionCGLSState(CGLSState):
     q: Any  # by recurrence
     w: Any = field(metadata=SCRATCH)  # A t
     curvature: Any  # |q|^2 + damp^2 |p|^2
+
+
+@dataclass(slots=True)
+class PipelinedCGLSState(SingleReductionCGLSState):
+    """The additional state of pipelined CGLS; without a preconditioner u is ``None``."""
+
+    s: Any  # by recurrence
+    t: Any  # by recurrence
+    w: Any  # by recurrence
+    v: Any  # M^H (A^H q + damp^2 p)
+    u: Any  # M v; None without a preconditioner, where v takes its place
+    e: Any  # A u
+    sv: Any  # (s, v)
+    vv: Any  # |v|^2
+    iterations: int = 0
 
 
 class CGLSNumbers(NamedTuple):
@@ -108,15 +122,14 @@ class CGLS(ConjugateGradients):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
         dtype = working_dtype(A, y, x0)
-        x, r, q = starting_point(A, y, x0, dtype, A._forward)
+        x, r, q = starting_point(A, y, x0, dtype)
         s = new_array(A.domain, y, dtype)
         g, t = (None if self.M is None else scratch_array(A.domain, y, dtype) for _ in range(2))
-        state = CGLSState(x, r, g, s, t, s, q, None, None, rank_consistently(s), rank_consistently(r), False)
+        state = CGLSState(x, r, g, s, t, s, q, None, None, False)
         s = self._gradient(A, state, takes_part(self.damp) and x0 is not None)
         state.p = self._in_model(state).copy()
-        of_s, of_r = state.consistent_s(s), state.consistent_r(r)
-        gamma, rho = dots((of_s, of_s), (of_r, of_r))
-        state.one_message = of_s is not s and not any(takes_part(getattr(self, name)) for name in self.tolerances)
+        gamma, rho = dots(*consistent((s, s), (r, r)))
+        state.one_message = has_copies(s) and not any(takes_part(getattr(self, name)) for name in self.tolerances)
         state.gamma, state.numbers = gamma, (gamma, rho, gamma, gamma)
         return state
 
@@ -141,8 +154,7 @@ class CGLS(ConjugateGradients):
             (gamma,) = dots((s, s))
             rho = square_of_sum(others[-1], others[-2].real, qq, -alpha)
         else:
-            of_s, of_r = state.consistent_s(s), state.consistent_r(r)
-            gamma, rho = dots((of_s, of_s), (of_r, of_r))
+            gamma, rho = dots(*consistent((s, s), (r, r)))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, t, beta, p, out=p)
@@ -150,9 +162,6 @@ class CGLS(ConjugateGradients):
             state.x, state.p = update_solution_and_direction(state.x, length, p, beta, t)
         state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
-
-    def report(self, state: CGLSState) -> tuple[Any, ...]:
-        return state.numbers
 
     def suspect(self, now: CGLSNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
@@ -176,14 +185,18 @@ class CGLS(ConjugateGradients):
 
     def _gradient(self, A: LinearOperator, state: CGLSState, damped: bool) -> Any:
         """Return s = M^H (A^H r - damp^2 x)."""
-        g = A._adjoint(state.r, state.s if self.M is None else state.g)
-        if damped:
-            g = axpby(-self.damp * self.damp, state.x, 1.0, g, out=g)
-        if self.M is None:
-            state.s = g
-        else:
-            state.g, state.s = g, self.M._adjoint(g, state.s)
+        state.s = self._back(A, state, state.r, -self.damp * self.damp, state.x if damped else None, state.s)
         return state.s
+
+    def _back(self, A: LinearOperator, state: CGLSState, image: Any, weight: Any, x: Any, out: Any) -> Any:
+        """Return M^H (A^H image + weight x); without the second term if `x` is ``None``."""
+        g = A._adjoint(image, out if self.M is None else state.g)
+        if x is not None:
+            g = axpby(weight, x, 1.0, g, out=g)
+        if self.M is None:
+            return g
+        state.g = g
+        return self.M._adjoint(g, out)
 
     def _in_model(self, state: CGLSState) -> Any:
         """Return t = M s, or s itself without a preconditioner."""
@@ -204,36 +217,25 @@ class SingleReductionCGLS(CGLS):
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         begin = super().init(A, y, x0)
         q = A._forward(begin.p, begin.q)
-        of_q, of_p = begin.consistent_r(q), begin.consistent_s(begin.p)
-        curvature, *pp = dots((of_q, of_q), *([] if self.M is None else [(of_p, of_p)]))
+        curvature, *pp = dots(*consistent((q, q), *([] if self.M is None else [(begin.p, begin.p)])))
         if takes_part(self.damp):
             curvature = curvature + self.damp * self.damp * (pp[0] if pp else begin.gamma)
         begin.q = q.copy()
         begin.numbers = *begin.numbers[:2], curvature, begin.gamma
-        shared = {each.name: getattr(begin, each.name) for each in fields(begin)}
-        return SingleReductionCGLSState(**shared, w=q, curvature=curvature)
+        return extended(SingleReductionCGLSState, begin, w=q, curvature=curvature)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Minimise along the direction, and find the next one."""
-        damp, damped = self.damp, takes_part(self.damp)
+        damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
-        s = self._gradient(A, state, damped)
+        self._gradient(A, state, damped)
         in_model = self._in_model(state)
         state.w = A._forward(in_model, state.w)
-        r, w, q = map(state.consistent_r, (state.r, state.w, state.q))
-        s, p, t = map(state.consistent_s, (s, state.p, in_model))
-        pairs = (s, s), (r, r), (w, w), (q, w), (q, q)
-        if damped:
-            lengths = [(p, t), (p, p)] if self.M is None else [(p, t), (p, p), (t, t)]
-            gamma, rho, ww, wq, qq, tp, pp, *tt = dots(*pairs, *lengths)
-            ww = ww + damp * damp * (tt[0] if tt else gamma)
-            wq, qq = wq.real + damp * damp * tp.real, qq + damp * damp * pp
-        else:
-            gamma, rho, ww, wq, qq = dots(*pairs)
+        gamma, rho, ww, wq, qq = self._named(dots(*self._pairs(state, in_model)))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, in_model, beta, state.p, out=state.p)
@@ -244,9 +246,87 @@ class SingleReductionCGLS(CGLS):
         state.numbers = gamma, rho, state.curvature, gamma
         return state
 
+    def _pairs(self, state: Any, t: Any) -> Sequence[tuple[Any, Any]]:
+        """Return the pairs whose products are the numbers of an iteration; `t` is the gradient in the model."""
+        s, r, w, q, p = state.s, state.r, state.w, state.q, state.p
+        pairs = [(s, s), (r, r), (w, w), (q, w), (q, q)]
+        if takes_part(self.damp):
+            pairs += [(p, t), (p, p)] if self.M is None else [(p, t), (p, p), (t, t)]
+        return consistent(*pairs)
+
+    def _named(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the squares of s and r, and the inner products of w and q in the metric of the curvature."""
+        gamma, rho, ww, wq, qq, *lengths = products
+        if lengths:
+            tp, pp, *tt = lengths
+            squared = self.damp * self.damp
+            ww = ww + squared * (tt[0] if tt else gamma)
+            wq, qq = wq.real + squared * tp.real, qq + squared * pp
+        return gamma, rho, ww, wq, qq
+
     def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
         # The curvature along a direction is known one iteration earlier.
         return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))
+
+
+class PipelinedCGLS(SingleReductionCGLS):
+    """CGLS whose one reduction overlaps with operator and preconditioner; see :class:`collops.solvers.cg.PipelinedCG`.
+
+    In exact arithmetic it is that method for the normal equations, but where it recomputes the image of the gradient,
+    it takes the gradient from the residual of the data, as CGLS does.
+    """
+
+    name = "pipelined CGLS"
+    traceable = False
+
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+        begin = super().init(A, y, x0)
+        model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
+        v = self._image_of_direction(A, begin, scratch_array(*model))
+        u = None if self.M is None else self.M._forward(v, scratch_array(*model))
+        e = A._forward(v if u is None else u, scratch_array(*data))
+        sv, vv = dots(*consistent((begin.s, v), (v, v)))
+        return extended(PipelinedCGLSState, begin, v=v, u=u, e=e, sv=sv.real, vv=vv)
+
+    def step(self, A: LinearOperator, state: Any) -> Any:
+        """Minimise along the direction, and find the next one."""
+        damped = takes_part(self.damp)
+        alpha = quotient(state.gamma, state.curvature)
+        beta = quotient(predicted_square(state.gamma, state.sv, state.vv, alpha), state.gamma)
+        state.x = axpby(finite(alpha) if self.cautious else alpha, state.p, 1.0, state.x, out=state.x)
+        state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
+        state.iterations += 1
+        if state.iterations % PERIOD == PERIOD - 1:
+            self._gradient(A, state, damped)
+            t = self._in_model(state)
+            state.w = A._forward(t, state.w)
+        else:
+            state.s = axpby(-alpha, state.v, 1.0, state.s, out=state.s)
+            if self.M is not None:
+                state.t = axpby(-alpha, state.u, 1.0, state.t, out=state.t)
+            t = state.s if self.M is None else state.t
+            state.w = axpby(-alpha, state.e, 1.0, state.w, out=state.w)
+        state.p = axpby(1.0, t, beta, state.p, out=state.p)
+        if state.iterations % PERIOD == 0:
+            state.q = A._forward(state.p, state.q)
+        else:
+            state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
+        state.v = v = self._image_of_direction(A, state, state.v)
+        s, r, p, q = state.s, state.r, state.p, state.q
+        lengths = [(p, p)] if damped else []
+        finish = start_dots(*consistent((s, s), (r, r), (q, q), (s, v), (v, v), *lengths))
+        if self.M is not None:
+            state.u = v = self.M._forward(v, state.u)
+        state.e = A._forward(v, state.e)
+        gamma, rho, curvature, sv, state.vv, *pp = finish()
+        state.gamma, state.sv = gamma, sv.real
+        state.curvature = curvature + self.damp * self.damp * pp[0] if pp else curvature
+        state.numbers = gamma, rho, state.curvature, gamma
+        return state
+
+    def _image_of_direction(self, A: LinearOperator, state: Any, out: Any) -> Any:
+        """Return v = M^H (A^H q + damp^2 p)."""
+        return self._back(A, state, state.q, self.damp * self.damp, state.p if takes_part(self.damp) else None, out)
 
 
 @solver
@@ -260,7 +340,7 @@ def cgls(
     tol: float = 1e-4,
     rtol: float = 0.0,
     rtol1: float = 0.0,
-    reductions: int = 2,
+    reductions: int | str = 2,
     M: LinearOperator | None = None,
     **run: Any,
 ) -> SolverResult:
@@ -287,10 +367,12 @@ def cgls(
         Stop when the norm of the residual is below this multiple of the first; 0 for never.
     rtol1 : float
         Stop when it is below this multiple of the norm of `y`; 0 for never.
-    reductions : {1, 2}
+    reductions : {2, 1, "pipelined"}
         Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
         vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
         off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
+        ``"pipelined"`` sends this one message while `A` is applied (to the model), for arrays on the host; other arrays
+        cannot overlap with messages, and are solved as with 1. See the notes.
     M : LinearOperator, optional
         The preconditioner, in the layout of the model, with an adjoint. It need not be symmetric. The solver minimises
         over :math:`z`, where :math:`x = M z`, and is fast where :math:`A M` is close to a multiple of a unitary matrix,
@@ -312,14 +394,14 @@ def cgls(
 
     Notes
     -----
-    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1``. The
-    class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is replicated, since each rank
-    then has the whole gradient.
+    Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1`` or
+    ``"pipelined"``. The class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is
+    replicated, since each rank then has the whole gradient.
 
-    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989]. They derive the curvature of the next
-    direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error
-    was up to 1e9 times larger. Here it is expanded into three inner products. The smallest gradient was then within a
-    factor of 10 of that with two reductions, for condition numbers from 1e2 to 1e10, after about as many iterations.
+    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989], with ``"pipelined"`` that of Chen and
+    Carson [2020], which takes a quarter more applications of `A` and its adjoint, memory for one more vector in the
+    layout of `y` and one in that of the model, or two with `M`, and one more application of both at the start. The page
+    on solvers compares their iterations and accuracy.
 
     The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
@@ -334,7 +416,7 @@ def cgls(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    kind = SingleReductionCGLS if check_reductions(reductions) == 1 else CGLS
+    kind = {2: CGLS, 1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[check_reductions(reductions, y)]
     check_preconditioner(M, A.domain)
     method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

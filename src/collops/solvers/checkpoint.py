@@ -35,7 +35,7 @@ from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.history import History
 from collops.solvers.method import Method
-from collops.solvers.problem import mask_of, rank_consistent, real_dtype, working_dtype
+from collops.solvers.problem import consistent, mask_of, real_dtype, working_dtype
 from collops.solvers.result import Status
 from collops.solvers.state import carried, is_array, with_carried
 
@@ -384,9 +384,8 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
 def _numbers_of(array: Any) -> dict[str, Any]:
     """Return shape, dtype, norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
-    together = rank_consistent(array)
-    other = rank_consistent(random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine))
-    square, projection = dots((together, together), (other, together))
+    other = random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine)
+    square, projection = dots(*consistent((array, array), (other, array)))
     value = complex(array.engine.to_host(projection))
     return {
         "shapes": _shapes(array.layout),

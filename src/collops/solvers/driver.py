@@ -154,7 +154,7 @@ class View:
 def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
     """Make a function with ``**`` options, which it passes on, raise the TypeError for unknown ones itself.
 
-    Its message has the name of the function and the most similar option.
+    Its message has the name of the function, the most similar option, and all that there are.
     """
     parameters = [known for taker in (function, *passed_to) for known in inspect.signature(taker).parameters.values()]
     known = sorted({parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD})
@@ -165,8 +165,8 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
         for name in options:
             if name not in known:
                 similar = difflib.get_close_matches(name.lower(), in_lower_case, 1)
-                advice = f"did you mean {in_lower_case[similar[0]]!r}?" if similar else f"it takes {', '.join(known)}"
-                raise TypeError(f"{function.__name__}() has no option {name!r}; {advice}")
+                guess = f"; did you mean {in_lower_case[similar[0]]!r}?" if similar else "."
+                raise TypeError(f"{function.__name__}() has no option {name!r}{guess} It takes {', '.join(known)}")
         return function(*args, **options)
 
     return cast("Solver", checked)

@@ -6,7 +6,6 @@ factors, and the data say which of these is best.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,9 +19,9 @@ from collops.solvers.problem import (
     check_count,
     check_number,
     check_problem,
+    consistent,
     group_of,
     precision_of,
-    rank_consistently,
     starting_point,
     working_dtype,
 )
@@ -59,8 +58,6 @@ class HybridState:
     image: Any = field(metadata=SCRATCH)
     size: int = field(metadata=CONSTANT)  # number of data
     comm: Any = field(metadata=CONSTANT)
-    u_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    v_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
 
     @property
     def x(self) -> Any:
@@ -92,17 +89,14 @@ class HybridLSQR(Method):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> HybridState:
         dtype = working_dtype(A, y, x0)
-        x, u, image = starting_point(A, y, x0, dtype, A._forward)
-        u_consistently, v_consistently = rank_consistently(u), rank_consistently(x)
-        beta = _norm(u_consistently(u))
+        x, u, image = starting_point(A, y, x0, dtype)
+        beta = _norm(u)
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
         vectors = [zeros(A.domain, comm=y.comm, dtype=dtype, engine=y.engine) for _ in range(self.niter + 1)]
         B = np.zeros((self.niter + 1, self.niter))
         numbers = beta, 0.0, 0.0, 0.0
-        constants = A.range.size, group_of(y), u_consistently, v_consistently
-        state = HybridState(
-            x, StackedArray(vectors), u, 0, B, beta, 0.0, np.zeros(self.niter), numbers, image, *constants
-        )
+        scalars = 0, B, beta, 0.0, np.zeros(self.niter), numbers
+        state = HybridState(x, StackedArray(vectors), u, *scalars, image, A.range.size, group_of(y))
         self._extend(A, state)
         gradient = state.alpha * beta
         return replace(state, numbers=(beta, 0.0, gradient, gradient))
@@ -112,7 +106,7 @@ class HybridLSQR(Method):
         k = state.k
         state.image = A._forward(state.basis.arrays[k], state.image)
         u = axpby(1.0, state.image, -state.alpha, state.u, out=state.u)
-        beta = _norm(state.u_consistently(u))
+        beta = _norm(u)
         state.u = axpby(1 / beta if beta > self.precision * state.alpha else 0.0, u, 0.0, u, out=u)
         state.B = state.B.copy()
         state.B[k, k], state.B[k + 1, k] = state.alpha, beta
@@ -127,9 +121,6 @@ class HybridLSQR(Method):
         change = np.linalg.norm(state.weights - before) + (state.alpha - state.alpha)
         state.numbers = residual, damp, change, np.linalg.norm(state.weights)
         return state
-
-    def report(self, state: HybridState) -> Any:
-        return state.numbers
 
     def suspect(self, now: HybridNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0:
@@ -147,11 +138,11 @@ class HybridLSQR(Method):
 
         Orthogonality of V is enough: U then is as orthogonal as it needs to be [Simon and Zha 2000].
         """
-        k, vectors, of = state.k, state.basis.arrays, state.v_consistently
+        k, vectors = state.k, state.basis.arrays
         w = A._adjoint(state.u, vectors[k])
         alpha, lengths = 0.0, []
         for _ in range(2):  # Gram and Schmidt's classical method, twice
-            *products, square = dots(*((of(v), of(w)) for v in vectors[:k]), (of(w), of(w)))
+            *products, square = dots(*consistent(*((v, w) for v in vectors[:k]), (w, w)))
             for v, product in zip(vectors, products, strict=False):
                 w = axpby(-product, v, 1.0, w, out=w)
             lengths.append(float(square) ** 0.5)
@@ -166,7 +157,7 @@ class HybridLSQR(Method):
 
 
 def _norm(array: Any) -> float:
-    return float(dots((array, array))[0]) ** 0.5
+    return float(dots(*consistent((array, array)))[0]) ** 0.5
 
 
 def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tuple[float, float, np.ndarray]:

@@ -19,6 +19,7 @@ from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import (
     check_number,
+    check_numbers,
     check_operator,
     check_problem,
     real_dtype,
@@ -150,7 +151,7 @@ class IterativeThresholding(Method):
             of_coefficients = np.result_type(dtype, np.complex64)
             # A transform that takes real parts, such as the inverse of a real Fourier transform, gives real models.
             dtype = of_coefficients if self.transform.clinear else dtype
-        x, residual, image = starting_point(A, y, x0, dtype, A._forward)
+        x, residual, image = starting_point(A, y, x0, dtype)
         sums = StepSums.over(x, residual, width=3, kept=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
@@ -267,8 +268,7 @@ def prepare(
         if SOp.range is not A.domain:
             raise LayoutError(f"SOp must lead to the layout {A.domain}, not to {SOp.range}")
     threshold = find_threshold(threshkind, perc)
-    numbers = {"eps": eps, "tol": tol, "rtol": rtol, "rtol1": rtol1}
-    checked = {name: check_number(name, value) for name, value in numbers.items()}
+    checked = check_numbers(eps=eps, tol=tol, rtol=rtol, rtol1=rtol1)
     if decay is not None:
         decay = tuple(np.asarray(y.engine.to_host(decay), np.float64).ravel().tolist())
         if len(decay) < niter or any(not 0 <= factor < float("inf") for factor in decay):

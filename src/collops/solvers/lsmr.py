@@ -6,7 +6,6 @@ Scalars are kept in double precision whatever the vectors are, as in LSQR (:mod:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,15 +15,11 @@ from collops.array import Finite, axpby, dots, zeros
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
-from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
-from collops.solvers.lsqr import arithmetic, begun, image_norm, lost, next_u, put_numbers
-from collops.solvers.method import Method, not_finite
-from collops.solvers.problem import check_number, check_problem, rank_consistently, starting_point, working_dtype
-from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
-
-__all__ = ["LSMR"]
+from collops.solvers.lsqr import Bidiagonalisation, arithmetic, next_u, put_numbers
+from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point, working_dtype
+from collops.solvers.result import SolverResult
+from collops.solvers.state import SCRATCH, scratch_array
 
 
 class LSMRNumbers(NamedTuple):
@@ -57,56 +52,20 @@ class LSMRState:
     image: Any = field(metadata=SCRATCH)  # A v
     back: Any = field(metadata=SCRATCH)  # A^H u
     scalars: Any
-    u_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    v_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
 @dataclass(frozen=True)
-class LSMR(Method):
-    """LSMR [Fong and Saunders 2011] as a method of the driver, with the options of :func:`lsmr`.
+class LSMR(Bidiagonalisation):
+    """LSMR [Fong and Saunders 2011], with the options of :func:`lsmr`."""
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.solvers import LSMR, solve
-    >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
-    >>> solve(LSMR(), A, collops.ones(3), niter=10).x.gather().round(6)
-    array([1.  , 0.5 , 0.25])
-    """
-
-    damp: float = 0.0
-    atol: float = 1e-6
-    btol: float = 1e-6
-    conlim: float = 1e8
-    tolerances = frozenset({"atol", "btol", "conlim"})
     name = "LSMR"
     numbers = LSMRNumbers
-    # The strongest statement first. What does not change a sum is rounding error.
-    stops = (
-        (lambda self, now, first: not_finite(now.rnorm, now.arnorm), Status.NOT_FINITE),
-        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
-        (
-            lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
-            Status.COMPATIBLE,
-        ),
-        (
-            lambda self, now, first: begun(now) & (now.arnorm <= self.atol * now.anorm * now.rnorm),
-            Status.LEAST_SQUARES,
-        ),
-        (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
-        (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
-        (lambda self, now, first: lost(now.arnorm, now.anorm * now.rnorm), Status.LEAST_SQUARES_TO_ROUNDING),
-        (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
-    )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSMRState:
         dtype, engine = working_dtype(A, y, x0), y.engine
-        x, u, image = starting_point(A, y, x0, dtype, A._forward)
+        x, u, image = starting_point(A, y, x0, dtype)
         v = A._adjoint(u, new_array(A.domain, y, dtype))
-        u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
-        of_u, of_v, of_x = u_consistently(u), v_consistently(v), v_consistently(x)
-        squares = dots((of_u, of_u), (of_v, of_v), (of_x, of_x))
+        squares = dots(*consistent((u, u), (v, v), (x, x)))
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
         sqrt, _, over, number, _ = arithmetic(engine, scalars)
         beta, v_norm, xnorm = (sqrt(number(square)) for square in squares)
@@ -118,7 +77,7 @@ class LSMR(Method):
         h = axpby(over(1.0, alpha), v, 0.0, v, out=new_array(A.domain, y, dtype))
         hbar = zeros(A.domain, comm=y.comm, dtype=dtype, engine=engine)
         back = scratch_array(A.domain, y, dtype)
-        return LSMRState(x, u, v, h, hbar, image, back, scalars, u_consistently, v_consistently)
+        return LSMRState(x, u, v, h, hbar, image, back, scalars)
 
     def step(self, A: LinearOperator, state: LSMRState) -> LSMRState:
         """Extend both bases by one vector each, and update the solution."""
@@ -139,8 +98,9 @@ class LSMR(Method):
 
         state.back = A._adjoint(state.u, state.back)
         state.v = axpby(over(1.0, beta), state.back, -over(beta, alpha), state.v, out=state.v)
-        v, x, hbar = map(state.v_consistently, (state.v, state.x, state.hbar))
-        v_square, xx, xh, hh = (number(value.real) for value in dots((v, v), (x, x), (x, hbar), (hbar, hbar)))
+        v, x, hbar = state.v, state.x, state.hbar
+        products = dots(*consistent((v, v), (x, x), (x, hbar), (hbar, hbar)))
+        v_square, xx, xh, hh = (number(value.real) for value in products)
         alpha = sqrt(v_square)
         thetanew, alphabar = s * alpha, c * alpha
         rhobar = hypot(rhotemp, thetanew)
@@ -175,21 +135,16 @@ class LSMR(Method):
         state.scalars = put_numbers(engine, state.scalars, slice(None), numbers)
         return state
 
-    def report(self, state: LSMRState) -> Any:
-        return state.scalars[: len(LSMRNumbers._fields)]
+    def scale(self, now: Any, first: Any) -> Any:
+        return now.anorm * now.rnorm
 
     def suspect(self, now: LSMRNumbers, iteration: int) -> str:
         if iteration:
             return "image" if now.anorm - now.anorm != 0 else "back"  # anorm does not depend on the last v yet
         return "u" if now.rnorm - now.rnorm != 0 else "v"
 
-    optimality = CGLS.optimality
-
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
         return CG(self.damp * self.damp, tol), A.H @ A
-
-    def residual_norm(self, now: LSMRNumbers) -> Any:
-        return now.rnorm
 
     def details(self, state: LSMRState, history: LSMRNumbers) -> dict[str, Any]:
         return {name: float(values[-1]) for name, values in history._asdict().items()}
@@ -251,6 +206,5 @@ def lsmr(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
-    method = LSMR(**{name: check_number(name, value) for name, value in options.items()})
+    method = LSMR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim))
     return solve(method, A, y, x0, niter=niter, **run)

@@ -24,17 +24,17 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import (
-    check_number,
+    check_numbers,
     check_preconditioner,
     check_problem,
-    rank_consistently,
+    consistent,
     real_dtype,
     starting_point,
     takes_part,
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, scratch_array
 
 
 class LSQRNumbers(NamedTuple):
@@ -91,8 +91,6 @@ class LSQRState:
     variance: Any
     scalars: Any
     factors: Any
-    u_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    v_consistently: Callable[[Any], Any] = field(metadata=CONSTANT)
     factor: dict[str, Any] = field(init=False)  # each of the factors as a 0-d array
 
     def __post_init__(self) -> None:
@@ -106,7 +104,49 @@ class LSQRState:
 
 
 @dataclass(frozen=True)
-class LSQR(Method):
+class Bidiagonalisation(Method):
+    """The options of LSQR and LSMR, and the tests of Paige and Saunders, with which both end.
+
+    The first of its `numbers` is the norm of the residual, without damping or with it.
+    """
+
+    damp: float = 0.0
+    atol: float = 1e-8
+    btol: float = 1e-8
+    conlim: float = 1e8
+    tolerances = frozenset({"atol", "btol", "conlim"})
+    # The strongest statement first. What does not change a sum is rounding error.
+    stops = (
+        (lambda self, now, first: not_finite(now[0], now.arnorm), Status.NOT_FINITE),
+        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
+        (
+            lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
+            Status.COMPATIBLE,
+        ),
+        (
+            lambda self, now, first: begun(now) & (now.arnorm <= self.atol * self.scale(now, first)),
+            Status.LEAST_SQUARES,
+        ),
+        (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
+        (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
+        (lambda self, now, first: lost(now.arnorm, self.scale(now, first)), Status.LEAST_SQUARES_TO_ROUNDING),
+        (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
+    )
+    optimality = CGLS.optimality
+
+    def scale(self, now: Any, first: Any) -> Any:
+        """Return the number that the norm of the gradient is compared with."""
+        return first.arnorm
+
+    def report(self, state: Any) -> Any:
+        return state.scalars[: len(self.numbers._fields)]
+
+    def residual_norm(self, now: Any) -> Any:
+        return now[0]
+
+
+@dataclass(frozen=True)
+class LSQR(Bidiagonalisation):
     """LSQR [Paige and Saunders 1982] as a method of the driver, with the options of :func:`lsqr`.
 
     Examples
@@ -119,30 +159,12 @@ class LSQR(Method):
     array([1.  , 0.5 , 0.25])
     """
 
-    damp: float = 0.0
-    atol: float = 1e-8
-    btol: float = 1e-8
-    conlim: float = 1e8
     calc_var: bool = False
     M: LinearOperator | None = None
-    tolerances = frozenset({"atol", "btol", "conlim"})
     results = ("x", "variance")
     name = "LSQR"
     numbers = LSQRNumbers
-    # The tests of Paige and Saunders, the strongest statement first. What does not change a sum is rounding error.
-    stops = (
-        (lambda self, now, first: not_finite(now.r1norm, now.arnorm), Status.NOT_FINITE),
-        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
-        (
-            lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
-            Status.COMPATIBLE,
-        ),
-        (lambda self, now, first: begun(now) & (now.arnorm <= self.atol * first.arnorm), Status.LEAST_SQUARES),
-        (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
-        (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
-        (lambda self, now, first: lost(now.arnorm, first.arnorm), Status.LEAST_SQUARES_TO_ROUNDING),
-        (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
-    )
+    tangent = CGLS.tangent
 
     def __post_init__(self) -> None:
         if self.M is not None and takes_part(self.damp):
@@ -152,15 +174,13 @@ class LSQR(Method):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSQRState:
         dtype = working_dtype(A, y, x0)
-        x, u, image = starting_point(A, y, x0, dtype, A._forward)
+        x, u, image = starting_point(A, y, x0, dtype)
         gradient = None if self.M is None else scratch_array(A.domain, y, dtype)
         gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, y, dtype))
-        u_consistently, v_consistently = rank_consistently(u), rank_consistently(v)
         engine, real = y.engine, real_dtype(dtype)
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
         factors = engine.xp.zeros(len(_FACTORS), dtype=real)
-        of_u, of_v = u_consistently(u), v_consistently(v)
-        scalars, factors = _begin(engine, scalars, factors, *dots((of_u, of_u), (of_v, of_v)))
+        scalars, factors = _begin(engine, scalars, factors, *dots(*consistent((u, u), (v, v))))
         factor = _elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
         w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(A.domain, y, dtype))
@@ -170,8 +190,7 @@ class LSQR(Method):
         variance = None
         if self.calc_var:
             variance = zeros(A.domain, comm=y.comm, dtype=real, engine=engine)
-        vectors = x, u, v, w, t, d, image, gradient, back, variance
-        return LSQRState(*vectors, scalars, factors, u_consistently, v_consistently)
+        return LSQRState(x, u, v, w, t, d, image, gradient, back, variance, scalars, factors)
 
     def step(self, A: LinearOperator, state: LSQRState) -> LSQRState:
         """Extend both bases by one vector each, and update the solution."""
@@ -181,8 +200,7 @@ class LSQR(Method):
         state.put(*_after_u(engine, state.scalars, state.factors, u_square))
         state.gradient, state.back = self._adjoint(A, state.u, state.gradient, state.back)
         state.v = axpby(state.factor["per_beta"], state.back, state.factor["v_carry"], state.v, out=state.v)
-        v, w = state.v_consistently(state.v), state.v_consistently(state.w)
-        v_square, w_square = dots((v, v), (w, w))
+        v_square, w_square = dots(*consistent((state.v, state.v), (state.w, state.w)))
         state.put(*_after_v(engine, state.scalars, state.factors, v_square, w_square, self.damp))
         factor = state.factor
         direction = state.w if self.M is None else state.d
@@ -202,19 +220,10 @@ class LSQR(Method):
         gradient = A._adjoint(u, gradient)
         return gradient, self.M._adjoint(gradient, back)
 
-    def report(self, state: LSQRState) -> Any:
-        return state.scalars[: len(LSQRNumbers._fields)]
-
     def suspect(self, now: LSQRNumbers, iteration: int) -> str:
         if now.rnorm - now.rnorm == 0:  # does not depend on the last v yet
             return "back" if iteration else "v"
         return "image" if iteration else "u"
-
-    optimality = CGLS.optimality
-    tangent = CGLS.tangent
-
-    def residual_norm(self, now: LSQRNumbers) -> Any:
-        return now.r1norm
 
     def details(self, state: LSQRState, history: LSQRNumbers) -> dict[str, Any]:
         last = {name: float(values[-1]) for name, values in history._asdict().items()}
@@ -225,8 +234,7 @@ def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) ->
     """Extend the basis of the data by the image of the last vector of the other; return the square of its norm."""
     state.image = A._forward(model, state.image)
     state.u = axpby(scale, state.image, carry, state.u, out=state.u)
-    u = state.u_consistently(state.u)
-    return dots((u, u))[0]
+    return dots(*consistent((state.u, state.u)))[0]
 
 
 @solver
@@ -290,10 +298,9 @@ def lsqr(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    options = {"damp": damp, "atol": atol, "btol": btol, "conlim": conlim}
     check_preconditioner(M, A.domain)
-    numbers = {name: check_number(name, value) for name, value in options.items()}
-    return solve(LSQR(**numbers, calc_var=bool(calc_var), M=M), A, y, x0, niter=niter, parts=[M], **run)
+    method = LSQR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim), calc_var=bool(calc_var), M=M)
+    return solve(method, A, y, x0, niter=niter, parts=[M], **run)
 
 
 def begun(now: Any) -> Any:

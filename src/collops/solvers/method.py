@@ -104,8 +104,11 @@ class Method:
         raise NotImplementedError
 
     def report(self, state: Any) -> Any:
-        """Return the numbers of the last iteration: up to four real 0-d arrays, one float64 1-d array, or floats."""
-        raise NotImplementedError
+        """Return the numbers of the last iteration: up to four real 0-d arrays, one float64 1-d array, or floats.
+
+        By default they are the field ``numbers`` of the state.
+        """
+        return state.numbers
 
     def status(self, now: Any, first: Any) -> Status | None:
         """Return the status of the first test that passes, or ``None`` if the solver continues; numbers are floats."""

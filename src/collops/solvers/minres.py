@@ -7,9 +7,7 @@ are normalised only after the operator has been applied to them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +15,10 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots, zeros
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_number, rank_consistently, starting_point, takes_part, working_dtype
+from collops.solvers.problem import check_number, consistent, starting_point, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, scratch_array
+from collops.solvers.state import scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
-
-__all__ = ["MINRES"]
 
 _LARGEST_ROUNDING = 10.0
 """What rounding makes of zeros of the tridiagonal matrix, in units of its norm and of the precision."""
@@ -52,7 +48,6 @@ class MINRESState:
     tnorm2: Any  # square of the Frobenius norm of the tridiagonal matrix
     root: Any
     square: Any
-    consistent: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
 
 
 class MINRESNumbers(NamedTuple):
@@ -66,26 +61,9 @@ class MINRESNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class MINRES(SquareSystem):
-    """MINRES [Paige and Saunders 1975].
+    """MINRES [Paige and Saunders 1975]. The norm of a residual r is the root of ``(r, M r)``."""
 
-    Attributes
-    ----------
-    shift : float
-        Multiple of the identity that is subtracted from the operator.
-    rtol, atol, precision, M
-        As for :class:`collops.solvers.BiCGStab`. The norm of a residual r is the root of ``(r, M r)``.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.solvers import MINRES, solve
-    >>> A = collops.Diagonal(np.array([1.0, -2.0, 4.0]))
-    >>> solve(MINRES(rtol=1e-12), A, collops.ones(3), niter=10).x.gather().round(6)
-    array([ 1.  , -0.5 ,  0.25])
-    """
-
-    shift: float = 0.0
+    shift: float = 0.0  # multiple of the identity that is subtracted from the operator
     name = "MINRES"
     numbers = MINRESNumbers
     stops = (
@@ -98,19 +76,21 @@ class MINRES(SquareSystem):
         ),
     )
 
+    @property
+    def added(self) -> Any:
+        """The multiple of the identity."""
+        return -self.shift
+
     def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
         dtype = working_dtype(A, y, x0)
-        x, r, image = starting_point(A, y, x0, dtype, partial(self._image, A))
+        x, r, image = starting_point(A, y, x0, dtype, self.image)
         z = self.preconditioned(r, scratch_array(r.layout, y, dtype))
-        image = self._image(A, z, image)
-        consistent = rank_consistently(r)
-        alfa, beta, square = _measured(consistent, r, z, image)
+        image = self.image(A, z, image)
+        alfa, beta, square = _measured(r, z, image)
         r1, w1, w2 = (zeros(r.layout, comm=y.comm, dtype=dtype, engine=y.engine) for _ in range(3))
         zero, root = beta * 0, abs(alfa)
         rotations = zero - 1, zero, zero, zero, zero, zero
-        return MINRESState(
-            x, r1, r, z, image, w1, w2, alfa, beta, zero, *rotations, beta, alfa * alfa, root, square, consistent
-        )
+        return MINRESState(x, r1, r, z, image, w1, w2, alfa, beta, zero, *rotations, beta, alfa * alfa, root, square)
 
     def step(self, A: LinearOperator, state: MINRESState) -> MINRESState:
         """Find one more Lanczos vector, and go along one more direction."""
@@ -123,8 +103,8 @@ class MINRES(SquareSystem):
         r = axpby(-divide(alfa, beta), state.r2, -divide(beta, state.oldb), state.r1, out=state.r1)
         r = axpby(divide(1.0, beta), state.image, 1.0, r, out=r)
         z = state.z = self.preconditioned(r, state.z)
-        state.image = self._image(A, z, state.image)
-        state.alfa, state.beta, state.square = _measured(state.consistent, r, z, state.image)
+        state.image = self.image(A, z, state.image)
+        state.alfa, state.beta, state.square = _measured(r, z, state.image)
         state.r1, state.r2, state.oldb = state.r2, r, beta
         state.tnorm2 = state.tnorm2 + beta * beta + state.beta * state.beta
 
@@ -144,23 +124,14 @@ class MINRES(SquareSystem):
     def report(self, state: MINRESState) -> tuple[Any, ...]:
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
-        """Return the residual, which is zero at the solution."""
-        return axpby(1.0, y, -1.0, self._image(A, x, None))
-
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[MINRES, LinearOperator]:
         return MINRES(rtol=0.0, atol=tol**0.5, M=self.M, shift=self.shift), A
 
-    def _image(self, A: LinearOperator, x: Any, out: Any) -> Any:
-        image = A._forward(x, out)
-        return axpby(-self.shift, x, 1.0, image, out=image) if takes_part(self.shift) else image
 
-
-def _measured(consistent: Callable[[Any], Any], r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
+def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
     """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
     double = r.engine.dtype(np.float64)
-    of_r, of_z = consistent(r), consistent(z)
-    square, product = (value.real.astype(double) for value in dots((of_r, of_z), (of_z, consistent(image))))
+    square, product = (value.real.astype(double) for value in dots(*consistent((r, z), (z, image))))
     return divide(product, square), abs(square) ** 0.5, square
 
 

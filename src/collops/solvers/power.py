@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.array import Finite, axpby, divide, dots, random
-from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import Method, not_finite
-from collops.solvers.problem import check_number, check_problem, rank_consistently, working_dtype
+from collops.solvers.problem import check_number, check_problem, check_square, consistent, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, scratch_array
 
 
 @dataclass(slots=True)
@@ -24,7 +22,6 @@ class PowerState:
 
     x: Any  # of norm 1
     image: Any = field(metadata=SCRATCH)  # A x
-    consistently: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
     numbers: Any  # a float64 array of the elements of PowerNumbers
 
 
@@ -66,19 +63,17 @@ class PowerIteration(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
-        engine, consistently = y.engine, rank_consistently(y)
-        start = consistently(y)
-        (square,) = dots((start, start))
+        engine = y.engine
+        (square,) = dots(*consistent((y, y)))
         x = axpby(_inverse_root(engine.xp, square), y, 0.0, y)
         numbers = engine.xp.full(len(PowerNumbers._fields), np.inf, dtype=engine.dtype(np.float64))
-        return PowerState(x, scratch_array(A.range, y, y.dtype), consistently, numbers)
+        return PowerState(x, scratch_array(A.range, y, y.dtype), numbers)
 
     def step(self, A: LinearOperator, state: PowerState) -> PowerState:
         """Apply the operator, measure, and scale."""
         engine, xp = state.x.engine, state.x.engine.xp
         state.image = A._forward(state.x, state.image)
-        x, image = state.consistently(state.x), state.consistently(state.image)
-        value, square = dots((x, image), (image, image))
+        value, square = dots(*consistent((state.x, state.image), (state.image, state.image)))
         numbers = engine.put(state.numbers, slice(2, 4), state.numbers[:2])
         # |A x - value x|^2 for x of norm 1; rounding may take it below 0.
         measured = {0: value.real, 1: value.imag, 4: xp.maximum(square - abs(value) ** 2, 0)}
@@ -90,9 +85,6 @@ class PowerIteration(Method):
         kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
         state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
         return state
-
-    def report(self, state: PowerState) -> Any:
-        return state.numbers
 
     def suspect(self, now: PowerNumbers, iteration: int) -> str:
         return "image"
@@ -165,9 +157,8 @@ def power_iteration(
     >>> round(float(result.details["eigenvalue"]), 3)
     4.0
     """
-    if isinstance(A, LinearOperator) and A.domain is not A.range:
-        raise LayoutError(f"power iteration needs an operator with one layout on both sides, not {A!r}")
-    if x0 is None and isinstance(A, LinearOperator):
+    check_square("power iteration", A)
+    if x0 is None:
         if A.dtype.kind == "c":
             dtype = np.result_type(dtype, np.complex64)
         x0 = random(A.domain, comm=A.comm, dtype=dtype, engine=engine, seed=seed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
+from collops.array.plans import PLANS_KEPT
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
@@ -23,8 +24,9 @@ __all__ = [
     "check_operator",
     "check_preconditioner",
     "check_problem",
+    "check_square",
+    "consistent",
     "precision_of",
-    "rank_consistent",
 ]
 
 
@@ -45,6 +47,13 @@ def check_operator(name: str, operator: Any) -> None:
             f"{name} must be a distributed operator, not {type_name(operator)}; "
             "collops.operators.VStack or BlockDiag makes one of local operators"
         )
+
+
+def check_square(name: str, A: Any, advice: str = "") -> None:
+    """Raise an error with the `name` of a function unless `A` is an operator with one layout on both sides."""
+    check_operator("A", A)
+    if A.domain is not A.range:
+        raise LayoutError(f"{name} needs an operator with one layout on both sides, not {A!r}{advice}")
 
 
 def check_preconditioner(M: Any, layout: Any) -> None:
@@ -72,11 +81,15 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
 
 
-def check_reductions(value: Any) -> int:
-    """Return the number of scalar reductions in an iteration of CG or CGLS; raise InputError unless it is 1 or 2."""
-    if isinstance(value, bool) or value not in (1, 2):
-        raise InputError(f"reductions must be 1 or 2, not {value!r}")
-    return int(value)
+def check_reductions(value: Any, data: Any) -> Any:
+    """Return the key of a variant of CG or CGLS: 2, 1 or ``"pipelined"``; raise InputError for other values.
+
+    Instead of ``"pipelined"`` it is 1 for `data` whose messages cannot overlap with computation.
+    """
+    if isinstance(value, bool) or value not in (1, 2, "pipelined"):
+        raise InputError(f'reductions must be 1, 2 or "pipelined", not {value!r}')
+    on_host = data.engine.mutable and data.engine.memory == "host"
+    return 1 if value == "pipelined" and not on_host else value
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
@@ -93,6 +106,11 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     if not smallest <= number < float("inf"):
         raise InputError(f"{name} must be a finite number of at least {smallest:g}, not {value!r}")
     return number
+
+
+def check_numbers(**options: Any) -> dict[str, float]:
+    """Return options by name as floats of at least 0; see :func:`check_number`."""
+    return {name: check_number(name, value) for name, value in options.items()}
 
 
 def is_traced(value: Any) -> bool:
@@ -136,38 +154,49 @@ def checked_limits(
 ) -> dict[str, Any]:
     """Return the damping of CG or CGLS, and the bounds at which they stop. Collective if `rtol1` is not 0."""
     return {
-        "damp": check_number("damp", damp),
-        "tol": check_number("tol", tol),
+        **check_numbers(damp=damp, tol=tol, rtol=rtol),
         "precision": precision_of(working_dtype(operator, data, x0)),
-        "rtol": check_number("rtol", rtol),
         "atol": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
     }
 
 
-def rank_consistent(array: Any) -> Any:
-    """Return `array` in a form whose inner products have the same bits on every rank that shares a decision.
+def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
+    """Return pairs of arrays whose inner products have the same bits on every rank that shares a decision.
 
     The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with
     another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that
     depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
-    of a message.
+    of a message. On JAX each part is summed by itself, so that this would change nothing.
     """
-    comm, mask, layouts = array.comm, mask_of(array), [leaf.layout for leaf in array.leaves]
-    together = (0,) * comm.size if mask is None else mask
-    groups = {leaf.reduction_groups() for leaf in layouts if not leaf.is_replicated}
-    if comm.size == 1 or len(groups) > 1 or groups == {together}:
-        return array
-    empty = zeros(Layout.split((0,), comm.size, mask=mask), comm=comm, dtype=array.dtype, engine=array.engine)
-    return StackedArray([array, empty])
+    comm = pairs[0][0].comm
+    if comm.size == 1 or pairs[0][0].engine.traced:
+        return pairs
+    return [pair if pair[0]._plan.communicator is comm else _with_empty_part(*pair) for pair in pairs]
 
 
-def rank_consistently(like: Any) -> Callable[[Any], Any]:
-    """Return a function that does the same for all arrays such as `like`, at little cost."""
-    together = rank_consistent(like)
-    if together is like:
-        return lambda array: array
-    template = together._like(together.arrays[1:])  # does not keep the memory of `like`
-    return lambda array: template._like([array, *template.arrays])
+def has_copies(array: Any) -> bool:
+    """Return whether not all ranks that share a decision take part in an inner product of an array."""
+    return array.comm.size > 1 and array._plan.communicator is not group_of(array)
+
+
+def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
+    """Return both arrays of a pair with an empty split part, if they have copies."""
+    comm = x.comm
+    templates = comm.kept.get(_with_empty_part) or comm.kept.setdefault(_with_empty_part, {})
+    key = x.layout, x.leaves[0].dtype, x.engine.name
+    if key not in templates:
+        if len(templates) == PLANS_KEPT:
+            templates.clear()
+        templates[key] = None
+        if has_copies(x):
+            layout = Layout.split((0,), comm.size, mask=mask_of(x))
+            whole = StackedArray([x, zeros(layout, comm=comm, dtype=key[1], engine=x.engine)])
+            templates[key] = whole._like(whole.arrays[1:])  # without the memory of the array
+    template = templates[key]
+    if template is None:
+        return x, y
+    together = template._like((x, *template.arrays))
+    return together, together if y is x else template._like((y, *template.arrays))
 
 
 def mask_of(*arrays: Any) -> Any:
@@ -183,17 +212,17 @@ def group_of(array: Any) -> Communicator:
 
 
 def starting_point(
-    operator: LinearOperator, data: Any, x0: Any, dtype: np.dtype, apply: Callable[[Any, Any], Any]
+    operator: LinearOperator, data: Any, x0: Any, dtype: np.dtype, image_of: Callable[..., Any] | None = None
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
-    Without `x0` it starts at zero, whose image is not computed. It computes in `dtype`; ``apply(x, out)`` is the image
-    of `x`.
+    Without `x0` it starts at zero, whose image is not computed. It computes in `dtype`; ``image_of(operator, x, out)``
+    is the image of `x`, by default that of the operator.
     """
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:
         x = zeros(operator.domain, comm=data.comm, dtype=dtype, engine=data.engine)
         return x, data.astype(dtype), image
     x = x0.astype(dtype)
-    image = apply(x, image)
+    image = operator._forward(x, image) if image_of is None else image_of(operator, x, image)
     return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image

@@ -83,6 +83,11 @@ def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
+def extended(kind: Any, state: Any, **others: Any) -> Any:
+    """Return a state of another kind, with the fields of this one and the `others`."""
+    return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
+
+
 def _fields(state: Any) -> Iterator[dataclasses.Field[Any]]:
     return (field for field in dataclasses.fields(state) if field.init and "role" not in field.metadata)
 

@@ -1,4 +1,4 @@
-"""What methods for square systems share: their options, the tests of the residual, and the checks of the arguments."""
+"""What methods for square systems share: operators with a shift, tests of the residual, and checks of the arguments."""
 
 from __future__ import annotations
 
@@ -6,18 +6,46 @@ from dataclasses import dataclass
 from typing import Any
 
 from collops.array import axpby
-from collops.errors import LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import check_number, check_preconditioner, check_problem, precision_of, working_dtype
+from collops.solvers.problem import (
+    check_numbers,
+    check_preconditioner,
+    check_problem,
+    check_square,
+    precision_of,
+    takes_part,
+    working_dtype,
+)
 from collops.solvers.result import Status
 
-__all__ = ["SquareSystem"]
+
+class Shifted(Method):
+    """A method for ``(A + added) x = y`` with one layout on both sides, and a preconditioner `M` or ``None``."""
+
+    added: Any = 0.0  # multiple of the identity
+    M: LinearOperator | None
+
+    def suspect(self, now: Any, iteration: int) -> str:
+        return "image" if iteration else "residual"
+
+    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+        """Return the residual, which is zero at the solution."""
+        return axpby(1.0, y, -1.0, self.image(A, x, None))
+
+    def image(self, A: LinearOperator, x: Any, out: Any) -> Any:
+        """Return ``(A + added) x``, perhaps in the memory `out`."""
+        image = A._forward(x, out)
+        return axpby(self.added, x, 1.0, image, out=image) if takes_part(self.added) else image
+
+    def preconditioned(self, r: Any, out: Any) -> Any:
+        """Return ``M r``, perhaps in the memory `out`; `r` itself without a preconditioner."""
+        return r if self.M is None else self.M._forward(r, out)
 
 
 @dataclass(frozen=True)
-class SquareSystem(Method):
-    """A method for ``A x = y`` with one layout on both sides; the first of its `numbers` is the norm of the residual.
+class SquareSystem(Shifted):
+    """A shifted system whose method has the norm of the residual as the first of its `numbers`.
 
     Attributes
     ----------
@@ -41,19 +69,8 @@ class SquareSystem(Method):
         (lambda self, now, first: now.residual <= self.precision * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
-    def suspect(self, now: Any, iteration: int) -> str:
-        return "image" if iteration else "residual"
-
     def residual_norm(self, now: Any) -> Any:
         return now.residual
-
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
-        """Return the residual, which is zero at the solution."""
-        return axpby(1.0, y, -1.0, A._forward(x, None))
-
-    def preconditioned(self, r: Any, out: Any) -> Any:
-        """Return ``M r``, perhaps in the memory `out`; `r` itself without a preconditioner."""
-        return r if self.M is None else self.M._forward(r, out)
 
 
 def checked_system(name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> dict[str, Any]:
@@ -62,8 +79,6 @@ def checked_system(name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol:
     Raises LayoutError, with the `name` of the function, if the operator has two layouts.
     """
     check_problem(A, y, x0, niter)
-    if A.domain is not A.range:
-        raise LayoutError(f"{name} needs an operator with one layout on both sides, not {A!r}; lsqr takes any")
+    check_square(name, A, "; lsqr takes any")
     check_preconditioner(M, A.domain)
-    precision = precision_of(working_dtype(A, y, x0))
-    return {"rtol": check_number("rtol", rtol), "atol": check_number("atol", atol), "precision": precision, "M": M}
+    return {**check_numbers(rtol=rtol, atol=atol), "precision": precision_of(working_dtype(A, y, x0)), "M": M}

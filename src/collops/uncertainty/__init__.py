@@ -11,16 +11,8 @@ References
 - Tarantola, A., "Inverse problem theory and methods for model parameter estimation", SIAM, 2005.
 """
 
-from collops.uncertainty.low_rank import Eigenpairs, SingularTriplets, randomized_eigh, randomized_svd
+from collops.uncertainty.low_rank import randomized_eigh, randomized_svd
 from collops.uncertainty.posterior import GaussianPosterior
-from collops.uncertainty.probing import Estimate, probe_diagonal
+from collops.uncertainty.probing import probe_diagonal
 
-__all__ = [
-    "Eigenpairs",
-    "Estimate",
-    "GaussianPosterior",
-    "SingularTriplets",
-    "probe_diagonal",
-    "randomized_eigh",
-    "randomized_svd",
-]
+__all__ = ["GaussianPosterior", "probe_diagonal", "randomized_eigh", "randomized_svd"]

@@ -7,32 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import random
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError
 from collops.operators import Columns, LinearOperator
 from collops.solvers.blocks import basis, combine, grams
-from collops.solvers.problem import check_count, check_operator
+from collops.solvers.problem import check_count, check_operator, check_square
 
-__all__ = ["Eigenpairs", "SingularTriplets", "randomized_eigh", "randomized_svd"]
+__all__ = ["randomized_eigh", "randomized_svd"]
 
 
 class SingularTriplets(NamedTuple):
-    """The largest singular values, and their vectors; the operator is about ``U diag(values) V^H``.
-
-    Attributes
-    ----------
-    U, V : DistributedArray or StackedArray
-        Blocks of orthonormal vectors in the range and in the domain; see :class:`collops.operators.Columns`.
-    values : array
-        In descending order, on every rank; of the engine.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.uncertainty import randomized_svd
-    >>> randomized_svd(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 1).U.shape
-    (1, 3)
-    """
+    """The largest singular values of an operator and their vectors; see :func:`randomized_svd`."""
 
     U: Any
     values: Any
@@ -40,23 +24,7 @@ class SingularTriplets(NamedTuple):
 
 
 class Eigenpairs(NamedTuple):
-    """The eigenvalues of largest modulus of a Hermitian operator, and their vectors.
-
-    Attributes
-    ----------
-    values : array
-        Real, in the order of their modulus, largest first; on every rank, of the engine.
-    vectors : DistributedArray or StackedArray
-        A block of orthonormal vectors.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.uncertainty import randomized_eigh
-    >>> randomized_eigh(collops.Diagonal(np.array([1.0, -8.0, 4.0])), 2).values.round(6)
-    array([-8.,  4.])
-    """
+    """The eigenvalues of largest modulus and their vectors; see :func:`randomized_eigh`."""
 
     values: Any
     vectors: Any
@@ -95,8 +63,10 @@ def randomized_svd(
 
     Returns
     -------
-    SingularTriplets
-        Their error is bounded in [Halko et al. 2011, corollary 10.10].
+    named tuple
+        ``U``, ``values`` and ``V``, where `A` is about ``U diag(values) V^H``: blocks of orthonormal vectors in its
+        range and in its domain (see :class:`collops.operators.Columns`), and an array of the engine in descending
+        order, on every rank. The error is bounded in [Halko et al. 2011, corollary 10.10].
 
     Raises
     ------
@@ -114,8 +84,8 @@ def randomized_svd(
     >>> import collops
     >>> from collops.uncertainty import randomized_svd
     >>> found = randomized_svd(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 2)
-    >>> found.values.round(6)
-    array([8., 4.])
+    >>> found.values.round(6), found.U.shape
+    (array([8., 4.]), (2, 3))
     """
     whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
     for _ in range(check_count("power", power)):
@@ -150,8 +120,9 @@ def randomized_eigh(
 
     Returns
     -------
-    Eigenpairs
-        The values are within those of `A`.
+    named tuple
+        ``values``, a real array of the engine in the order of their modulus, largest first, on every rank, and
+        ``vectors``, a block of orthonormal ones. The values are within those of `A`.
 
     Raises
     ------
@@ -171,9 +142,8 @@ def randomized_eigh(
     >>> randomized_eigh(collops.Diagonal(np.array([1.0, -8.0, 4.0])), 2).values.round(6)
     array([-8.,  4.])
     """
+    check_square("randomized_eigh", A)
     whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
-    if A.domain is not A.range:
-        raise LayoutError(f"randomized_eigh needs an operator with one layout on both sides, not {A!r}")
     for _ in range(check_count("power", power)):
         Y = whole._forward(basis(Y, passes=1)[0], None)
     Q, _ = basis(Y)

@@ -140,7 +140,8 @@ class GaussianPosterior:
 
         Notes
         -----
-        It applies `A` and its adjoint once to each sample in every iteration, and once more at the start.
+        It applies `A` and its adjoint once to each sample in every iteration, and once more at the start; to 64 samples
+        together where :class:`collops.operators.Columns` can.
 
         With a standard deviation as the prior, samples begin as those of the prior, and an iteration adds what further
         directions of the data say: before they have converged, samples vary too much rather than too little. With an
@@ -154,14 +155,20 @@ class GaussianPosterior:
             values = random(layout, seed=child_seed(seed, number), comm=A.comm, dtype=dtype, engine=engine)
             return values * 0.5**0.5 if values.dtype.kind == "c" else values
 
-        starts, rights = [], []
-        for number in range(check_count("count", count, smallest=1)):
-            of_data, of_prior = noise(A.range, 2 * number), noise((prior or A.H).range, 2 * number + 1)
+        starts, rights, size = [], [], (prior or A.H).range
+        width = Columns(A, check_count("count", count, smallest=1)).width
+        for begin in range(0, count, width):
+            numbers = range(begin, min(begin + width, count))
+            of_data = Columns.join([noise(A.range, 2 * number) for number in numbers])
+            of_prior = Columns.join([noise(size, 2 * number + 1) for number in numbers])
+            forward, back = Columns(A, len(numbers)), Columns(A.H, len(numbers))
             if prior is None:
-                starts.append(self._deviation * of_prior)
-                rights.append(A.H @ (of_data - A @ starts[-1]))
+                start = self._deviation * of_prior
+                starts += Columns.split(start)
+                right = back @ (of_data - forward @ start)
             else:
-                rights.append(A.H @ of_data + prior.H @ of_prior)
+                right = back @ of_data + Columns(prior.H, len(numbers)) @ of_prior
+            rights += Columns.split(right)
         result = block_cg(self.hessian, rights, niter=niter, damp=self.damp, rtol=rtol, **options)
         return dataclasses.replace(result, x=result.x + Columns.join(starts)) if starts else result
 
@@ -191,8 +198,8 @@ class GaussianPosterior:
 
         Returns
         -------
-        Estimate
-            The variance and its standard error; both real.
+        named tuple
+            The variance as ``value`` and its standard error as ``error``; both real.
         """
         count = check_count("probes", probes, smallest=2)
         dtype = np.result_type(dtype, np.complex64) if self.hessian.dtype.kind == "c" else dtype

@@ -6,33 +6,17 @@ from typing import Any, NamedTuple
 
 from collops.array import random, where
 from collops.array.random_numbers import child_seed
-from collops.errors import LayoutError
 from collops.operators import Columns, LinearOperator
-from collops.solvers.problem import check_count, check_operator
+from collops.solvers.problem import check_count, check_square
 
-__all__ = ["Estimate", "estimate_of", "probe_diagonal", "random_signs"]
+__all__ = ["probe_diagonal"]
 
 
 class Estimate(NamedTuple):
-    """A random estimate, element by element.
-
-    Attributes
-    ----------
-    value : DistributedArray or StackedArray
-    error : DistributedArray or StackedArray
-        The standard error of `value`: about two thirds of its elements are within it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import collops
-    >>> from collops.uncertainty import probe_diagonal
-    >>> probe_diagonal(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 2).error.gather()
-    array([0., 0., 0.])
-    """
+    """A random estimate, element by element."""
 
     value: Any
-    error: Any
+    error: Any  # the standard error of the value: about two thirds of the elements are within it
 
 
 def probe_diagonal(
@@ -56,8 +40,9 @@ def probe_diagonal(
 
     Returns
     -------
-    Estimate
-        The estimate has no bias. The variance of element i is :math:`\sum_{j \neq i} |A_{ij}|^2 / k` for real
+    named tuple
+        ``value``, and ``error``, its standard error: about two thirds of the elements are within it. The estimate has
+        no bias. The variance of element i is :math:`\sum_{j \neq i} |A_{ij}|^2 / k` for real
         Hermitian operators and k probes: none for a diagonal operator, and large where rows have many elements off the
         diagonal.
 
@@ -78,9 +63,7 @@ def probe_diagonal(
     >>> probe_diagonal(collops.Diagonal(np.array([1.0, 8.0, 4.0])), 2).value.gather()
     array([1., 8., 4.])
     """
-    check_operator("A", A)
-    if A.domain is not A.range:
-        raise LayoutError(f"probe_diagonal needs an operator with one layout on both sides, not {A!r}")
+    check_square("probe_diagonal", A)
     total = squares = 0.0
     count = check_count("probes", probes, smallest=2)
     for number in range(count):

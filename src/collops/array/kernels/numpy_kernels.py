@@ -17,7 +17,12 @@ from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
 
-_PIECE = 1 << 15  # elements; a piece and its temporary fit into the second-level cache
+PIECE = 10_000
+"""Elements that are computed at a time. A piece and its temporary fit into the second-level cache.
+
+OpenBLAS starts no threads for so few. NumPy and SciPy have a copy of it each, and threads of one that wait for work
+take the cores from the other's: iterations took ten times as long. Sums do not depend on the number of threads either.
+"""
 
 blas: Any = _scipy_blas  # its functions are created at import, which type checkers cannot see
 _AXPY: dict[str, Any] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
@@ -34,7 +39,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.carray:
         # Fast path of most iterations.
         real = a.__class__ is not complex and b.__class__ is not complex
-        if b != 0 and 0 < y.size < _PIECE and (real or char in "FD"):
+        if b != 0 and 0 < y.size <= PIECE and (real or char in "FD"):
             if out is None and a != 0:
                 return _updated(char, a, x, 1, y * b)
             if out is y and _apart(x, y):
@@ -69,8 +74,11 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
 
 def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
-    axpby(length, direction, 1.0, x, x)
-    axpby(1.0, gradient, ratio, direction, direction)
+    length, ratio = _number(length), _number(ratio)
+    # Piece by piece, so that memory is read once for the direction.
+    for x_piece, old, new in _pieces(x, direction, gradient) if x.size > PIECE else [(x, direction, gradient)]:
+        axpby(length, old, 1.0, x_piece, x_piece)
+        axpby(1.0, new, ratio, old, old)
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
@@ -97,13 +105,21 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
-        if char in "FD" and not conjugate:
-            with np.errstate(over="ignore", invalid="ignore"):  # no warning for an infinite sum, as in vdot
-                return np.dot(x.reshape(-1), y.reshape(-1))
-        if char in "FD" and x is y:
+        if char in "FD" and conjugate and x is y:
             x = y = x.view(real_of(x.dtype))
-        return np.vdot(x, y)
+        elif char in "FD" and not conjugate:
+            with np.errstate(over="ignore", invalid="ignore"):  # no warning for an infinite sum, as in vdot
+                return sum((np.dot(a.reshape(-1), b.reshape(-1)) for a, b in _pieces(x, y)), x.dtype.type(0))
+        return np.vdot(x, y) if x.size <= PIECE else _dot_of_rows(x.reshape(-1), y.reshape(-1))
     return _dot_by_pieces(x, y, conjugate)
+
+
+def _dot_of_rows(x: np.ndarray, y: np.ndarray) -> Any:
+    rows, rest = divmod(x.size, PIECE)
+    whole = x.size - rest
+    with np.errstate(over="ignore", invalid="ignore"):  # as in vdot
+        products = np.vecdot(x[:whole].reshape(rows, PIECE), y[:whole].reshape(rows, PIECE))
+        return np.add.reduce(products) + np.vdot(x[whole:], y[whole:])
 
 
 def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
@@ -174,7 +190,7 @@ def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
     first = arrays[0]
     if first.size == 0:
         return
-    rows = max(1, _PIECE * first.shape[0] // first.size)
+    rows = max(1, PIECE * first.shape[0] // first.size)
     for start in range(0, first.shape[0], rows):
         yield tuple(array[start : start + rows] for array in arrays)
 

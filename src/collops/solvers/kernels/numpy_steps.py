@@ -14,13 +14,13 @@ from scipy.linalg import blas as _scipy_blas
 
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
+from collops.array.kernels.numpy_kernels import PIECE
 from collops.backend import engine
 from collops.solvers.kernels import Rule
 from collops.solvers.kernels.steps import factor, group_norms, scratch
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
 
-_PIECE = 1 << 15
 _vectors: Any = kernels_for(engine("numpy"))
 _blas: Any = _scipy_blas
 _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
@@ -181,13 +181,13 @@ def _number(value: Any) -> float:
 def _pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Cut arrays of one shape, or None in place of some, into the same pieces, as views."""
     first = arrays[0]
-    if first.size <= _PIECE:
+    if first.size <= PIECE:
         if first.size:
             yield arrays
         return
     if all(array is None or array.flags.c_contiguous for array in arrays):
         arrays = tuple(None if array is None else array.reshape(-1) for array in arrays)
         first = arrays[0]
-    rows = max(1, _PIECE * first.shape[0] // first.size)
+    rows = max(1, PIECE * first.shape[0] // first.size)
     for start in range(0, first.shape[0], rows):
         yield tuple(None if array is None else array[start : start + rows] for array in arrays)

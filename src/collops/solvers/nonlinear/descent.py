@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,13 +13,11 @@ from collops.array import dots
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import check_array, check_count, check_number
+from collops.solvers.problem import check_array, check_count, check_number, consistent
 from collops.solvers.result import Status
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
 _MOST_HALVINGS = 30
-
-Kept = TypeVar("Kept")
 
 
 class DescentNumbers(NamedTuple):
@@ -66,9 +64,6 @@ class Descent(Method):
         (lambda self, now, first: now.step == 0, Status.NO_DESCENT),
     )
 
-    def report(self, state: Any) -> Any:
-        return state.numbers
-
     def suspect(self, now: DescentNumbers, iteration: int) -> str:
         return "gradient" if now.residual - now.residual == 0 else "residual"
 
@@ -90,8 +85,8 @@ class Descent(Method):
 
 
 def real_products(*pairs: tuple[Any, Any]) -> list[float]:
-    """Return the real parts of inner products on the host. Collective: one message."""
-    return [float(product.real) for product in dots(*pairs)]
+    """Return the real parts of inner products on the host, the same on all ranks. Collective: one message."""
+    return [float(product.real) for product in dots(*consistent(*pairs))]
 
 
 def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tuple[float, Any]:

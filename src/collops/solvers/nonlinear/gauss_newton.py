@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +9,9 @@ from collops.array import axpby
 from collops.solvers.cgls import cgls
 from collops.solvers.driver import solve, solver
 from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, real_products, wolfe
-from collops.solvers.problem import check_count, check_number, rank_consistently
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
-from collops.solvers.state import CONSTANT, SCRATCH
+from collops.solvers.state import SCRATCH
 
 __all__ = ["gauss_newton"]
 
@@ -31,8 +30,6 @@ class GaussNewtonState:
     first: float  # that of the first gradient
     inner: int  # iterations of CGLS so far
     numbers: Any = field(metadata=SCRATCH)
-    consistent_x: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,8 @@ class GaussNewton(Descent):
 
     def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
         point = self.at(y)
-        consistent_x, consistent_r = rank_consistently(point.gradient), rank_consistently(point.residual)
-        g, r = consistent_x(point.gradient), consistent_r(point.residual)
-        rho, gg = real_products((r, r), (g, g))
-        numbers = rho, gg, 1.0
-        return GaussNewtonState(*point, rho / 2, gg, gg, 0, numbers, consistent_x, consistent_r)
+        rho, gg = real_products((point.residual, point.residual), (point.gradient, point.gradient))
+        return GaussNewtonState(*point, rho / 2, gg, gg, 0, (rho, gg, 1.0))
 
     def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
         """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
@@ -60,12 +54,12 @@ class GaussNewton(Descent):
         linear = cgls(jacobian, right, niter=self.inner, damp=self.damp, tol=tol, progress=False)
         state.inner += linear.iterations
         direction = linear.x
-        (slope,) = real_products((state.consistent_x(direction), state.consistent_x(state.gradient)))
+        (slope,) = real_products((direction, state.gradient))
 
         def trial(step: float) -> Trial:
             point = self.at(axpby(step, direction, 1.0, state.x))
-            r, g, p = state.consistent_r(point.residual), *map(state.consistent_x, (point.gradient, direction))
-            rho, gg, slope = real_products((r, r), (g, g), (g, p))
+            r, g = point.residual, point.gradient
+            rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, slope, (point, rho, gg))
 
         step, found = wolfe(trial, state.value, slope)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +14,9 @@ from collops.array.operands import check_alike
 from collops.errors import InputError
 from collops.solvers.driver import solve, solver
 from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
-from collops.solvers.problem import check_count, check_number, rank_consistently
+from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
-from collops.solvers.state import CONSTANT, SCRATCH
+from collops.solvers.state import SCRATCH
 
 __all__ = ["lbfgs"]
 
@@ -41,8 +40,6 @@ class LBFGSState:
     gg: float
     pairs: int  # so far
     numbers: Any = field(metadata=SCRATCH)
-    consistent_x: Callable[[Any], Any] = field(metadata=CONSTANT)  # see rank_consistently
-    consistent_r: Callable[[Any], Any] = field(metadata=CONSTANT)
 
 
 @dataclass(frozen=True)
@@ -57,16 +54,11 @@ class LBFGS(Descent):
     def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
         point = self.at(self._projected(y))
         free = self._free(point.x, point.gradient)
-        consistent_x, consistent_r = rank_consistently(free), rank_consistently(point.residual)
-        g, r = consistent_x(free), consistent_r(point.residual)
-        rho, gg = real_products((r, r), (g, g))
+        rho, gg = real_products((point.residual, point.residual), (free, free))
         s, change = (StackedArray([zeros_like(free) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
-        numbers = rho, gg, 1.0
-        return LBFGSState(
-            point.x, point.gradient, rho / 2, s, change, *products, 0, numbers, consistent_x, consistent_r
-        )
+        return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, (rho, gg, 1.0))
 
     def step(self, A: Any, state: LBFGSState) -> LBFGSState:
         """Search along the direction, and remember the step and how it changed the gradient."""
@@ -122,11 +114,9 @@ class LBFGS(Descent):
         """Evaluate a step. All inner products of an iteration share one message."""
         point = self.at(self._projected(axpby(step, direction, 1.0, state.x)))
         s, y = axpby(1.0, point.x, -1.0, state.x), axpby(1.0, point.gradient, -1.0, state.gradient)
-        r, old_s, old_y = state.consistent_r(point.residual), state.s, state.y
-        g = state.consistent_x(self._free(point.x, point.gradient))
-        before, s_, y_ = map(state.consistent_x, (state.gradient, s, y))
-        pairs = [(r, r), (g, g), (s_, g), (y_, g), (s_, y_), (y_, y_), (s_, before)]
-        pairs += [(state.consistent_x(old), new) for new in (g, y_) for each in (old_s, old_y) for old in each]
+        r, g = point.residual, self._free(point.x, point.gradient)
+        pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
+        pairs += [(old, new) for new in (g, y) for each in (state.s, state.y) for old in each]
         products = real_products(*pairs)
         now, table = products[:7], np.array(products[7:]).reshape(4, self.memory)
         slope = now[6] if self._bounded else now[2] / step
@@ -171,12 +161,8 @@ def lbfgs(
 
     Parameters
     ----------
-    problem : object
-        With ``residual(x)`` and ``jacobian(x)``; see :mod:`collops.solvers.nonlinear`.
-    x0 : DistributedArray or StackedArray
-        The starting point, real or complex. It is not changed.
-    niter : int
-        Largest number of iterations.
+    problem, x0, niter
+        As for :func:`gauss_newton`.
     memory : int
         How many of the last steps the matrix is made of. Each takes two vectors like `x0`.
     lower, upper : float or array like `x0`, optional
@@ -196,7 +182,7 @@ def lbfgs(
     Raises
     ------
     LayoutError, UnsupportedTypeError, InputError
-        If the problem, `x0` or an option is invalid.
+        As for :func:`gauss_newton`.
 
     Notes
     -----
@@ -206,19 +192,15 @@ def lbfgs(
 
     Examples
     --------
-    >>> import numpy as np
     >>> import collops
-    >>> class Squares:  # the squares of x are given
-    ...     def __init__(self, data):
-    ...         self.data = data
+    >>> from collops.solvers.nonlinear import lbfgs
+    >>> class RootOfTwo:
     ...     def residual(self, x):
-    ...         return x * x - self.data
+    ...         return x * x - 2.0
     ...     def jacobian(self, x):
     ...         return collops.Diagonal(2 * x)
-    >>> from collops.solvers.nonlinear import lbfgs
-    >>> data = collops.from_global(np.array([1.0, 4.0, 9.0]))
-    >>> lbfgs(Squares(data), collops.ones(3)).x.gather().round(4)
-    array([1., 2., 3.])
+    >>> lbfgs(RootOfTwo(), collops.ones(2), upper=1.3).x.gather().round(4)
+    array([1.3, 1.3])
     """
     check_descent(problem, x0, niter, tol)
     check_count("memory", memory, smallest=1)

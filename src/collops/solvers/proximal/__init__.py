@@ -1,5 +1,7 @@
 """Proximal operators, and the methods that minimise sums of functions with them.
 
+Each line exports one name; adding a function or a method takes its file and a line here.
+
 References
 ----------
 - Beck, A., Teboulle, M., "A fast iterative shrinkage-thresholding algorithm for linear inverse problems", SIAM Journal
@@ -14,28 +16,22 @@ References
 - Parikh, N., Boyd, S., "Proximal algorithms", Foundations and Trends in Optimization 1, 127-239, 2014.
 """
 
-from __future__ import annotations
+from types import ModuleType as _Module
 
-from collops.solvers.proximal.admm import admm, admm_l2, linearized_admm
-from collops.solvers.proximal.functions import L0, L1, L21, Box, Euclidean, Nuclear, lift_proximal
-from collops.solvers.proximal.l2 import L2
-from collops.solvers.proximal.operator import ProxOperator
-from collops.solvers.proximal.primal_dual import primal_dual
-from collops.solvers.proximal.proximal_gradient import proximal_gradient
+from collops.solvers.proximal.admm import admm as admm
+from collops.solvers.proximal.admm import admm_l2 as admm_l2
+from collops.solvers.proximal.admm import linearized_admm as linearized_admm
+from collops.solvers.proximal.functions import L0 as L0
+from collops.solvers.proximal.functions import L1 as L1
+from collops.solvers.proximal.functions import L21 as L21
+from collops.solvers.proximal.functions import Box as Box
+from collops.solvers.proximal.functions import Euclidean as Euclidean
+from collops.solvers.proximal.functions import Nuclear as Nuclear
+from collops.solvers.proximal.functions import lift_proximal as lift_proximal
+from collops.solvers.proximal.l2 import L2 as L2
+from collops.solvers.proximal.operator import ProxOperator as ProxOperator
+from collops.solvers.proximal.primal_dual import primal_dual as primal_dual
+from collops.solvers.proximal.proximal_gradient import proximal_gradient as proximal_gradient
 
-__all__ = [
-    "L0",
-    "L1",
-    "L2",
-    "L21",
-    "Box",
-    "Euclidean",
-    "Nuclear",
-    "ProxOperator",
-    "admm",
-    "admm_l2",
-    "lift_proximal",
-    "linearized_admm",
-    "primal_dual",
-    "proximal_gradient",
-]
+_names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
+__all__ = list(_names)  # pyright: ignore[reportUnsupportedDunderAll]

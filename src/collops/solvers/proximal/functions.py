@@ -11,7 +11,7 @@ from collops.array import StackedArray, axpby, divide, dots
 from collops.array.operands import check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
-from collops.solvers.problem import check_count, check_number, rank_consistent
+from collops.solvers.problem import check_count, check_number, consistent
 from collops.solvers.proximal.operator import ProxOperator, like, total
 from collops.solvers.shrinkage import shrink
 
@@ -394,8 +394,8 @@ def _factors(sigma: Any) -> tuple[float, Any]:
 
 def _ratio(size: float, x: Any) -> Any:
     """Return ``size / max(norm of x, size)``, the same to the last bit on ranks with copies; finite, or `x` is 0."""
-    together, xp = rank_consistent(x), x.engine.xp
-    norm = xp.sqrt(dots((together, together))[0])
+    xp = x.engine.xp
+    norm = xp.sqrt(dots(*consistent((x, x)))[0])
     return divide(size, xp.maximum(norm, size))
 
 

@@ -12,14 +12,7 @@ from collops.array import axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.base import Buffers
 from collops.solvers.cg import CG
-from collops.solvers.problem import (
-    check_array,
-    check_count,
-    check_number,
-    check_operator,
-    precision_of,
-    rank_consistent,
-)
+from collops.solvers.problem import check_array, check_count, check_number, check_operator, consistent, precision_of
 from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
 
@@ -175,8 +168,7 @@ def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient
     least squares, it counts as 0. Further steps then have the length 0, while others would only amplify rounding
     errors: the gradient itself is rounding from the start if the data are almost orthogonal to the operator's image.
     """
-    together = rank_consistent(first_gradient)
-    floor = dots((together, together))[0] * (_ROUNDING * method.precision) ** 2
+    floor = dots(*consistent((first_gradient, first_gradient)))[0] * (_ROUNDING * method.precision) ** 2
     tests = [test for test, status, *_ in method.stops if status is Status.LEAST_SQUARES_TO_ROUNDING]
     state = method.init(A, y, x0)
     first = method.numbers(*method.report(state))

@@ -168,7 +168,7 @@ def primal_dual(
     Raises
     ------
     UnsupportedTypeError, LayoutError, InputError
-        If an argument has the wrong type, layout or value.
+        As for :func:`admm`.
 
     Notes
     -----
