@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pylops
 import pytest
+import scipy.sparse as sp
 
 import collops
 from collops import profile
 from collops.array import StackedArray, from_global
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import Columns, FirstDerivative, Identity, StackedVStack
+from collops.operators import Columns, Diagonal, FirstDerivative, Identity, StackedVStack, VStack, lift_local
+from collops.operators.csr import CSRMatrix
 from tests.solvers.problems import assert_close, problem, random_matrix
 
 
@@ -42,13 +45,101 @@ def test_stacked_arrays_of_several_axes(comm):
     Columns(op, 2).dottest()
 
 
-def test_messages_are_those_of_each_column(comm):
-    op, _, _, y = problem("vstack", comm, "f8")
-    block = Columns.join([y, y, y])
+class Recorded:
+    """A local operator whose products are those of a matrix, and which notes how many columns each has."""
+
+    def __init__(self, matrix) -> None:
+        self.local, self.columns = lift_local(matrix), []
+        self.shape, self.dtype = self.local.shape, self.local.dtype
+        self.forward_local, self.adjoint_local = self.local.forward_local, self.local.adjoint_local
+
+    def forward_columns(self, X, out):
+        self.columns.append(len(X))
+        return self.local.forward_columns(X, out)
+
+    def adjoint_columns(self, Y, out):
+        self.columns.append(len(Y))
+        return self.local.adjoint_columns(Y, out)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_matrices_multiply_all_columns_at_once(comm, sparse, dtype):
+    """Also in sums and products, with several matrices on a rank or none, in blocks of 64."""
+    matrices = [random_matrix(rows, 7, dtype, rows) for rows in (4, 5, 6)]
+    kinds = [sp.csr_array(matrix) if sparse else matrix for matrix in matrices]
+    recorded = [Recorded(matrix) for matrix in (kinds if comm.rank == comm.size - 1 else [])]
+    A, whole = VStack(recorded, comm), np.vstack(matrices)
+    D = Diagonal(collops.full(A.range, 2.0, comm=comm))
+    H = A.H @ D @ (0.5 * A) + 3.0 * Identity(A.domain, comm=comm)
+    X = random_matrix(70, 7, dtype, 5)
+    block = Columns.join([from_global(x, A.domain, comm=comm) for x in X])
     with profile.count_messages() as sent:
-        Columns(op, 3).adjoint(block)
-        block.mean(axis=0)
-    assert [message.operation for message in sent.records] == ["allreduce"] * (3 * (comm.size > 1))
+        image = Columns(H, 70) @ block
+    assert_close(image.gather(), X @ (whole.conj().T @ whole).T + 3 * X, dtype)
+    assert [message.operation for message in sent.records] == ["allreduce"] * (2 * (comm.size > 1))
+    for each in recorded:
+        assert each.columns == [64, 64, 6, 6]
+    Columns(A, 3).dottest()
+    assert Columns(H, 70).width == 64 and Columns(D, 70).width == 1
+
+
+def test_long_columns_are_applied_in_smaller_blocks(comm, monkeypatch):
+    """Also if only the arrays between two factors are long."""
+    monkeypatch.setattr("collops.operators.columns._ELEMENTS", 20 * 300)
+    matrix = random_matrix(300, 7, "f8", 1)
+    recorded = Recorded(matrix)
+    A = VStack([recorded] if comm.rank == 0 else [], comm)
+    X = random_matrix(50, 7, "f8", 2)
+    H = Columns(A.H @ A, 50)
+    image = H @ Columns.join([from_global(x, A.domain, comm=comm) for x in X])
+    assert_close(image.gather(), X @ (matrix.T @ matrix), "f8")
+    assert H.width == 20 and recorded.columns == ([20, 20, 20, 20, 10, 10] if comm.rank == 0 else [])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c16"])
+def test_a_sparse_matrix_exchanges_all_columns_at_once(comm, dtype):
+    matrix = random_matrix(11, 9, dtype, 3) * (random_matrix(11, 9, "f8", 4) > 0)
+    A = CSRMatrix.from_global(sp.csr_array(matrix), comm=comm)
+    X, Y = random_matrix(20, 9, "f4", 5), random_matrix(20, 11, dtype, 6)
+    columns, sent = Columns(A, 20), []
+    x, y = (
+        Columns.join([from_global(part, layout, comm=comm) for part in block])
+        for block, layout in ((X, A.domain), (Y, A.range))
+    )
+    one, of_one = Columns.split(x)[0], Columns.split(y)[0]
+    for apply in (lambda: columns @ x, lambda: A @ one, lambda: columns.H @ y, lambda: A.H @ of_one):
+        apply()  # makes the exchange ready
+        with profile.count_messages() as counted:
+            apply()
+        sent.append(len(counted.records))
+    assert_close((columns @ x).gather(), X @ matrix.T, dtype)
+    assert_close((columns.H @ y).gather(), Y @ matrix.conj(), dtype)
+    assert sent[0] == sent[1] and sent[2] == sent[3] and (comm.size == 1 or min(sent) > 0)
+
+
+def test_a_subclass_with_its_own_product(comm):
+    class Twice(VStack):
+        def _forward(self, x, out):
+            image = super()._forward(x, out)
+            image *= 2
+            return image
+
+    op = Twice([np.eye(4)], comm)
+    x = collops.ones(op.domain, comm=comm)
+    assert float((Columns(op, 2) @ Columns.join([x, x])).max()) == 2.0
+
+
+def test_messages_are_those_of_each_column(comm):
+    """Unless an operator takes all columns together."""
+    one = VStack([pylops.Identity(4)], comm)
+    y = collops.ones(one.range, comm=comm)
+    block = Columns.join([y, y, y])
+    for each, messages in ((VStack([np.eye(4)], comm), 1), (one, 3)):
+        with profile.count_messages() as sent:
+            Columns(each, 3).adjoint(block)
+            block.mean(axis=0)
+        assert [message.operation for message in sent.records] == ["allreduce"] * (messages * (comm.size > 1))
 
 
 def test_arguments(comm):

@@ -12,8 +12,10 @@ from scipy.io import mmwrite
 import collops
 from collops import profile
 from collops.array import Layout
+from collops.backend import engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix, partition_rows
+from collops.operators.csr.blocks import block_for
 
 
 def matrix(rows, columns, dtype, seed=1, density=0.2):
@@ -62,6 +64,28 @@ def test_only_one_exchange(comm):
         assert messages.counts() == ({"exchange": 1} if comm.size > 1 else {})
         assert messages.nbytes <= 16  # one element for each neighbour
     assert len(op.ghosts) == sum(0 <= ghost < 3 * comm.size for ghost in (3 * comm.rank - 1, 3 * comm.rank + 3))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("filled", [[3, 4, 5], [1, 4, 9], []])
+def test_rows_that_are_mostly_empty(comm, filled):
+    """Sparse blocks keep only the filled rows, consecutive or not, and leave the rest of a result alone."""
+    dense = np.zeros((12, 5))
+    dense[filled] = np.arange(1.0, 1 + 5 * len(filled)).reshape(-1, 5)
+    block = block_for(engine("numpy"), sp.csr_array(dense), np.dtype("f8"))
+    x, y = np.arange(5.0), np.arange(12.0)
+    for add in (False, True):
+        np.testing.assert_array_equal(block.multiply(x, np.full(12, 7.0), add), dense @ x + 7 * add)
+        np.testing.assert_array_equal(block.multiply_adjoint(y, np.full(5, 7.0), add), dense.T @ y + 7 * add)
+
+
+def test_indices_are_narrow(comm):
+    """Wide indices of the given rows would make products read a third more memory."""
+    A = matrix(17, 17, "f8")
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    op = CSRMatrix.from_global(A, comm=comm)
+    assert {array.dtype for block in op.blocks for array in (block.indices, block.indptr)} == {np.dtype(np.int32)}
+    np.testing.assert_array_equal(op.forward(collops.ones(op.domain, comm=comm)).gather(), A @ np.ones(17))
 
 
 def test_uneven_rows_and_empty_ranks(comm):

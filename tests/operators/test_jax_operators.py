@@ -15,6 +15,15 @@ jnp = jax.numpy
 MATRIX = np.random.default_rng(1).standard_normal((6, 4))
 SQUARE = np.random.default_rng(2).standard_normal((8, 8))
 
+
+def split_kirchhoff(comm):
+    """An image of six columns, of which a third rank has none, with nodes at every second one."""
+    axes, t, line = (10.0 * np.arange(5), 10.0 * np.arange(6)), 0.004 * np.arange(40), np.array([[5.0, 40.0], [0, 0]])
+    layout = collops.Layout.split((6, 5), comm.size, sizes=[3, 3, 0, 0][: comm.size] if comm.size > 1 else None)
+    options = {"mode": "analytic", "kernels": "numpy", "coarsen": 2, "comm": comm, "layout": layout}
+    return ops.Kirchhoff(*axes, t, line, line, 1500.0, np.ones(3), 1, **options)
+
+
 CASES = {
     "VStack": (lambda comm: ops.VStack([MATRIX, MATRIX[:2]], comm), float),
     "HStack": (lambda comm: ops.HStack([MATRIX + 1j], comm), complex),
@@ -27,6 +36,7 @@ CASES = {
     "FFT": (lambda comm: ops.FFT((8, 5), axis=0, real=True, comm=comm), float),
     "Restriction": (lambda comm: ops.Restriction((8, 3), [1, 4, 6], axis=0, comm=comm), float),
     "repeated": (lambda comm: ops.Restriction((8, 3), [7, 1, 1, 6], axis=0, comm=comm), float),
+    "Kirchhoff": (split_kirchhoff, float),
     "algebra": (lambda comm: 2 * ops.Identity(9, comm=comm) - ops.SecondDerivative(9, comm=comm).H, float),
 }
 

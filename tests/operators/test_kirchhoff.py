@@ -10,9 +10,9 @@ import warnings
 import numpy as np
 import pytest
 
-from collops.array import DistributedArray
+from collops.array import DistributedArray, random
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import Kirchhoff
+from collops.operators import Columns, Kirchhoff
 from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 from collops.profile import count_messages
 from tests.operators import kirchhoff_matrix
@@ -236,6 +236,33 @@ def test_messages(comm):
     assert messages.total == messages["allreduce"]
 
 
+COLUMNS = [
+    ("float32", "numba", 18, {}),  # a row of 16, and two by themselves
+    ("float64", "numba", 13, {"amplitude": "2d", "aperture": 90.0, "max_dip": 60.0, "antialias": True, "coarsen": 2}),
+    ("float64", "numpy", 3, {"antialias": True}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "kernels", "count", "options"), COLUMNS)
+def test_columns_are_those_of_one_vector(comm, dtype, kernels, count, options):
+    """Ranks have one shot more than others, or none; all columns travel in one message."""
+    op = Kirchhoff(**survey(shots=3), mode="analytic", comm=comm, dtype=dtype, kernels=kernels, **options)
+    columns = Columns(op, count)
+    images, data = (
+        [random(layout, seed=number, comm=comm, dtype=dtype) for number in range(count)]
+        for layout in (op.domain, op.range)
+    )
+    with count_messages() as messages:
+        modelled = columns @ Columns.join(images)
+        migrated = columns.H @ Columns.join(data)
+    assert messages.total == messages["allreduce"] == (comm.size > 1)
+    for apply, given, found in ((op, images, modelled), (op.H, data, migrated)):
+        for x, image in zip(given, Columns.split(found), strict=True):
+            expected = apply @ x
+            assert float((image - expected).norm()) <= 5 * np.finfo(dtype).eps * float(expected.norm())
+    columns.dottest()
+
+
 def tables(dtype: str = "float32", **times) -> FixedTables:
     source = times.get("source", np.full((2, 3, 4), 0.01))
     return FixedTables.from_seconds(source, times.get("receiver", np.full((3, 3, 4), 0.02)), DT, 30, dtype)
@@ -304,6 +331,10 @@ def test_local_operator_refuses():
         operator.forward_local(np.zeros(12, complex))
     with pytest.raises(LayoutError, match="12 elements, got 11"):
         operator.forward_local(np.zeros(11, np.float32))
+    with pytest.raises(UnsupportedTypeError, match="real"):
+        operator.forward_columns(np.zeros((3, 12), complex), np.zeros((3, 180), np.float32))
+    with pytest.raises(LayoutError, match="36 elements, got 33"):
+        operator.forward_columns(np.zeros((3, 11), np.float32), np.zeros((3, 180), np.float32))
     with pytest.raises(InputError, match="do not fit"):
         LocalKirchhoff(tables(), (3, 5), np.hanning(9), 4)
     with pytest.raises(InputError, match="kernels"):

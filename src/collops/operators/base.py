@@ -19,7 +19,7 @@ from collops.operators.dottest import dottest
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyLayout", "Buffers", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
+__all__ = ["AnyLayout", "Buffers", "Directed", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 
@@ -101,6 +101,12 @@ class LinearOperator:
     # can do so. The target is mutable.
     _add_forward: Any = None
     _add_adjoint: Any = None
+
+    # Functions of a block of columns and of `out`, a block too, for operators that apply to all columns together; see
+    # :class:`collops.operators.Columns`. They fill and return `out`. Both are on the host.
+    _forward_columns: Any = None
+    _adjoint_columns: Any = None
+    _takes_columns = True  # whether the parts of this operator can do so
 
     def _forward(self, x: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
@@ -279,6 +285,22 @@ class LinearOperator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
+
+
+class Directed(LinearOperator):
+    """An operator whose forward and adjoint are one computation with different data.
+
+    Subclasses implement ``_apply(x, out, adjoint)``, where `out` is always an array, and return `out` with the result.
+    """
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._apply(x, self._new(self.range, x) if out is None else out, False)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._apply(y, self._new(self.domain, y) if out is None else out, True)
+
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        raise NotImplementedError
 
 
 def product(*factors: LinearOperator) -> LinearOperator:

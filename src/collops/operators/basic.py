@@ -15,7 +15,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import LinearOperator, is_complex
+from collops.operators.base import Directed, LinearOperator, is_complex
 from collops.operators.dims import Dims, communicator_of, placed
 from collops.operators.memory import Coefficients, check_holds, filled, writable
 
@@ -92,7 +92,7 @@ class Diagonal(LinearOperator):
         return out
 
 
-class Identity(LinearOperator):
+class Identity(Directed):
     """The identity, from a model to data of the same or another shape. No messages.
 
     If the data are larger than the model, forward pads them with zeros at the end of every axis; if they are smaller,
@@ -133,19 +133,13 @@ class Identity(LinearOperator):
         blocks = model.local_shape(comm.rank), data.local_shape(comm.rank)
         self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._copied(x, self._new(self.range, x) if out is None else out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._copied(y, self._new(self.domain, y) if out is None else out)
-
-    def _copied(self, source: Any, target: Any) -> Any:
-        given, wanted, engine = source.local_array, target.local_array, source.engine
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        given, wanted, engine = x.local_array, out.local_array, x.engine
         if given.shape == wanted.shape:
-            return filled(target, given)
+            return filled(out, given)
         check_holds(wanted.dtype, given.dtype)
         wanted = engine.put(wanted, ..., 0)
-        return filled(target, engine.put(wanted, self._common, given[self._common]))
+        return filled(out, engine.put(wanted, self._common, given[self._common]))
 
 
 class Sum(LinearOperator):
@@ -205,7 +199,7 @@ class Sum(LinearOperator):
         return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._spread]))
 
 
-class Transpose(LinearOperator):
+class Transpose(Directed):
     """The axes of an array in another order. No messages: split axes stay split over the same ranks.
 
     Parameters
@@ -244,28 +238,23 @@ class Transpose(LinearOperator):
         model, comm = placed(dims, comm)
         if sorted(axis + model.ndim if axis < 0 else axis for axis in axes) != list(range(model.ndim)):
             raise InputError(f"axes must name each of {model.ndim} axes once, not {tuple(axes)}")
-        self._axes = tuple(int(axis) % model.ndim for axis in axes)
-        self._back = tuple(int(axis) for axis in np.argsort(self._axes))
+        order = [int(axis) % model.ndim for axis in axes]
+        self._orders = order, np.argsort(order).tolist()
         data = Layout(
-            [model.shape[axis] for axis in self._axes],
+            [model.shape[axis] for axis in order],
             model.ranks,
             model.process_grid,
-            [model.axes[axis] for axis in self._axes],
-            [model.sizes[axis] for axis in self._axes],
+            [model.axes[axis] for axis in order],
+            [model.sizes[axis] for axis in order],
             model.mask,
         )
         super().__init__(model, data, dtype, comm)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        return filled(out, x.local_array.transpose(self._axes))
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        return filled(out, y.local_array.transpose(self._back))
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
-class Zero(LinearOperator):
+class Zero(Directed):
     """Zero data for every model, and a zero model for all data. No messages.
 
     Parameters
@@ -291,14 +280,7 @@ class Zero(LinearOperator):
         comm = communicator_or_world(comm)
         super().__init__(as_layout(N if M is None else M, comm), as_layout(N, comm), dtype, comm)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._zeros(self.range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._zeros(self.domain, y, out)
-
-    def _zeros(self, layout: Any, like: Any, out: Any) -> Any:
-        out = self._new(layout, like) if out is None else out
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         return filled(out, out.engine.put(out.local_array, ..., 0))
 
 

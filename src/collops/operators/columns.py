@@ -8,8 +8,26 @@ from typing import Any
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.array.operands import check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
-from collops.operators.base import AnyLayout, LinearOperator, check_operators, new_array
+from collops.operators.base import (
+    Adjoint,
+    AnyLayout,
+    Combination,
+    Directed,
+    LinearOperator,
+    Product,
+    check_operators,
+    new_array,
+)
 from collops.operators.memory import store
+
+_WIDTH = 64
+"""Most columns that are applied together: more make products of matrices hardly faster, and need more memory."""
+
+_FEWEST = 16
+"""Columns that are applied together however long they are."""
+
+_ELEMENTS = 1 << 28
+"""Elements of a rank's part of the columns that are applied together, if these are more than the fewest."""
 
 
 class Columns(LinearOperator):
@@ -22,9 +40,17 @@ class Columns(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        Applied to one column after the other, with its messages for each of them.
+        Applied to one column after the other, with its messages for each of them. On the host, stacks of dense and
+        sparse local matrices, sparse matrices (``CSRMatrix``), ``Kirchhoff``, and sums and products of them apply to up
+        to 64 columns together, with the messages of one.
     count : int
         Number of columns.
+
+    Attributes
+    ----------
+    width : int
+        Number of columns that it applies to together, on the host: at most 64, or 1. It is smaller, but not below 16,
+        where a rank's part of 64 arrays, also of those between the factors of a product, has more than 2^28 elements.
 
     Raises
     ------
@@ -54,6 +80,9 @@ class Columns(LinearOperator):
         )
         self._inherit([operator])
         self.operator, self.count = operator, count
+        width = min(count, _WIDTH, max(_FEWEST, _ELEMENTS // max(1, _longest(operator))))
+        self._together = {size: _together(operator, size) for size in {width, count % width} - {0}}
+        self.width = 1 if None in self._together.values() else width
 
     @staticmethod
     def join(arrays: Sequence[Any]) -> Any:
@@ -93,10 +122,82 @@ class Columns(LinearOperator):
         return _columns(block, column_layout(block.layout))
 
     def _forward(self, x: Any, out: Any) -> Any:
+        if x.engine.name == "numpy" and self.width > 1:
+            return self._by_parts("_forward", x, self._new(self.range, x) if out is None else out)
         return _applied(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
+        if y.engine.name == "numpy" and self.width > 1:
+            return self._by_parts("_adjoint", y, self._new(self.domain, y) if out is None else out)
         return _applied(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+
+    def _by_parts(self, direction: str, x: Any, out: Any) -> Any:
+        for begin in range(0, self.count, self.width):
+            size = min(self.width, self.count - begin)
+            target = _part(out, begin, size)
+            _keep(getattr(self._together[size], direction)(_part(x, begin, size), target), target)
+        return out
+
+
+class _Together(Directed):
+    """The form of :class:`Columns` for an operator that applies to all columns together."""
+
+    def __init__(self, operator: LinearOperator, count: int) -> None:
+        domain, range_ = (block_layout(layout, count) for layout in (operator.domain, operator.range))
+        super().__init__(domain, range_, operator.dtype, operator.comm)
+        self._inherit([operator])
+        self.operator = operator
+
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        return (self.operator._adjoint_columns if adjoint else self.operator._forward_columns)(x, out)
+
+
+def _together(operator: LinearOperator, count: int) -> LinearOperator | None:
+    """Return an operator that applies to columns together; ``None`` if no part of `operator` can.
+
+    One that takes real parts has results of another dtype than that of operator and operand, and is left out.
+    """
+    if not operator.clinear:
+        return None
+    if operator._takes_columns and _belong(operator, "_forward") and _belong(operator, "_adjoint"):
+        return _Together(operator, count)
+    if isinstance(operator, Adjoint):
+        inner = _together(operator.operator, count)
+        return None if inner is None else Adjoint(inner)
+    coefficients: Sequence[Any] = ()
+    if isinstance(operator, Product):
+        parts: Sequence[LinearOperator] = operator.factors
+    elif isinstance(operator, Combination):
+        coefficients, parts = zip(*operator.terms, strict=True)
+    else:
+        return None
+    found = [_together(part, count) for part in parts]
+    if all(part is None for part in found):
+        return None
+    whole = [Columns(part, count) if new is None else new for part, new in zip(parts, found, strict=True)]
+    return Combination(list(zip(coefficients, whole, strict=True))) if coefficients else Product(whole)
+
+
+def _longest(operator: LinearOperator) -> int:
+    """Return the most elements that a rank has of an array that `operator` or a part of it takes or returns."""
+    parts: Sequence[LinearOperator] = ()
+    if isinstance(operator, Adjoint):
+        parts = (operator.operator,)
+    elif isinstance(operator, Product):
+        parts = operator.factors
+    elif isinstance(operator, Combination):
+        parts = [part for _, part in operator.terms]
+    layouts = () if parts else (operator.domain, operator.range)
+    sizes = [layout.local_size(rank) for layout in layouts for rank in range(layout.ranks)]
+    return max(sizes + [_longest(part) for part in parts])
+
+
+def _belong(operator: LinearOperator, name: str) -> bool:
+    """Return whether the form of a function for columns is not older than a subclass' own form of the function."""
+    own, of_columns = (
+        next(cls for cls in type(operator).__mro__ if each in vars(cls)) for each in (name, f"{name}_columns")
+    )
+    return issubclass(of_columns, own)
 
 
 def block_layout(layout: AnyLayout, count: int) -> Any:
@@ -118,13 +219,25 @@ def column_layout(layout: AnyLayout) -> Any:
     return layout.drop(0)
 
 
-def _columns(block: Any, layout: Any) -> list[Any]:
+def column(block: Any, layout: Any, number: int) -> Any:
+    """Return a column of a block, of which `layout` is :func:`column_layout`: a view if the engine has them."""
     if isinstance(block, StackedArray):
-        parts = [_columns(part, one) for part, one in zip(block.arrays, layout, strict=True)]
-        return [StackedArray(each) for each in zip(*parts, strict=True)]
-    local = block.local_array
-    first = DistributedArray(layout, block.comm, local[0])
-    return [first, *(first._like(local[number]) for number in range(1, len(local)))]
+        return StackedArray([column(part, one, number) for part, one in zip(block.arrays, layout, strict=True)])
+    return DistributedArray(layout, block.comm, block.local_array[number])
+
+
+def _part(block: Any, begin: int, count: int) -> Any:
+    """Return `count` columns of a block as a block, in the same memory."""
+    if isinstance(block, StackedArray):
+        return StackedArray([_part(part, begin, count) for part in block.arrays])
+    if count == len(block.local_array):
+        return block
+    layout = block_layout(block.layout.drop(0), count)
+    return DistributedArray(layout, block.comm, block.local_array[begin : begin + count])
+
+
+def _columns(block: Any, layout: Any) -> list[Any]:
+    return [column(block, layout, number) for number in range(len(block.leaves[0].local_array))]
 
 
 def _joined(arrays: Sequence[Any]) -> Any:

@@ -49,6 +49,22 @@ class DenseMatrix:
         engine = engine_of(result)
         return applied(engine.xp.conjugate, result, out=result if engine.mutable else None)
 
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Return the matrix times each row of `X`, on the host."""
+        return self._products(X, self._transposed, out)
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Return the conjugate transpose times each row of `Y`, on the host."""
+        if not self._complex:
+            return self._products(Y, self._matrix, out)
+        result = self._products(Y.conj(), self._matrix, out)
+        return np.conjugate(result, out=result)
+
+    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+        if X.dtype == self.dtype == out.dtype:
+            return np.matmul(X, matrix, out=out)
+        return store(X @ matrix, out)
+
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         # dot() writes only into an array of exactly the result's dtype.
         if out is not None and x.dtype == self.dtype == out.dtype:

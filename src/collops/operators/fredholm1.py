@@ -12,7 +12,7 @@ from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator
+from collops.operators.base import Directed
 from collops.operators.dims import check_count
 from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["split", "replicated"]
 
 
-class Fredholm1(LinearOperator):
+class Fredholm1(Directed):
     r"""Fredholm integral of the first kind: the matrix of each slice applied to its own part of the model.
 
     Each rank passes any number of slices, possibly none; slices are numbered in the order of the ranks. If model
@@ -113,26 +113,19 @@ class Fredholm1(LinearOperator):
         counts = [entry[0] for entry in ranks]
         self.nsl, (self.nx, self.ny), self.nz = sum(counts), next(iter(shapes)), int(nz)
         self.dims, self.dimsd = (self.nsl, self.ny, self.nz), (self.nsl, self.nx, self.nz)
-        self._model, self._data = _Side(self.dims, counts, model, comm), _Side(self.dimsd, counts, data, comm)
-        super().__init__(self._model.layout, self._data.layout, matrices.dtype, comm)
+        sides = _Side(self.dims, counts, model, comm), _Side(self.dimsd, counts, data, comm)
+        super().__init__(sides[0].layout, sides[1].layout, matrices.dtype, comm)
         self.capturable = all(entry[-1] for entry in ranks)
-        self._product = product
+        self._directions = (product.forward, *sides), (product.adjoint, *sides[::-1])
         self._engine = engine_of(matrices)
         self._scratch = Scratch()
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self._product.forward, self._model, self._data, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self._product.adjoint, self._data, self._model, y, out)
-
-    def _apply(self, product: Any, given: _Side, taken: _Side, x: Any, out: Any) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        product, given, taken = self._directions[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
                 f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
             )
-        if out is None:
-            out = self._new(taken.layout, x)
         scratch, local = self._scratch, x.local_array
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype

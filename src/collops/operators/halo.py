@@ -7,12 +7,12 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
-from collops.operators.base import LinearOperator
+from collops.operators.base import Directed
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
 
 
-class Halo(LinearOperator):
+class Halo(Directed):
     r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
 
     Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros
@@ -70,10 +70,6 @@ class Halo(LinearOperator):
         self.widths = self._plan.widths
         self.inner = self._plan.inner
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        return filled(out, self._plan.fill(operand(x, out.dtype), out.local_array))
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        return filled(out, self._plan.add_back(operand(y, out.dtype), out.local_array))
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        move = self._plan.add_back if adjoint else self._plan.fill
+        return filled(out, move(operand(x, out.dtype), out.local_array))

@@ -21,6 +21,9 @@ __all__ = ["applied_on_host"]
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
 
+_FEW = 16  # columns that a sparse matrix multiplies at once; with more of them, fewer rows stay in the cache
+
+
 @runtime_checkable
 class LocalOperator(Protocol):
     """A linear map of flat arrays in this rank's memory.
@@ -36,6 +39,10 @@ class LocalOperator(Protocol):
     -----
     An attribute ``capturable = False`` or ``clinear = False`` also applies to every stack that contains the operator;
     see :class:`LinearOperator`.
+
+    Functions ``forward_columns(X, out)`` and ``adjoint_columns(Y, out)`` may apply the operator to each row of a 2-D
+    array on the host at once, such as by a product of matrices. They fill and return `out`, which need not be
+    contiguous. :class:`Columns` uses them where all operators of a stack have them.
 
     Examples
     --------
@@ -155,6 +162,21 @@ class SparseMatrix(LiftedOperator):
             return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
         super().__init__(rows, lambda x: rows @ x, adjoint)
+
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Return the matrix times each row of `X`, on the host."""
+        return _by_few_columns(self._matvec, X, out)
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Return the conjugate transpose times each row of `Y`, on the host."""
+        return _by_few_columns(self._rmatvec, Y, out)
+
+
+def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
+    for begin in range(0, len(X), _FEW):
+        some = slice(begin, begin + _FEW)
+        store(multiply(X[some].T).T, out[some])
+    return out
 
 
 class OneRank:

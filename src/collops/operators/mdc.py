@@ -11,7 +11,7 @@ from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Buffers, LinearOperator
+from collops.operators.base import Buffers, Directed
 from collops.operators.dims import check_count
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.transform import AxisTransform
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
 
-class MDC(LinearOperator):
+class MDC(Directed):
     r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
@@ -139,8 +139,12 @@ class MDC(LinearOperator):
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
         # Part of the factors of the frequencies, so that neither `G` nor the arrays are scaled.
         scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
-        self._to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
-        self._to_data = self._band(range, fredholm.range)
+        to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
+        of_data = self._band(range, fredholm.range)
+        self._directions = (
+            (to_spectra, self.kernel._forward, of_data),
+            (of_data, self.kernel._adjoint, to_spectra),
+        )
         self._buffers = Buffers()
 
     def _band(self, times: Layout, frequencies: Any, **options: Any) -> Fourier:
@@ -149,20 +153,15 @@ class MDC(LinearOperator):
         transform = AxisTransform(0, samples, samples, real=True, kept=frequencies.shape[0], **options)
         return Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self._to_spectra, self.kernel._forward, self._to_data, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self._to_data, self.kernel._adjoint, self._to_spectra, y, out)
-
-    def _apply(self, given: Fourier, kernel: Any, wanted: Fourier, x: Any, out: Any) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        given, kernel, wanted = self._directions[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
         spectra = given._forward(x, self._buffer("spectra", given.range, x))
         product = kernel(spectra, self._buffer("product", wanted.range, x))
-        return wanted._adjoint(product, self._new(wanted.domain, x) if out is None else out)
+        return wanted._adjoint(product, out)
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)

@@ -17,13 +17,14 @@ from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import AnyLayout, Buffers, LinearOperator, check_operators
+from collops.operators.base import AnyLayout, Buffers, Directed, LinearOperator, check_operators
 from collops.operators.local import LocalOperator, lift_local
 from collops.operators.memory import Scratch, filled, store
 
-__all__ = ["VStack"]
+__all__ = ["LocalSum", "VStack"]
 
 _FLAGS = ("capturable", "clinear")
+_COLUMNS = ("forward_columns", "adjoint_columns")
 
 
 class _Block(NamedTuple):
@@ -34,7 +35,7 @@ class _Block(NamedTuple):
     write: slice | None
 
 
-class _LocalStack(LinearOperator):
+class _LocalStack(Directed):
     """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
 
     Pieces are computed without a message. A shared result takes one allreduce, which adds up those of all ranks.
@@ -57,7 +58,12 @@ class _LocalStack(LinearOperator):
                 lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
             )
             mine = [
-                [*map(int, op.shape), np.dtype(op.dtype).name, *(bool(getattr(op, flag, True)) for flag in _FLAGS)]
+                [
+                    *map(int, op.shape),
+                    np.dtype(op.dtype).name,
+                    *(bool(getattr(op, flag, True)) for flag in _FLAGS),
+                    all(hasattr(op, name) for name in _COLUMNS),
+                ]
                 for op in self.operators
             ]
         ranks = comm.allgather_metadata(mine)
@@ -71,22 +77,20 @@ class _LocalStack(LinearOperator):
         self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
-        places = list(zip(self.operators, reads, writes, strict=True))
-        self._forward_blocks = [_Block(op.forward_local, read, write) for op, read, write in places]
-        self._adjoint_blocks = [_Block(op.adjoint_local, write, read) for op, read, write in places]
+        places: list[tuple[Any, slice | None, slice | None]] = list(zip(self.operators, reads, writes, strict=True))
+        self._places = places
+        shares = self.shares_domain, self.shares_range
+        self._directions = (
+            ([_Block(op.forward_local, read, write) for op, read, write in places], *shares),
+            ([_Block(op.adjoint_local, write, read) for op, read, write in places], *shares[::-1]),
+        )
+        self._takes_columns = all(entry[5] for entry in every)
         groups = domain.mask if self.shares_domain or self.shares_range else None
         self._group = comm if groups is None else comm.subgroup(groups)
         self._scratch = Scratch()
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        return self._apply(self._forward_blocks, self.shares_domain, self.shares_range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        return self._apply(self._adjoint_blocks, self.shares_range, self.shares_domain, y, out)
-
-    def _apply(self, blocks: Sequence[_Block], shares_given: bool, shares_result: bool, x: Any, out: Any) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        blocks, shares_given, shares_result = self._directions[adjoint]
         memory = out.local_array if out.engine.mutable else None
         given = x.local_array
         if given.ndim != 1 or (x.engine.mutable and not given.flags.c_contiguous):
@@ -100,6 +104,30 @@ class _LocalStack(LinearOperator):
         if self._group.size > 1:
             total = self._group.allreduce(total, out=flat)
         return filled(out, memory if total is flat else total)
+
+    def _forward_columns(self, x: Any, out: Any) -> Any:
+        blocks = [_Block(op.forward_columns, read, write) for op, read, write in self._places]
+        return self._apply_columns(blocks, self.shares_range, x, out)
+
+    def _adjoint_columns(self, y: Any, out: Any) -> Any:
+        blocks = [_Block(op.adjoint_columns, write, read) for op, read, write in self._places]
+        return self._apply_columns(blocks, self.shares_domain, y, out)
+
+    def _apply_columns(self, blocks: Sequence[_Block], shares_result: bool, x: Any, out: Any) -> Any:
+        given, result = (block.local_array.reshape(len(block.local_array), -1) for block in (x, out))
+        if shares_result and len(blocks) != 1:
+            result.fill(0)
+        for apply, read, write in blocks:
+            source, target = (
+                part if some is None else part[:, some] for part, some in ((given, read), (result, write))
+            )
+            if shares_result and len(blocks) > 1:
+                target += apply(source, np.empty_like(target))
+            else:
+                apply(source, target)
+        if shares_result and self._group.size > 1:
+            self._group.allreduce(result, out=result)
+        return out
 
     def _total(self, blocks: Sequence[_Block], given: Any, flat: Any, out: Any) -> Any:
         """Return the sum of the results of the blocks, in `flat` if that is given."""
@@ -204,6 +232,18 @@ class VStack(_LocalStack):
     shares_domain = True
 
 
+class LocalSum(_LocalStack):
+    """The sum of all local operators of all ranks: :math:`y = A_0 x + A_1 x + …`.
+
+    Model and data are replicated, of the shape `dims`, and the operators square. Forward and adjoint send one allreduce
+    each. Parameters and exceptions are otherwise those of :class:`VStack`.
+
+    Collective: sizes and types are exchanged once.
+    """
+
+    shares_domain = shares_range = True
+
+
 class HStack(_LocalStack):
     """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
@@ -224,7 +264,7 @@ class HStack(_LocalStack):
     shares_range = True
 
 
-class _DistributedStack(LinearOperator):
+class _DistributedStack(Directed):
     """Distributed operators that share one array on a side, or have one of a stacked array each; stacks nest."""
 
     shares_domain = shares_range = False
@@ -242,19 +282,17 @@ class _DistributedStack(LinearOperator):
             operators[0].comm,
         )
         self._inherit(operators)
-        self._forwards = [(op._forward, op._add_forward) for op in operators]
-        self._adjoints = [(op._adjoint, op._add_adjoint) for op in operators]
+        shares = self.shares_domain, self.shares_range
+        self._directions = (
+            ([(op._forward, op._add_forward) for op in operators], *shares),
+            ([(op._adjoint, op._add_adjoint) for op in operators], *shares[::-1]),
+        )
         self._buffers = Buffers()
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        sources = [x] * len(self.operators) if self.shares_domain else x.arrays
-        return (self._total if self.shares_range else self._each)(self._forwards, sources, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        sources = [y] * len(self.operators) if self.shares_range else y.arrays
-        return (self._total if self.shares_domain else self._each)(self._adjoints, sources, out)
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        functions, shares_given, shares_result = self._directions[adjoint]
+        sources = [x] * len(functions) if shares_given else x.arrays
+        return (self._total if shares_result else self._each)(functions, sources, out)
 
     @staticmethod
     def _each(functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:

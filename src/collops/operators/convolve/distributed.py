@@ -14,13 +14,13 @@ from collops.array.layout_arguments import normal_axis
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
-from collops.operators.base import LinearOperator, is_complex
+from collops.operators.base import Directed, is_complex
 from collops.operators.convolve.blocks import BlockConvolution, FilterBank
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import Scratch, check_holds, filled
 
 
-class NonStationaryConvolve1D(LinearOperator):
+class NonStationaryConvolve1D(Directed):
     r"""Convolution along one axis with a compact filter that varies along it.
 
     Filters are given at regularly spaced samples, and interpolated linearly between them; beyond the first and the last
@@ -89,18 +89,12 @@ class NonStationaryConvolve1D(LinearOperator):
         self._kernels: dict[Any, Any] = {}
         self._scratch = Scratch()
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._convolved(x, self._new(self.range, x) if out is None else out, adjoint=False)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._convolved(y, self._new(self.domain, y) if out is None else out, adjoint=True)
-
-    def _convolved(self, source: Any, target: Any, adjoint: bool) -> Any:
-        engine, wanted = source.engine, target.local_array
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        engine, wanted = x.engine, out.local_array
         if not engine.mutable:
             raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
-        dtype = self.dtype if source.dtype == self.dtype else np.result_type(self.dtype, source.dtype)
-        given = self._scratch.contiguous("given", source.local_array, dtype, engine)
+        dtype = self.dtype if x.dtype == self.dtype else np.result_type(self.dtype, x.dtype)
+        given = self._scratch.contiguous("given", x.local_array, dtype, engine)
         result = wanted
         if wanted.dtype != dtype:
             result = self._scratch.get("result", wanted.shape, dtype, engine)
@@ -115,7 +109,7 @@ class NonStationaryConvolve1D(LinearOperator):
             result.reshape(-1).view(dtype).reshape(outer, self._block.shape[self.axis], inner),
             adjoint=adjoint,
         )
-        return filled(target, result)
+        return filled(out, result)
 
     def _kernel(self, engine: Engine, dtype: Any) -> Any:
         """Return the function that convolves local arrays of an engine and a dtype."""

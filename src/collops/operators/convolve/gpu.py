@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cupy
 import numpy as np
 
 from collops.backend import cuda_kernel
@@ -12,6 +11,8 @@ from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 
 _THREADS = 256
+_WARP = 32
+_BYTES = 16  # of the columns of a tile; tiles are those of convolve.cu
 _TYPES = "fdFD"
 
 
@@ -19,11 +20,12 @@ class CudaConvolution:
     """Convolution of local arrays on a device; parameters as for :class:`BlockConvolution`."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
+        import cupy
+
         char = bank.taps.dtype.char
         if char not in _TYPES:
             raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
-        self._forward = cuda_kernel(__file__, "convolve.cu", f"forward_{char}")
-        self._adjoint = cuda_kernel(__file__, "convolve.cu", f"adjoint_{char}")
+        self._char = char
         self._taps = cupy.asarray(bank.taps)
         self._extent = np.int64(extent)
         # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
@@ -33,8 +35,18 @@ class CudaConvolution:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
-        (self._adjoint if adjoint else self._forward)(
-            (-(-out.size // _THREADS),),
+        option, threads = tiling(out.shape, out.dtype.itemsize)
+        name = f"{'adjoint' if adjoint else 'forward'}_{self._char}"
+        cuda_kernel(__file__, "convolve.cu", name, option)(
+            (-(-threads // _THREADS),),
             (_THREADS,),
-            (extended, self._taps, out, np.int64(out.size), self._extent, np.int64(out.shape[2]), *self._filters),
+            (extended, self._taps, out, np.int64(threads), self._extent, np.int64(out.shape[2]), *self._filters),
         )
+
+
+def tiling(shape: tuple[int, int, int], itemsize: int) -> tuple[str, int]:
+    """Return the compiler's option for results of a shape, (outer, samples, inner), and the number of threads."""
+    outer, samples, inner = shape
+    wide = inner >= _WARP
+    rows, columns = (8 if itemsize < _BYTES else 4, _BYTES // itemsize) if wide else (4 if itemsize < 8 else 2, 1)
+    return f"-DWIDE={wide:d}", outer * -(-samples // rows) * -(-inner // columns)

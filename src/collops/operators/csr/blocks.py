@@ -16,7 +16,8 @@ from collops.backend import Engine
 def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     if engine.name == "numpy":
-        return _SciPyBlock(matrix)
+        filled = np.flatnonzero(np.diff(matrix.indptr))
+        return _SciPyBlock(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
     if engine.name == "cupy":
         from collops.operators.csr.device import DeviceBlock
 
@@ -69,6 +70,33 @@ class _SciPyBlock:
         else:
             out[...] = product
         return out
+
+
+class _FewRows:
+    """A matrix on the host whose other rows are empty: products read and write only the rows that are not.
+
+    On each of several ranks, the block of the columns of other ranks is such a matrix.
+    """
+
+    __slots__ = ("_filled", "_rows")
+
+    def __init__(self, matrix: Any, filled: np.ndarray) -> None:
+        first, count = (int(filled[0]), len(filled)) if len(filled) else (0, 0)
+        consecutive = count == 0 or filled[-1] - first == count - 1
+        self._rows = slice(first, first + count) if consecutive else filled
+        self._filled = _SciPyBlock(matrix[filled])
+
+    def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if not add:
+            out.fill(0)
+        part = out[self._rows]  # a view of consecutive rows
+        self._filled.multiply(x, part, add=True)
+        if not isinstance(self._rows, slice):
+            out[self._rows] = part
+        return out
+
+    def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        return self._filled.multiply_adjoint(y[self._rows], out, add)
 
 
 class _TracedBlock:

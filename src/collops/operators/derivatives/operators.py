@@ -11,39 +11,49 @@ from collops.array import Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.operators.base import LinearOperator
+from collops.operators.base import AnyLayout, Directed
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
 
 
-class _Banded(LinearOperator):
-    """A sum of products with bands along axes, from a layout to itself: pairs of an axis and a matrix. Collective."""
+class _Banded(Directed):
+    """Products with bands along axes of a layout, which are pairs of an axis and a matrix. Collective."""
+
+    _several: tuple[Several, Several]  # of forward and adjoint
+
+    def __init__(
+        self, layout: Layout, range: AnyLayout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any
+    ) -> None:
+        super().__init__(layout, range, dtype, comm)
+        transposed = [(axis, band.transposed) for axis, band in bands]
+        self._stencils = (
+            Stencil(layout, bands, comm, self._several[0]),
+            Stencil(layout, transposed, comm, self._several[1]),
+        )
+
+
+class _Summed(_Banded):
+    """The sum of products with bands, from a layout to itself. Collective."""
+
+    _several = Several.NONE, Several.NONE
 
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any) -> None:
-        super().__init__(layout, layout, dtype, comm)
-        self._forward_stencil = Stencil(layout, bands, comm)
-        self._adjoint_stencil = Stencil(layout, [(axis, band.transposed) for axis, band in bands], comm)
+        super().__init__(layout, layout, bands, comm, dtype)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
+    def _apply(self, x: Any, out: Any, adjoint: bool, add: bool = False) -> Any:
         local = out.local_array
-        return filled(out, self._forward_stencil((operand(x, local.dtype),), (local,), out.engine)[0])
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        local = out.local_array
-        return filled(out, self._adjoint_stencil((operand(y, local.dtype),), (local,), out.engine)[0])
+        return filled(out, self._stencils[adjoint]((operand(x, local.dtype),), (local,), out.engine, add)[0])
 
     def _add_forward(self, x: Any, out: Any) -> None:
-        self._forward_stencil((operand(x, out.dtype),), (out.local_array,), out.engine, add=True)
+        self._apply(x, out, False, add=True)
 
     def _add_adjoint(self, y: Any, out: Any) -> None:
-        self._adjoint_stencil((operand(y, out.dtype),), (out.local_array,), out.engine, add=True)
+        self._apply(y, out, True, add=True)
 
 
-class FirstDerivative(_Banded):
+class FirstDerivative(_Summed):
     r"""First derivative along one axis by finite differences.
 
     One exchange with all neighbours at once if the axis is split; no message otherwise.
@@ -109,7 +119,7 @@ class FirstDerivative(_Banded):
         self.axis = axis
 
 
-class SecondDerivative(_Banded):
+class SecondDerivative(_Summed):
     r"""Second derivative along one axis by finite differences with three points.
 
     One exchange with all neighbours at once if the axis is split; no message otherwise.
@@ -161,7 +171,7 @@ class SecondDerivative(_Banded):
         self.axis = axis
 
 
-class Gradient(LinearOperator):
+class Gradient(_Banded):
     r"""First derivatives along all axes, as a stack with one array for each.
 
     One exchange for all axes together in either direction, with all neighbours at once.
@@ -196,6 +206,8 @@ class Gradient(LinearOperator):
     [10. 10.  0.]
     """
 
+    _several = Several.TARGETS, Several.SOURCES
+
     def __init__(
         self,
         dims: Dims,
@@ -211,30 +223,21 @@ class Gradient(LinearOperator):
         steps = steps * layout.ndim if len(steps) == 1 else steps
         if len(steps) != layout.ndim:
             raise InputError(f"a gradient along {layout.ndim} axes needs as many samplings, not {sampling!r}")
-        super().__init__(layout, StackedLayout([layout] * layout.ndim), dtype, comm)
         bands = [
             (axis, first_derivative(extent, step, kind, edge))
             for axis, (extent, step) in enumerate(zip(layout.shape, steps, strict=True))
         ]
-        transposed = [(axis, band.transposed) for axis, band in bands]
-        self._forward_stencil = Stencil(layout, bands, comm, Several.TARGETS)
-        self._adjoint_stencil = Stencil(layout, transposed, comm, Several.SOURCES)
+        super().__init__(layout, StackedLayout([layout] * layout.ndim), bands, comm, dtype)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        out = self._new(self.range, x) if out is None else out
-        targets = [part.local_array for part in out.arrays]
-        results = self._forward_stencil((operand(x, out.dtype),), targets, out.engine)
-        for part, result in zip(out.arrays, results, strict=True):
-            filled(part, result)
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        sources = [operand(leaf, out.dtype) for leaf in x.leaves]
+        targets = [leaf.local_array for leaf in out.leaves]
+        for leaf, result in zip(out.leaves, self._stencils[adjoint](sources, targets, out.engine), strict=True):
+            filled(leaf, result)
         return out
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        out = self._new(self.domain, y) if out is None else out
-        sources = [operand(part, out.dtype) for part in y.arrays]
-        return filled(out, self._adjoint_stencil(sources, (out.local_array,), out.engine)[0])
 
-
-class Laplacian(_Banded):
+class Laplacian(_Summed):
     r"""Weighted sum of the second derivatives along several axes.
 
     One exchange for all axes together, with all neighbours at once; no message if none of the axes is split.

@@ -6,8 +6,12 @@ scattered into the trace then. The finished trace is convolved while it is still
 piece of the image, which gathers from all traces in turn. No two tasks write the same memory.
 
 Times and weights on coarser nodes are interpolated first, a piece at a time: by the adjoint once for all sources.
-Weights and bands are loops of their own over a piece. A trace has one row of samples for each band: arrivals choose
-their row, and each row has its own wavelet.
+Weights and bands are loops of their own over a piece. A trace has one run of samples for each band: arrivals choose
+theirs, and each has its own wavelet.
+
+Both apply to several images and their traces together, for which sample numbers and weights are computed once. Each
+point and each sample then has a row of numbers, one for each column. Rows are as long as the tuple `columns`, so that
+their length is known at compile time and a row is a vector of the processor.
 """
 
 from __future__ import annotations
@@ -20,8 +24,11 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import njit, prange
 from numba.core import config as numba_configuration
+from numba.core import types
+from numba.extending import intrinsic
 
 from collops.comm.cores import share_of_cores
 from collops.errors import InputError
@@ -33,29 +40,72 @@ _configuration: Any = numba_configuration  # its values are set at import, where
 _RECEIVERS_PER_TASK = 4
 _RECEIVERS_AT_A_TIME = 32  # of the adjoint from coarse tables
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
+_PIECE_OF_ROWS = 2048  # likewise, of several columns, whose traces do not stay in the first-level cache for less
 _BLOCK = 1024  # image points of a task of the adjoint
 _TAPS = 8  # taps of the wavelet that are applied at a time
-_BEHIND = 2  # zeros after a filtered trace
+_BEHIND = 2  # samples after a trace: zeros, or the arrivals that are omitted
+_ROW_BYTES = 64  # of the columns that are computed together
+_FEWEST = 3  # columns for which a row is faster than one column after the other
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
 # Products and sums may be contracted; nothing else that would change results or hide a NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
 
 
+def _row_addition(typing, columns, target, to, source, at, factors):
+    """Add rows of `source` from `at` on, each times its factor, to row `to` of `target`.
+
+    Both are flat arrays. The compiler cannot know that they do not overlap, and would make no vectors of rows.
+    """
+    width = columns.count
+
+    def generate(context, builder, signature, arguments):
+        number = context.get_value_type(factors.dtype)
+        vector = ir.VectorType(number, width) if width > 1 else number
+        align = context.get_abi_sizeof(number)
+
+        def address(array, index, further=0):
+            data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+            row = context.cast(builder, arguments[index], signature.args[index], types.intp)
+            first = builder.mul(builder.add(row, row.type(further)), row.type(width))
+            return builder.bitcast(builder.gep(data, [first]), vector.as_pointer())
+
+        def repeated(value):
+            if width == 1:
+                return value
+            one = builder.insert_element(vector(ir.Undefined), value, ir.IntType(32)(0))
+            return builder.shuffle_vector(one, vector(ir.Undefined), ir.VectorType(ir.IntType(32), width)([0] * width))
+
+        total = None
+        for number_of_row in range(factors.count):
+            row = builder.load(address(3, 4, number_of_row), align=align)
+            term = builder.fmul(repeated(builder.extract_value(arguments[5], number_of_row)), row)
+            total = term if total is None else builder.fadd(total, term)
+        there = address(1, 2)
+        builder.store(builder.fadd(builder.load(there, align=align), total), there, align=align)
+        return context.get_dummy_value()
+
+    return types.void(columns, target, to, source, at, factors), generate
+
+
+_add_rows: Any = intrinsic(_row_addition)  # without `typing`, which Numba passes
+
+
 @njit(**_OPTIONS)
-def _convolve(trace, taps, lead, padded, result):
-    """Add a trace, shifted by `lead` samples, correlated with taps whose number is a multiple of _TAPS."""
-    n = trace.size
-    padded[:lead] = 0
-    padded[lead : lead + n] = trace
-    padded[lead + n :] = 0
+def _convolve(columns, trace, taps, lead, padded, result):
+    """Add traces, shifted by `lead` samples, correlated with taps whose number is a multiple of _TAPS."""
+    n, step = trace.size, len(columns)
+    begin = lead * step
+    padded[:begin] = 0
+    padded[begin : begin + n] = trace
+    padded[begin + n :] = 0
     for first in range(0, taps.size, _TAPS):
         a, b, c, d = taps[first], taps[first + 1], taps[first + 2], taps[first + 3]
         e, f, g, h = taps[first + 4], taps[first + 5], taps[first + 6], taps[first + 7]
-        x = padded[first : first + n + _TAPS]
+        x = padded[first * step : (first + _TAPS) * step + n]
         for i in range(n):
-            result[i] += (a * x[i] + b * x[i + 1] + c * x[i + 2] + d * x[i + 3]) + (
-                e * x[i + 4] + f * x[i + 5] + g * x[i + 6] + h * x[i + 7]
+            result[i] += (a * x[i] + b * x[i + step] + c * x[i + 2 * step] + d * x[i + 3 * step]) + (
+                e * x[i + 4 * step] + f * x[i + 5 * step] + g * x[i + 6 * step] + h * x[i + 7 * step]
             )
 
 
@@ -162,6 +212,7 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
 
 @njit(parallel=True, **_OPTIONS)
 def _forward(
+    columns,
     image,
     source_rows,
     receiver_rows,
@@ -180,28 +231,32 @@ def _forward(
     traces,
 ):
     sources, receivers = source_rows.size, receiver_rows.size
-    points, samples = image.size, traces.shape[1]
+    samples, points = traces.shape[2], image.size // len(columns)
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
     fixed = times.dtype.type
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
-    rows = len(taps)
+    bands, stride = len(taps), samples + _BEHIND
     is_coarse = coarse[1].shape[0] > 0
     for task in prange(sources * groups):
+        width, one = len(columns), real(1)  # known at compile time here, unlike outside the parallel loop
+        # Arrivals beyond the trace are collected after it; those of one column at its last sample, where none begins.
+        nothing = last if width == 1 else np.uint32(samples)
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
         count = min(_RECEIVERS_PER_TASK, receivers - first)
-        # Contributions to a sample and to the one after it, by the number of the first; `last` collects those beyond
-        # the end.
-        left = np.zeros((_RECEIVERS_PER_TASK, rows * samples), image.dtype)
-        right = np.zeros((_RECEIVERS_PER_TASK, rows * samples), image.dtype)
-        index = np.empty(_PIECE, np.uint32)
-        near = np.empty(_PIECE, image.dtype)
-        far = np.empty(_PIECE, image.dtype)
-        weight = np.empty(_PIECE, image.dtype)
-        length = np.empty(_PIECE, image.dtype)
-        size = _PIECE if is_coarse else 0
+        # Contributions to samples. One column has those to the sample after an arrival in an array of their own, by the
+        # number of the one before, as neighbours in the image often add to neighbouring samples.
+        left = np.zeros((_RECEIVERS_PER_TASK, bands * stride * width), image.dtype)
+        right = np.zeros_like(left) if width == 1 else left
+        piece = _PIECE if width == 1 else _PIECE_OF_ROWS
+        index = np.empty(piece, np.uint32)
+        near = np.empty(piece, image.dtype)
+        far = np.empty(piece, image.dtype)
+        weight = np.empty(piece, image.dtype)
+        length = np.empty(piece, image.dtype)
+        size = piece if is_coarse else 0
         ours_times, theirs_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
         rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
         n_fields = 0
@@ -209,9 +264,9 @@ def _forward(
             n_fields = fields.shape[1]
         ours_fields, theirs_fields = np.empty((n_fields, size), image.dtype), np.empty((n_fields, size), image.dtype)
         field_line = np.empty(line.size, image.dtype)
-        for begin in range(0, points, _PIECE):
-            n = min(_PIECE, points - begin)
-            values = image[begin : begin + n]
+        for begin in range(0, points, piece):
+            n = min(piece, points - begin)
+            values = image[begin * width : (begin + n) * width]
             outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
             ours, ours_from = ours_fields, 0
             if form is not None and fields.size:
@@ -224,10 +279,12 @@ def _forward(
                 back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
-                    index[i] = min(np.uint32(time >> shift), last)
-                    weighted = values[i] * (real(fixed(time & mask)) * scale)
-                    far[i] = weighted
-                    near[i] = values[i] - weighted
+                    k = np.uint32(time >> shift)
+                    index[i] = k if k < last else nothing
+                    whole = values[i] if width == 1 else one
+                    part = whole * (real(fixed(time & mask)) * scale)
+                    far[i] = part
+                    near[i] = whole - part
                 if form is not None:
                     if fields.size:
                         theirs, theirs_from = fields[row], begin
@@ -238,28 +295,44 @@ def _forward(
                         for i in range(n):
                             near[i] *= weight[i]
                             far[i] *= weight[i]
-                    if rows > 1:
-                        _choose_rows(index, choices[choice_rows[first + r]], nearest, begin, n, samples)
+                    if bands > 1:
+                        _choose_rows(index, choices[choice_rows[first + r]], nearest, begin, n, stride)
                 a, b = left[r], right[r]
-                for i in range(n):
-                    k = index[i]
-                    a[k] += near[i]
-                    b[k] += far[i]
-        padded = np.empty(samples + taps.shape[1], image.dtype)
+                if width == 1:
+                    for i in range(n):
+                        k = index[i]
+                        a[k] += near[i]
+                        b[k] += far[i]
+                else:
+                    for i in range(n):
+                        _add_rows(columns, a, index[i], values, i, (near[i],))
+                        _add_rows(columns, a, index[i] + 1, values, i, (far[i],))
+        padded = np.empty((samples + taps.shape[1]) * width, image.dtype)
+        trace = np.empty(samples * width, image.dtype)
         for r in range(count):
-            trace = traces[source * receivers + first + r]
+            number = source * receivers + first + r
+            if width == 1:
+                trace = traces[0, number]
             trace[:] = 0
-            for row in range(rows):
-                a = left[r, row * samples : (row + 1) * samples]
-                b = right[r, row * samples : (row + 1) * samples]
-                a[samples - 1] = 0
-                for i in range(samples - 1):
-                    a[i + 1] += b[i]
-                _convolve(a, taps[row], lead, padded, trace)
+            for band in range(bands):
+                first_row = band * stride * width
+                a = left[r, first_row : first_row + samples * width]
+                if width == 1:
+                    b = right[r, first_row : first_row + samples]
+                    a[samples - 1] = 0
+                    for i in range(samples - 1):
+                        a[i + 1] += b[i]
+                _convolve(columns, a, taps[band], lead, padded, trace)
+            if width > 1:
+                for c in range(traces.shape[0]):
+                    result = traces[c, number]
+                    for i in range(samples):
+                        result[i] = trace[i * width + c]
 
 
 @njit(parallel=True, **_OPTIONS)
 def _adjoint(
+    columns,
     traces,
     source_rows,
     receiver_rows,
@@ -279,9 +352,11 @@ def _adjoint(
     image,
 ):
     sources, receivers = source_rows.size, receiver_rows.size
-    points, samples = image.size, traces.shape[1]
+    width, samples = len(columns), traces.shape[2]
+    points = image.size // width
     fixed = times.dtype.type
     real = image.dtype.type
+    one = real(1)
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     # Arrivals beyond the trace read the zeros after it. Half the bytes of values stored with their slopes: the traces
     # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
@@ -290,15 +365,19 @@ def _adjoint(
     is_coarse = coarse[1].shape[0] > 0
     step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
     for trace in prange(sources * receivers):
-        padded = np.empty(samples + taps.shape[1], image.dtype)
+        given = np.zeros(samples * width, image.dtype)
+        for c in range(traces.shape[0]):
+            for i in range(samples):
+                given[i * width + c] = traces[c, trace, i]
+        padded = np.empty((samples + taps.shape[1]) * width, image.dtype)
         filtered[trace, :] = 0
-        for row in range(rows):
-            begin = row * (samples + _BEHIND)
-            _convolve(traces[trace], taps[row], lead, padded, filtered[trace, begin : begin + samples])
+        for band in range(rows):
+            begin = band * (samples + _BEHIND) * width
+            _convolve(columns, given, taps[band], lead, padded, filtered[trace, begin : begin + samples * width])
     for block in prange((points + _BLOCK - 1) // _BLOCK):
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
-        total = np.zeros(_BLOCK, image.dtype)
+        total = np.zeros(_BLOCK * width, image.dtype)
         index = np.empty(_BLOCK, np.uint32)
         fraction = np.empty(_BLOCK, image.dtype)
         weight = np.empty(_BLOCK, image.dtype)
@@ -351,13 +430,12 @@ def _adjoint(
                         else:
                             weight[:n] = 1
                         for i in range(n):
-                            k = index[i]
-                            total[i] += weight[i] * (value[k] + (value[k + 1] - value[k]) * fraction[i])
+                            far = weight[i] * fraction[i]
+                            _add_rows(columns, total, i, value, index[i], (weight[i] - far, far))
                     else:
                         for i in range(n):
-                            k = index[i]
-                            total[i] += value[k] + (value[k + 1] - value[k]) * fraction[i]
-        image[begin : begin + n] = total[:n]
+                            _add_rows(columns, total, i, value, index[i], (one - fraction[i], fraction[i]))
+        image[begin * width : (begin + n) * width] = total[: n * width]
 
 
 class NumbaKernels:
@@ -394,20 +472,54 @@ class NumbaKernels:
         # Convolution with the wavelet is correlation with its reverse.
         self._forward_filter = (reversed_taps, np.int64(size - 1 - center))
         self._adjoint_filter = (taps, np.int64(center))
-        self._filtered = np.empty((self._size[0], rows * (scale.samples + _BEHIND)), dtype)
-        _compiled(dtype.name, scale.fixed_type.itemsize == 8, weights is not None or bands is not None)
+        self._filtered = rows * (scale.samples + _BEHIND)  # samples of a trace
+        self._points = tables.nodes.points
+        self._width = _ROW_BYTES // dtype.itemsize
+        self._kind = dtype.name, scale.fixed_type.itemsize == 8, weights is not None or bands is not None
+        _compiled(*self._kind, 1)
 
-    def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
-        """Demigrate a flat image into flat traces."""
+    def forward(self, images: np.ndarray, traces: np.ndarray) -> None:
+        """Demigrate an image, or several one after the other, into traces."""
         if self._size[0] == 0:
             return
-        with _threads(self._threads):
-            _forward(image, *self._times, *self._forward_filter, traces.reshape(self._size))
+        images = images.reshape(-1, self._points)
+        traces = traces.reshape(len(images), *self._size)
+        for some, columns in self._strips(len(images)):
+            with _threads(self._threads):
+                rows = _as_rows(images[some], len(columns))
+                _forward(columns, rows, *self._times, *self._forward_filter, traces[some])
 
-    def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
-        """Migrate flat traces into a flat image."""
-        with _threads(self._threads):
-            _adjoint(traces.reshape(self._size), *self._times, *self._adjoint_filter, self._filtered, image)
+    def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
+        """Migrate traces into an image, or into several one after the other."""
+        images = images.reshape(-1, self._points)
+        traces = traces.reshape(len(images), *self._size)
+        for some, columns in self._strips(len(images)):
+            width = len(columns)
+            rows = images[some.start] if width == 1 else np.empty(self._points * width, images.dtype)
+            # Not kept: many operators, one for each shot, would together hold a copy of all data.
+            filtered = np.empty((self._size[0], self._filtered * width), rows.dtype)
+            with _threads(self._threads):
+                _adjoint(columns, traces[some], *self._times, *self._adjoint_filter, filtered, rows)
+            if width > 1:
+                images[some] = rows.reshape(-1, width).T[: some.stop - some.start]
+
+    def _strips(self, count: int) -> Iterator[tuple[slice, tuple[int, ...]]]:
+        """Yield the columns that are computed together, and a tuple as long as the rows of the kernels."""
+        begin = 0
+        while begin < count:
+            width = self._width if count - begin >= _FEWEST else 1
+            _compiled(*self._kind, width)
+            yield slice(begin, min(begin + width, count)), (0,) * width
+            begin += width
+
+
+def _as_rows(images: np.ndarray, width: int) -> np.ndarray:
+    """Return images, (columns, points), as a flat array with a row for each point; missing columns are zero."""
+    if width == 1:
+        return images[0]
+    rows = np.zeros((images.shape[1], width), images.dtype)
+    rows[:, : len(images)] = images.T
+    return rows.reshape(-1)
 
 
 def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
@@ -469,9 +581,10 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _compiled(dtype: str, wide: bool, with_factors: bool) -> None:
-    """Compile both directions for one pair of types, or load them from the cache on disk, so that no later call does.
+def _compiled(dtype: str, wide: bool, with_factors: bool, width: int) -> None:
+    """Compile both directions for one pair of types and `width` columns, or load them from the cache on disk.
 
+    No later call compiles then.
     One process at a time: Numba's index of its cache does not support two writers.
     """
     import fcntl
@@ -479,11 +592,13 @@ def _compiled(dtype: str, wide: bool, with_factors: bool) -> None:
     dispatcher: Any = _forward
     folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
-    taps, one, trace = (np.zeros(n, dtype) for n in (_TAPS, 1, 2))
+    taps, one = np.zeros(_TAPS, dtype), np.zeros(width, dtype)
     tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if wide else 2, dtype)
     bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
     times = (*_stations(tables), np.int64(1), taps.dtype.type(1), *_factors(tables, None, bands))
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
-        _forward(one, *times, taps[np.newaxis], np.int64(0), trace[:0].reshape(0, 2))
-        _adjoint(trace[:0].reshape(0, 2), *times, taps[np.newaxis], np.int64(0), np.zeros((0, 2 + _BEHIND), dtype), one)
+        columns, traces = (0,) * width, np.zeros((1, 0, 2), dtype)
+        filter_ = taps[np.newaxis], np.int64(0)
+        _forward(columns, one, *times, *filter_, traces)
+        _adjoint(columns, traces, *times, *filter_, np.zeros((0, 2 + _BEHIND), dtype), one)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +18,8 @@ from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.given import communicator_or_world
-from collops.errors import InputError
+from collops.errors import InputError, LayoutError, type_name
+from collops.operators.base import LinearOperator
 from collops.operators.kirchhoff.fixed_point import Scale, early_samples
 from collops.operators.kirchhoff.geometry import (
     Grid,
@@ -27,8 +31,9 @@ from collops.operators.kirchhoff.geometry import (
     eikonal,
     require_eikonal_solver,
 )
-from collops.operators.kirchhoff.local import LocalKirchhoff
+from collops.operators.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.operators.kirchhoff.nodes import checked_factor
+from collops.operators.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.operators.kirchhoff.stations import number_positions, tables_of_stations
 from collops.operators.kirchhoff.weights import Amplitude, Bands, Weighting, checked_antialias
 from collops.operators.stacks import VStack
@@ -38,15 +43,19 @@ __all__ = ["Kirchhoff"]
 Mode = Literal["analytic", "eikonal", "byot"]
 
 
-class Kirchhoff(VStack):
+class Kirchhoff(LinearOperator):
     r"""Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
 
-    The image is replicated; the data are split by shots, the first ``sources % ranks`` ranks having one shot more.
-    Ranks without shots have no rows. Forward sends no message, adjoint one allreduce of the image. By default results
-    agree with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+    The data are split by shots, the first ``sources % ranks`` ranks having one shot more. Ranks without shots have no
+    rows. By default results agree with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
 
-    Collective. Every rank passes the same arguments. A rank has tables of its sources and of all receivers, one for
-    each distinct position. Each is computed by one of the ranks that need it, and sent to the others.
+    The image is replicated: forward sends no message, adjoint one allreduce of the image. A rank has tables of its
+    sources and of all receivers, one for each distinct position. An image that is too large for that is split, by its
+    `layout`: a rank has its points only, with tables of all stations there. Forward then sends one reduce-scatter, and
+    adjoint one allgather, of the traces of each block of shots of about 64 million samples.
+
+    Collective. Every rank passes the same arguments. Each table is computed by one of the ranks that need it, and sent
+    to the others.
 
     Parameters
     ----------
@@ -71,7 +80,8 @@ class Kirchhoff(VStack):
         rays in a constant velocity, or given travel times.
     travel_times : tuple of two arrays, optional
         Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
-        Of the sources only this rank's columns are read. Infinity means that nothing arrives.
+        Of the sources only this rank's columns are read, or all if the image is split. Infinity means that nothing
+        arrives.
     amplitude : {"none", "2d", "2.5d", "3d"}, optional
         ``"none"`` models travel times only. The others model the amplitudes of reflected waves (see Notes):
         ``"2d"`` from line sources, ``"2.5d"`` from point sources above a medium that does not vary in y, both for 2-D
@@ -89,6 +99,9 @@ class Kirchhoff(VStack):
     coarsen : int, optional
         Keep tables at every so many image points along each axis only, between which the kernels interpolate (see
         Notes). Not in mode ``"byot"``.
+    layout : Layout, optional
+        Of the image: replicated (the default), or split over the ranks along any axes, such as by
+        ``Layout.split(dims, comm.size)``.
     comm : Communicator, optional
         The ranks; the world by default.
     engine : str, optional
@@ -104,13 +117,15 @@ class Kirchhoff(VStack):
         Shapes of the image, ((ny,) nx, nz), and of all ranks' data, (sources, receivers, samples).
     shots : range
         The sources of this rank.
-    local : LocalKirchhoff
-        The operator of this rank; its notes have the equation.
+    local : LocalKirchhoff or None
+        The operator of this rank, whose notes have the equation; None if the image is split.
 
     Raises
     ------
     InputError
         On every rank, if an argument cannot be used.
+    LayoutError
+        On every rank, if `layout` is not that of an image of these axes on these ranks.
     UnsupportedTypeError
         On every rank, for other types and engines.
 
@@ -171,6 +186,14 @@ class Kirchhoff(VStack):
     >>> K = collops.Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, mode="analytic", kernels="numpy")
     >>> K.dims, K.dimsd
     ((6, 5), (3, 3, 50))
+
+    The same with a split image:
+
+    >>> comm = collops.world()
+    >>> options = {"mode": "analytic", "kernels": "numpy", "layout": collops.Layout.split((6, 5), comm.size)}
+    >>> S = collops.Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, **options)
+    >>> bool(np.allclose((S @ collops.ones(S.domain)).gather(), (K @ collops.ones(K.domain)).gather()))
+    True
     """
 
     def __init__(
@@ -192,6 +215,7 @@ class Kirchhoff(VStack):
         max_dip: float | None = None,
         antialias: bool | float = False,
         coarsen: int = 1,
+        layout: Layout | None = None,
         comm: Communicator | None = None,
         engine: str | None = None,
         dtype: Any = "float64",
@@ -213,7 +237,9 @@ class Kirchhoff(VStack):
             filters, spacing = checked_antialias(antialias)
             wavelet, wavelet_center = weighting.wavelet(*checked_wavelet(wavelet, wavelet_center), interval)
             engine_name = engine_called(engine).name
-            (own,) = Layout.split(len(sources), comm.size).slices(comm.rank)
+            layout = _checked_layout(layout, grid, comm)
+            split, shares = not layout.is_replicated, Layout.split(len(sources), comm.size)
+            (own,) = shares.slices(comm.rank)
             if travel_times is not None and mode != "byot":
                 raise InputError(f"travel_times are for mode 'byot'; mode {mode!r} computes them")
             if mode == "byot" and weighting.traces_rays and velocity is None:
@@ -223,13 +249,14 @@ class Kirchhoff(VStack):
             speeds = np.broadcast_to(1.0 if speed is None else speed, grid.shape)
             if mode == "byot":
                 outward, back = _given_tables(travel_times, grid, len(sources), len(receivers))
-                early = early_samples(outward[:, own], back, interval)
+                early = early_samples(outward if split else outward[:, own], back, interval)
             elif mode == "eikonal":
                 require_eikonal_solver()
                 sources, receivers = (grid.coordinates(grid.nearest_nodes(where)) for where in (sources, receivers))
             if coarsen != 1 and mode == "byot":
                 raise InputError("coarsen is not for times that are given: compute them, or give a coarser image")
             factor = checked_factor(coarsen)
+            boxes = boxes_of(layout, factor, comm.size) if split else None
             positions = np.concatenate([sources, receivers])
             number = np.arange(len(positions))
             if mode != "byot":
@@ -244,15 +271,15 @@ class Kirchhoff(VStack):
                 return analytic(grid, positions[station], speed)
             return eikonal(grid, grid.nearest_nodes(positions[station : station + 1])[0], speed)
 
-        shares = Layout.split(len(sources), comm.size)
         needed = [
-            np.unique(np.concatenate([number[: len(sources)][shares.slices(rank)], number[len(sources) :]]))
-            for rank in range(comm.size)
+            np.unique(number if split else np.concatenate([number[: len(sources)][each], number[len(sources) :]]))
+            for each in (shares.slices(rank) for rank in range(comm.size))
         ]
         tables, weights, rows = tables_of_stations(
-            seconds, positions, speeds, grid, scale, needed, comm, factor=factor, weighting=weighting
+            seconds, positions, speeds, grid, scale, needed, comm, factor=factor, weighting=weighting, boxes=boxes
         )
-        tables = tables.of(rows[number[: len(sources)][own]], rows[number[len(sources) :]])
+        sources_of, receivers_of = rows[number[: len(sources)]], rows[number[len(sources) :]]
+        tables = tables.of(sources_of[own], receivers_of)
         bands = None
         if filters:
             (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet))
@@ -262,11 +289,59 @@ class Kirchhoff(VStack):
         self.dimsd = (len(sources), len(receivers), samples)
         if threads is None:
             threads = threads_of_rank(comm, engine_name, kernels)
-        options: dict[str, Any] = {"kernels": kernels, "threads": threads, "deterministic": deterministic}
-        options |= {"weights": weights, "bands": bands}
-        with collective_errors(comm):
-            self.local = LocalKirchhoff(tables, self.dims, wavelet, wavelet_center, engine=engine, **options)
-        super().__init__([self.local], comm, dims=self.dims)
+        if split:  # several operators share them, which a device copies unless they are there
+            there = engine_called(engine)
+            tables, weights, bands = tables.on(there), weights and weights.on(there), bands and bands.on(there)
+        options: dict[str, Any] = {"engine": engine, "kernels": kernels, "threads": threads}
+        options |= {"deterministic": deterministic, "weights": weights, "bands": bands}
+
+        def local(shots: Sequence[int] | slice) -> LocalKirchhoff:
+            these = tables.of(sources_of[shots], receivers_of)
+            return LocalKirchhoff(these, tables.nodes.shape, wavelet, wavelet_center, **options)
+
+        self.local = None
+        if boxes is None:
+            with collective_errors(comm):
+                self.local = local(own)
+            operator: LinearOperator = VStack([self.local], comm, dims=self.dims)
+        else:
+            blocks = shot_blocks(
+                [range(each.start, each.stop) for (each,) in map(shares.slices, range(comm.size))],
+                math.prod(self.dimsd),
+            )
+            points, a_shot = tables.nodes.points, len(receivers) * samples
+
+            def of_rank(shots: range) -> list[Any]:
+                if not (points and len(shots)):
+                    return []
+                if len(blocks) == 1:
+                    return [local(shots)]
+                # Only the traces of one block are in the memory of kernels at a time.
+                return [StreamedKirchhoff(partial(local, shots), tables.of(sources_of[shots], receivers_of), points)]
+
+            with collective_errors(comm):
+                operators = [[of_rank(shots) for shots in block] for block in blocks]
+            sizes = [[a_shot * len(shots) for shots in block] for block in blocks]
+            operator = SplitImage(layout, boxes, operators, sizes, scale.dtype, engine_called(engine), comm)
+        super().__init__(operator.domain, operator.range, operator.dtype, comm)
+        self._inherit([operator])
+        self._forward, self._adjoint = operator._forward, operator._adjoint
+        self._forward_columns, self._adjoint_columns = operator._forward_columns, operator._adjoint_columns
+        self._takes_columns = operator._takes_columns
+
+
+def _checked_layout(layout: Any, grid: Grid, comm: Communicator) -> Layout:
+    """Return the layout of the image, by default replicated, after checking its shape and its ranks."""
+    if layout is None:
+        return Layout.replicated(grid.shape, comm.size)
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"the layout of the image is a Layout, not {type_name(layout)}")
+    if layout.shape != grid.shape or layout.ranks != comm.size:
+        raise LayoutError(
+            f"an image of shape {grid.shape} on {comm.size} ranks has another layout than {layout}: "
+            f"take Layout.split({grid.shape}, {comm.size})"
+        )
+    return layout
 
 
 def _given_tables(travel_times: Any, grid: Grid, sources: int, receivers: int) -> list[np.ndarray]:

@@ -132,6 +132,14 @@ class LocalKirchhoff:
         """Migrate flat data; return a flat image. `out` may be used for it."""
         return self._apply(self._kernels.adjoint, y, out, self.shape[0], self.shape[1])
 
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Demigrate each row of `X`, on the host, and return `out`."""
+        return self._apply(self._kernels.forward, X, out, self.shape[1], self.shape[0], len(X))
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Migrate each row of `Y`, on the host, and return `out`."""
+        return self._apply(self._kernels.adjoint, Y, out, self.shape[0], self.shape[1], len(Y))
+
     def matvec(self, x: Any) -> Any:
         """Demigrate, as PyLops and SciPy call it."""
         return self.forward_local(x)
@@ -140,7 +148,7 @@ class LocalKirchhoff:
         """Migrate, as PyLops and SciPy call it."""
         return self.adjoint_local(y)
 
-    def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int) -> Any:
+    def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int, count: int = 1) -> Any:
         if self.engine.name == "numpy" and engine_of(source).traced:
             forward = size == self.shape[1]
             maps = (self.forward_local, self.adjoint_local) if forward else (self.adjoint_local, self.forward_local)
@@ -151,6 +159,7 @@ class LocalKirchhoff:
             )
         if source.dtype.kind == "c":
             raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
+        size, result_size = count * size, count * result_size
         if source.size != size:
             raise LayoutError(f"expected {size} elements, got {source.size}")
         source = contiguous(source, self.dtype).reshape(-1)
@@ -162,7 +171,10 @@ class LocalKirchhoff:
     def _choose(
         self, tables: FixedTables, filters: dict[str, Any], kernels: Any, threads: Any, deterministic: bool
     ) -> Any:
-        """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays."""
+        """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays.
+
+        On the host both may be those of several columns, one after the other.
+        """
         if self.engine.name == "cupy":
             if kernels is not None or threads is not None:
                 raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
@@ -219,6 +231,14 @@ class StreamedKirchhoff:
         """Migrate flat data; return a flat image. `out` may be used for it."""
         return self._make().adjoint_local(y, out)
 
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Demigrate each row of `X`, on the host, and return `out`."""
+        return self._make().forward_columns(X, out)
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Migrate each row of `Y`, on the host, and return `out`."""
+        return self._make().adjoint_columns(Y, out)
+
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
     """Omit taps at both ends that are below the rounding error: a third to a half of a Ricker wavelet.
@@ -245,26 +265,36 @@ class _NumpyKernels:
         self._wavelets, self._center = wavelets, center
         self._size = (len(wavelets), tables.scale.samples)  # of a trace: a row for each band
 
-    def forward(self, image: np.ndarray, traces: np.ndarray) -> None:
-        """Demigrate a flat image into flat traces."""
+    def forward(self, images: np.ndarray, traces: np.ndarray) -> None:
+        """Demigrate an image, or several one after the other, into traces."""
         rows, samples = self._size
-        for trace, (points, index, fraction, weight) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
-            values = image[points] * weight
-            far = values * fraction
-            raw = np.bincount(index, values - far, rows * samples) + np.bincount(index + 1, far, rows * samples)
-            full = self._convolve(raw.reshape(self._size), self._wavelets, axes=1).sum(axis=0)
-            trace[...] = full[self._center : self._center + samples]
+        images, traces = self._columns(images, traces)
+        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
+            for image, trace in zip(images, traces[:, number], strict=True):
+                values = image[points] * weight
+                far = values * fraction
+                raw = np.bincount(index, values - far, rows * samples) + np.bincount(index + 1, far, rows * samples)
+                full = self._convolve(raw.reshape(self._size), self._wavelets, axes=1).sum(axis=0)
+                trace[...] = full[self._center : self._center + samples]
 
-    def adjoint(self, traces: np.ndarray, image: np.ndarray) -> None:
-        """Migrate flat traces into a flat image."""
+    def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
+        """Migrate traces into an image, or into several one after the other."""
         samples = self._size[1]
-        total = np.zeros(image.size)
+        images, traces = self._columns(images, traces)
+        totals = np.zeros(images.shape)
         first = self._wavelets.shape[1] - 1 - self._center
-        for trace, (points, index, fraction, weight) in zip(traces.reshape(-1, samples), self._arrivals(), strict=True):
-            full = self._convolve(np.broadcast_to(trace, self._size), self._wavelets[:, ::-1], axes=1)
-            filtered = full[:, first : first + samples].ravel()
-            total[points] += weight * (filtered[index] * (1 - fraction) + filtered[index + 1] * fraction)
-        image[...] = total
+        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
+            for total, trace in zip(totals, traces[:, number], strict=True):
+                full = self._convolve(np.broadcast_to(trace, self._size), self._wavelets[:, ::-1], axes=1)
+                filtered = full[:, first : first + samples].ravel()
+                total[points] += weight * (filtered[index] * (1 - fraction) + filtered[index + 1] * fraction)
+        images[...] = totals
+
+    def _columns(self, images: np.ndarray, traces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of both, (columns, points) and (columns, traces, samples)."""
+        tables = self._tables
+        images = images.reshape(-1, tables.nodes.points)
+        return images, traces.reshape(len(images), len(tables.sources) * len(tables.receivers), self._size[1])
 
     def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
         """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +44,29 @@ class Nodes:
     @property
     def counts(self) -> tuple[int, ...]:
         """Nodes along each axis."""
-        return tuple(1 + -(-(n - 1) // self.factor) for n in self.shape)
+        return tuple(n and 1 + -(-(n - 1) // self.factor) for n in self.shape)
 
     @property
     def size(self) -> int:
         """Number of nodes."""
         return math.prod(self.counts)
+
+    def around(self, box: Sequence[slice]) -> tuple[slice, ...]:
+        """Return a box of image points, enlarged to the nodes between which its values are interpolated."""
+        starts = [part.start - part.start % self.factor for part in box]
+        ends = [1 - (1 - part.stop) // self.factor * self.factor for part in box]
+        return tuple(
+            slice(start, min(end, n)) if part.start < part.stop else part
+            for start, end, n, part in zip(starts, ends, self.shape, box, strict=True)
+        )
+
+    def inside(self, box: Sequence[slice]) -> tuple[slice, ...]:
+        """Return the nodes of a box of image points that `around` returned, as slices of the nodes along each axis."""
+        counts = Nodes(extent(box), self.factor).counts
+        return tuple(
+            slice(part.start // self.factor, part.start // self.factor + count)
+            for part, count in zip(box, counts, strict=True)
+        )
 
     def places(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return for each point of an axis of so many: the node at or before it, the next one's distance, the weight.
@@ -88,6 +106,11 @@ class Nodes:
             node, step, weight = self.places(size)
             flat = flat[..., np.newaxis] * count + node + step * (weight > 0.5)
         return flat.ravel()
+
+
+def extent(box: Sequence[slice]) -> tuple[int, ...]:
+    """Return the shape of a box."""
+    return tuple(part.stop - part.start for part in box)
 
 
 def checked_factor(factor: Any) -> int:

@@ -17,10 +17,12 @@ from collops.errors import InputError
 from collops.limits import in_words
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import Grid
-from collops.operators.kirchhoff.nodes import Nodes
+from collops.operators.kirchhoff.nodes import Nodes, extent
 from collops.operators.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["number_positions", "tables_of_stations"]
+
+_ROUND = 1 << 26  # bytes of whole tables that a rank computes before it cuts and sends them, about
 
 
 def number_positions(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -45,6 +47,7 @@ def tables_of_stations(
     factor: int = 1,
     weighting: Weighting | None = None,
     folder: Path | None = None,
+    boxes: Sequence[tuple[slice, ...]] | None = None,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -74,6 +77,9 @@ def tables_of_stations(
     folder : Path, optional
         Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
         of them ends, instead of this rank's in its memory and messages.
+    boxes : sequence of tuples of slices, optional
+        For each rank the image points at which it needs tables (`Nodes.around`); all by default. All ranks then need
+        the same stations. Their tables are computed whole, a few at a time, and cut. Not with a folder.
 
     Returns
     -------
@@ -88,21 +94,18 @@ def tables_of_stations(
     kind = scale.fixed_type if factor == 1 else scale.real_type
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
     own, local = needed[comm.rank], folder is None
-    rows = np.searchsorted(mine, np.arange(len(positions))) if local else np.arange(len(positions))
-    stations = len(mine) if local else len(positions)
-    times, fields = (
-        _table((stations, *shape), dtype, folder, comm)
-        for shape, dtype in (((nodes.size,), kind), ((count, nodes.size), scale.dtype))
-    )
+    kinds: list[tuple[tuple[int, ...], np.dtype]] = [((), kind), ((count,), scale.dtype)]
     error = 0.0
 
     def slowness(station: Any) -> float:
         """Return samples per metre at a station."""
         return 1 / (scale.interval * grid.value_at(velocity, positions[station]))
 
-    with collective_errors(comm):
-        for station in mine:
-            row, after = rows[station], seconds(int(station)).reshape(grid.shape)
+    def compute(stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
+        """Fill rows with the tables of stations."""
+        nonlocal error
+        for station, row in zip(stations, rows, strict=True):
+            after = seconds(int(station)).reshape(grid.shape)
             if weighting is not None:
                 heard = np.minimum(after, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
@@ -113,19 +116,34 @@ def tables_of_stations(
                 rest = samples - slowness(station) * grid.distance(positions[station])
                 times[row] = nodes.coarsen(rest)
                 error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row]) - rest.ravel()) ** 2))))
-        for table in (times, fields):
-            if isinstance(table, np.memmap):
-                table.flush()  # for ranks on other machines
-    if local:
-        times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
-        rows = np.searchsorted(own, np.arange(len(positions)))
+
+    rows, first, kept = np.arange(len(positions)), [0] * len(grid.axes), nodes
+    if boxes is not None:
+        times, fields = _cut(compute, owner, nodes, boxes, kinds, comm)
+        first = [part.start for part in boxes[comm.rank]]
+        kept = Nodes(extent(boxes[comm.rank]), factor)
+    else:
+        if local:
+            rows = np.searchsorted(mine, rows)
+        stations = len(mine) if local else len(positions)
+        times, fields = (_table((stations, *shape, nodes.size), dtype, folder, comm) for shape, dtype in kinds)
+        with collective_errors(comm):
+            compute(mine.tolist(), rows[mine].tolist(), times, fields)
+            for table in (times, fields):
+                if isinstance(table, np.memmap):
+                    table.flush()  # for ranks on other machines
+        if local:
+            times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
+            rows = np.searchsorted(own, np.arange(len(positions)))
     straight = None
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
         straight[rows[own], 0] = [slowness(station) for station in own]
-        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [axis[0] for axis in grid.axes]
+        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [
+            axis[0] + step * number for axis, step, number in zip(grid.axes, grid.spacing, first, strict=True)
+        ]
         error = float(comm.allreduce(np.array(error), "max"))
-    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
+    tables = FixedTables(times, scale, kept, own[:0], own[:0], straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
@@ -193,3 +211,39 @@ def _shared(table: np.ndarray, owner: np.ndarray, needed: Sequence[np.ndarray], 
     rows = forest.bcast(table, np.empty((len(own), *table.shape[1:]), table.dtype))
     forest.free()
     return rows
+
+
+def _cut(
+    compute: Callable[..., None],
+    owner: np.ndarray,
+    nodes: Nodes,
+    boxes: Sequence[tuple[slice, ...]],
+    kinds: Sequence[tuple[tuple[int, ...], np.dtype]],
+    comm: Communicator,
+) -> list[np.ndarray]:
+    """Return the tables of all stations at the nodes of this rank's box. Collective.
+
+    Each rank computes those of its stations at all `nodes`, about `_ROUND` bytes at a time, and sends every rank its
+    part. `kinds` are the axes of each table between the stations and the nodes, and its dtype.
+    """
+    places = [nodes.inside(box) for box in boxes]
+    sizes = [math.prod(extent(place)) for place in places]
+    tables = [np.empty((len(owner), *shape, sizes[comm.rank]), dtype) for shape, dtype in kinds]
+    a_station = nodes.size * sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
+    at_a_time = comm.size * max(1, _ROUND // a_station)
+    for first in range(0, len(owner), at_a_time):
+        stations = first + np.argsort(owner[first : first + at_a_time], kind="stable")  # as they arrive
+        counts = np.bincount(owner[stations], minlength=comm.size).tolist()
+        mine = stations[owner[stations] == comm.rank]
+        whole = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
+        with collective_errors(comm):
+            compute(mine.tolist(), range(len(mine)), *whole)
+        for table, computed, (shape, _) in zip(tables, whole, kinds, strict=True):
+            if 0 in shape:
+                continue
+            values = computed.reshape(len(mine), *shape, *nodes.counts)
+            pieces = [values[(..., *place)].ravel() for place in places]
+            received = [count * math.prod(shape) * sizes[comm.rank] for count in counts]
+            parts = comm.alltoallv(np.concatenate(pieces), [piece.size for piece in pieces], received)
+            table[stations] = parts.reshape(len(stations), *table.shape[1:])
+    return tables

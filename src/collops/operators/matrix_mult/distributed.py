@@ -16,7 +16,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator
+from collops.operators.base import Directed
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.rows import Rows
 from collops.operators.matrix_mult.summa import Summa, panels
@@ -25,7 +25,7 @@ from collops.operators.memory import Scratch, as_columns, check_holds, contiguou
 _KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 
-class MatrixMult(LinearOperator):
+class MatrixMult(Directed):
     """The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
     A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
@@ -145,38 +145,33 @@ class MatrixMult(LinearOperator):
             return Rows(_whole_rows(block, widths, row), column, model=domain.sizes[0])
         return Summa(block, panels(widths, domain.sizes[0]), row, column)
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._applied("forward", "adjoint", x, self._new(self.range, x) if out is None else out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._applied("adjoint", "forward", y, self._new(self.domain, y) if out is None else out)
-
-    def _applied(self, direction: str, back: str, source: Any, target: Any) -> Any:
-        engine, local = source.engine, source.local_array
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        engine, local = x.engine, x.local_array
+        direction, back = ("adjoint", "forward") if adjoint else ("forward", "adjoint")
         if engine is not self._engine:
             raise UnsupportedTypeError(
                 f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
             )
         dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
         given = self._scratch.contiguous("given", local, dtype, engine)
-        check_holds(target.local_array.dtype, dtype)
-        result = writable(target)
+        check_holds(out.local_array.dtype, dtype)
+        result = writable(out)
         if result is not None and result.dtype != dtype:
             result = self._scratch.get("result", result.shape, dtype, engine)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
             getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result))
-            return filled(target, result)
+            return filled(out, result)
         algorithm = self._of(dtype)
         product = getattr(algorithm, direction)
         if not engine.traced:
-            return filled(target, product(given, result))
-        adjoint = getattr(algorithm, back)
+            return filled(out, product(given, result))
+        other = getattr(algorithm, back)
 
         def transposed(cotangent: Any) -> Any:
-            return adjoint(cotangent.conj(), None).conj()
+            return other(cotangent.conj(), None).conj()
 
-        shape = target.local_array.shape
-        return filled(target, engine.linear_map(lambda x: product(x, result), transposed, given, shape))
+        shape = out.local_array.shape
+        return filled(out, engine.linear_map(lambda x: product(x, result), transposed, given, shape))
 
     def _of(self, dtype: Any) -> Rows | Summa:
         """Return the algorithm with the matrix in a dtype."""
