@@ -14,7 +14,8 @@ from collops.apps.lsm.migrate import _weighted, invert
 from collops.apps.lsm.problem import recorded
 from collops.apps.recipe import run_job
 from collops.apps.signals import ricker
-from collops.apps.survey.segy import read_headers, read_traces
+from collops.apps.survey.headers import read_traces
+from collops.apps.survey.segy import read_headers
 from collops.errors import InputError
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import Listener, group_of, job_numbers

@@ -75,7 +75,8 @@ def test_ranks_without_shots_idle_with_a_warning(comm, folder):
 
 
 def test_the_survey_does_not_depend_on_the_number_of_ranks(comm, folder):
-    from collops.apps.survey.segy import read_headers, read_traces
+    from collops.apps.survey.headers import read_traces
+    from collops.apps.survey.segy import read_headers
 
     migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.0)
     clean = read_traces(read_headers(folder / "a.sgy"), range(5))

@@ -80,7 +80,7 @@ def test_traces_are_those_of_their_shots(comm, monkeypatch, samples):
     # Every trace is told from others by its number; what the image leaves unexplained is the number of the shot.
     survey.traces = [np.full((9, 101), shot) + np.arange(9)[:, None] / 10 for shot in survey.shots]
     explained = [each - shot for each, shot in zip(survey.traces, survey.shots, strict=True)]
-    fields = shot_fields(survey, explained)
+    fields = shot_fields(survey, zip(survey.shots, survey.traces, explained, strict=True))
     shots, channels = fields["shot"].values, fields["channel"].values
     assert np.array_equal(np.unique(shots), kept_shots(survey.geometry)) and np.array_equal(
         shots + 1, fields["field_record"].values

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.stats import chi
 
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.signals import frequency_from_power, noise_from_power, power_spectrum, ricker
+from collops.apps.signals import frequency_from_power, highest_frequency, noise_from_power, power_spectrum, ricker
 from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
 from collops.apps.survey.selection import held_out
 from collops.apps.survey.traveltimes import analytic, travel_time
@@ -111,6 +112,32 @@ def test_the_grid_covers_the_survey_with_a_margin_and_reaches_as_deep_as_the_rec
     assert grid.z[-1] == pytest.approx(2000, abs=grid.dz)
     assert grid.z[-1] > deepest
     grid.check_contains(geometry)
+
+
+@pytest.mark.parametrize(("highest", "expected", "why"), [
+    (40.0, 9.37, "rows are 9.37 m apart: a quarter of the wavelength of 40 Hz in 1500 m/s"),  # rounded down
+    (4.0, 50.0, "as columns are, less than 93.7 m"),
+    (400.0, 4.16, "401 at most, more than 0.937 m"),
+])  # fmt: skip
+def test_rows_are_a_quarter_of_the_shortest_wavelength_apart(highest, expected, why):
+    notes: list[str] = []
+    grid = cover(small_geometry(samples=501), Gradient(1500, 0.2), highest=highest, notes=notes)
+    depth = 1500 / 0.2 * (np.exp(0.2 * 2.0 / 2) - 1)
+    assert grid.dz == pytest.approx(expected, rel=1e-3) and depth <= grid.z[-1] < depth + grid.dz
+    assert why in notes[0]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_highest_frequency_is_that_of_the_signal(noise):
+    generator, samples, interval = np.random.default_rng(3), 500, 0.004
+    wavelet, _ = ricker(25.0, interval)
+    spikes = generator.normal(size=(200, samples)) * (generator.random((200, samples)) < 0.05)
+    traces = np.stack([np.convolve(row, wavelet, mode="same") for row in spikes])
+    traces += noise * traces.std() * generator.normal(size=traces.shape)
+    found = highest_frequency(power_spectrum([traces], samples), samples, interval)
+    # The energy of a Ricker wavelet has a chi distribution of 5 degrees of freedom over twice the frequency.
+    assert found == pytest.approx(25 * chi(5).ppf(0.99) / 2, rel=0.06)
+    assert highest_frequency(np.zeros(251), samples, interval) == 0
 
 
 def test_the_deepest_echo_of_a_gradient_has_its_formula():

@@ -210,7 +210,7 @@ def test_the_illumination_is_the_diagonal_of_the_normal_operator(comm):
     ]
     conditioned = [Conditioned(each, each, np.ones((1, 1)), np.ones(len(each))) for each in weights]
     reduced, *_ = _weighted(job, problem, operator, conditioned)
-    M = inverse_root(job, reduced, _illumination(problem, tables, conditioned))
+    M = inverse_root(job, reduced, _illumination(problem, operator, tables, conditioned))
     ones = job.array(operator.domain, np.ones(problem.grid.shape))
     found = job.on_host(M.forward(ones)).ravel() ** -2
     points = [0, *rng.integers(0, found.size, 12), found.size - 1]
@@ -244,7 +244,11 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
         M = None
         if name is not None:
             exact = name == "illumination"
-            diagonal = _illumination(problem, tables, conditioned) if exact else probed_diagonal(job, operator)
+            diagonal = (
+                _illumination(problem, operator, tables, conditioned)
+                if exact
+                else probed_diagonal(job, operator.H @ operator)
+            )
             M = inverse_root(job, operator, diagonal)
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, truth)
     assert errors["illumination"] <= errors[None] and errors["diagonal"] <= errors[None]
@@ -259,9 +263,9 @@ def test_local_spectra_sharpen_in_half_of_the_iterations(comm):
         job, operator, traces = modelled(comm, problem, iterations=iterations, precondition=name)
         M = None
         if name == "diagonal":
-            M = inverse_root(job, operator, probed_diagonal(job, operator))
+            M = inverse_root(job, operator, probed_diagonal(job, operator.H @ operator))
         elif name == "spectra":
             wavelength = float(problem.velocity.mean()) / problem.frequency
-            M = local_inverse_root(job, operator, wavelength, problem.grid)
+            M = local_inverse_root(job, operator.H @ operator, wavelength, problem.grid)
         errors[name] = error_of(invert(job, operator, traces, preconditioner=M).image, problem.truth)
     assert errors["spectra"] < errors[None] < errors["diagonal"]

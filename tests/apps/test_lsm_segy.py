@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from collops.apps.survey.geometry import Geometry, Line, shots_of
-from collops.apps.survey.segy import read_headers, read_traces
+from collops.apps.survey.headers import read_traces
+from collops.apps.survey.segy import read_headers
 from collops.errors import InputError
 from tests.apps.files import REAL, random_traces, set_binary, set_header, small_geometry, small_survey, write_survey
 

@@ -16,7 +16,7 @@ from tests.apps.test_lsm_migrate import small_problem
 
 
 def test_the_deviation_of_the_closed_form(comm):
-    job = job_of(Options(dtype="float64", uncertainty=24), comm)
+    job = job_of(Options(uncertainty=24), comm)
     problem = small_problem(comm, towed=False)
     operator = kirchhoff(job, problem)
     shape, samples = problem.grid.shape, operator.range.size
@@ -39,7 +39,7 @@ def test_the_deviation_of_the_closed_form(comm):
 @pytest.mark.serial
 def test_it_is_written_beside_the_image(comm, tmp_path):
     small = {"nx": 21, "nz": 15, "iterations": 6}
-    survey, out = str(tmp_path / "survey.sgy"), str(tmp_path / "out")
+    survey, out = str(tmp_path / "survey.zarr"), str(tmp_path / "out")
     job_numbers(lsm.run, Options(**small, shots=3, receivers=9, samples=120, write_survey=survey, out=out), comm)
     options = Options(**small, dx=12.5, dz=12.5, x0=0.0, survey=survey, velocity="1500+0.6z", out=out, uncertainty=4)
     numbers = job_numbers(lsm.run, options, comm)

@@ -92,7 +92,9 @@ def test_a_resumed_job_replaces_its_own_results(comm, folder):
 def test_jacobi_keeps_its_pictures(comm, folder):
     def run(**options):
         lines: list[str] = []
-        chosen = jacobi.Options(nx=12, ny=16, niter=4, engine="numpy", out=str(folder / "out"), **options)
+        chosen = jacobi.Options(
+            nx=12, ny=16, niter=4, engine="numpy", variant="mpi_overlap", out=str(folder / "out"), **options
+        )
         return jacobi.run_job(chosen, comm, Listener(), lines.append)
 
     run(timeline=True)

@@ -176,6 +176,10 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
     order = np.lexsort([headers["channel"], headers["record"]])
     for name, array in (("record", "field_record"), ("channel", "channel")):
         assert np.array_equal(group[array][...], headers[name][order])
+    for axis in "xy":
+        for name in ("source", "group"):
+            found = group[f"{name}_coord_{axis}"][...] * -headers["scalar"][order]
+            np.testing.assert_allclose(found, headers[f"{name}_{axis}"][order], rtol=0, atol=0.6)
     assert np.array_equal(group["data_residual"][...], residual[order])
     np.testing.assert_allclose(group["data"][...], data[order], atol=1e-6)
 
@@ -192,7 +196,10 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         expected = ORIGIN + group["x"][...][:, None] * DIRECTION
         np.testing.assert_allclose(found, expected, atol=0.06)
         np.testing.assert_allclose(np.stack([group["cdp_x"][...], group["cdp_y"][...]], 1), expected, atol=0.06)
-    assert set(group.attrs["coordinates"].split()) == {"offset", "shot", "field_record", "channel", "cdp_x", "cdp_y"}
+    positions = {f"{name}_coord_{axis}" for name in ("source", "group") for axis in "xy"}
+    elevations = {"source_depth_below_surface", "source_surface_elevation", "receiver_group_elevation"}
+    of_traces = {"offset", "shot", "field_record", "channel"} | positions | elevations
+    assert set(group.attrs["coordinates"].split()) == of_traces | {"cdp_x", "cdp_y"}
     assert group["cdp_x"].attrs["units"] == "m" and group["cdp_x"].metadata.dimension_names == ("x",)
     assert '"records":[1001,1003,1005]' in (out / "result.html").read_text()
     assert '"channel":[11,13,14,15]' in (out / "shots" / "1.js").read_text()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.interpolate import CubicSpline
 
 import collops
 from collops.apps import lsm
@@ -103,6 +105,29 @@ def area_survey(comm: Any) -> tuple[Survey, Grid]:
     groups = [np.abs(each[:, : 2 + shot]) for shot, each in enumerate(receivers[:3])]
     geometry = Geometry(sources[:, :4], [groups[0], groups[1], groups[1], groups[2]], 60, INTERVAL, 0.04)
     return Survey(geometry, comm), Grid(9, 7, 50.0, 30.0, ny=7, dy=50.0)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_default_rows_hold_what_an_image_in_water_has_between_them(comm, whole):
+    geometry = small_geometry(samples=251)
+    survey, wavelet = Survey(geometry, comm), ricker(FREQUENCY, INTERVAL)
+    spikes = [each * (np.abs(each) > 2) for each in random_traces(geometry)]
+    traces = [np.stack([np.convolve(row, wavelet[0], mode="same") for row in each]) for each in spikes]
+    survey.traces = [traces[shot] for shot in survey.shots]
+    coarse = survey.grid(1500.0, **({} if whole else {"dz": 50.0}))
+    fine = replace(coarse, dz=coarse.dz / 5, nz=5 * coarse.nz - 4)
+    images = []
+    for grid in (coarse, fine):
+        A = survey.operator(1500.0, grid, wavelet=wavelet, dtype="float64")
+        images.append(A.adjoint(survey.data(dtype="float64")).local_array)
+    deep = fine.z > 200  # beyond the stations, where an image has no wavelengths but those of the data
+    between = CubicSpline(coarse.z, images[0], axis=1)(fine.z)
+    error = np.linalg.norm((between - images[1])[:, deep]) / np.linalg.norm(images[1][:, deep])
+    assert coarse.dx == 50
+    if whole:
+        assert error < 0.1 and "a quarter of the wavelength of" in survey.notes[0]
+    else:  # as far apart as columns
+        assert error > 0.5 and not survey.notes
 
 
 @pytest.mark.parametrize("mode", ["analytic", "eikonal"])
@@ -244,7 +269,7 @@ def test_tables_that_do_not_fit_are_coarser_or_on_disk(comm, folder, monkeypatch
     monkeypatch.setattr(stages, "available_memory", lambda _: (8 + 0.9 * most) * 4 * grid.points / 0.8)
     before = len(survey.notes)
     B = survey.operator("1500+0.6z", grid, frequency=FREQUENCY)
-    assert "every 2th image point" in survey.notes[before]
+    assert "one of 2 image points" in survey.notes[before]
     for found, expected in zip(applied(comm, B), applied(comm, A), strict=True):
         np.testing.assert_array_equal(found, expected)
     # Not even with factor 8, of which a rank has 8 nodes for each station.

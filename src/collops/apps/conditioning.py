@@ -301,18 +301,23 @@ class Conditioning:
             traces, interval = resample(traces, interval, self.interval), self.interval
         return traces if self.band is None else bandpass(traces, interval, self.band)
 
-    def conditioned(self, traces: np.ndarray, headers: ShotHeaders, period: float) -> Conditioned:
-        """Mute and scale the traces of a shot from `filtered`, and weigh them; `period` is that of a wavelet, s."""
-        dtype, times, mute = traces.dtype, headers.times, np.ones((1, 1))
-        trust = sound_traces(traces, self.outliers).astype(np.float64)
-        if self.offsets is not None:
-            trust *= (headers.offsets >= self.offsets[0]) & (headers.offsets <= self.offsets[1])
+    def muting(self, headers: ShotHeaders, period: float) -> np.ndarray:
+        """Return what the samples of a shot are multiplied by, 0 to 1; of shape ``(1, 1)`` if nothing is muted."""
+        times, mute = headers.times, np.ones((1, 1))
         if self.mute is not None:
             mute = smooth_step((times - self.mute.starts(headers, period)[:, None]) / period)
         if self.window is not None:
             first, last = self.window
             fade = np.minimum((times - first) / period if first else 1.0, (last - times) / period)
             mute = mute * smooth_step(fade)
+        return mute
+
+    def conditioned(self, traces: np.ndarray, headers: ShotHeaders, period: float) -> Conditioned:
+        """Mute and scale the traces of a shot from `filtered`, and weigh them; `period` is that of a wavelet, s."""
+        dtype, times, mute = traces.dtype, headers.times, self.muting(headers, period)
+        trust = sound_traces(traces, self.outliers).astype(np.float64)
+        if self.offsets is not None:
+            trust *= (headers.offsets >= self.offsets[0]) & (headers.offsets <= self.offsets[1])
         muted = traces * mute
         gain = np.ones((1, 1)) if self.gain is None else self.gain.factors(muted, times)
         muted = muted * gain

@@ -18,33 +18,48 @@ import numpy as np
 from collops.apps.stages import local_stage, raised_together
 from collops.comm.agreement import name_ranks
 from collops.comm.bounded import in_time
-from collops.errors import InputError
+from collops.errors import ARGUMENT_ERRORS, InputError
 from collops.limits import free_room, in_words
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
+    "SECONDS",
     "Field",
     "atomic",
     "check_absent",
     "check_room",
     "check_writable",
+    "dimension_names",
+    "is_zarr",
     "not_finite",
     "open_array",
     "open_npy",
+    "open_zarr",
     "prepare_folder",
     "read_rows",
     "share_folders",
     "write_result",
 ]
 
+SECONDS = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "µs", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
+}
+"""Units of time in Zarr stores."""
+
 _CHUNK_BYTES = 16 << 20
 _SECONDS_TO_APPEAR = 5.0
 
 
-def read_rows(array: Any, path: Path, rows: slice) -> np.ndarray:
-    """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged."""
+def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
+    """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged.
+
+    `rows` is a slice, or whatever else is an index of `array`.
+    """
     try:
         return np.asarray(array[rows])
     except (OSError, ValueError, RuntimeError) as problem:
@@ -63,13 +78,13 @@ def open_array(path: Path, names: tuple[str, ...], others: tuple[str, ...] = ())
     The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
     else its only array of two or three axes. `others` are suffixes of files that the caller reads by other means.
     """
-    is_zarr = any(part.endswith(".zarr") for part in path.parts) or (path / "zarr.json").is_file()
-    if path.suffix.lower() != ".npy" and not is_zarr:
+    in_zarr = is_zarr(path)
+    if path.suffix.lower() != ".npy" and not in_zarr:
         kinds = ", ".join([*others, ".npy"])
         raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
     if not path.exists():
         raise InputError(f"{path} does not exist: check the name")
-    array, group = _open_zarr(path, names) if is_zarr else (open_npy(path), None)
+    array, group = _choose_array(path, names) if in_zarr else (open_npy(path), None)
     if np.dtype(array.dtype).kind not in "fiu":
         raise InputError(f"{path} holds {array.dtype}: save real numbers")
     return array, group
@@ -88,30 +103,46 @@ def open_npy(path: Path) -> np.ndarray:
     return array
 
 
-def _open_zarr(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+def is_zarr(path: str | Path) -> bool:
+    """Return whether a path is in a Zarr store by its name, or a folder, as stores of other names are."""
+    path = Path(path)
+    return any(part.endswith(".zarr") for part in path.parts) or path.is_dir()
+
+
+def open_zarr(path: Path, node: Any = None) -> Any:
+    """Open a Zarr array or group without reading values, or, of a group `node`, the member that `path` ends in.
+
+    Raises `InputError` if there is none, or if it is damaged.
+    """
     import zarr
 
     try:
-        node = zarr.open(str(path), mode="r")
-        if isinstance(node, zarr.Array):
-            _check_chunks(path, node)
-            return node, None
-        arrays = dict(node.arrays())
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        found = zarr.open(str(path), mode="r") if node is None else node[path.name]
+    except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
         raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
-    for name, array in arrays.items():
-        _check_chunks(path / name, array)
+    if isinstance(found, zarr.Array) and 0 in found.chunks:  # Zarr would divide by it
+        raise InputError(f"{path} has chunks of {found.chunks} elements: it is damaged, copy it again")
+    return found
+
+
+def dimension_names(array: Any) -> tuple[str | None, ...]:
+    """Return the names of the axes of a Zarr array, as Zarr 3 and xarray store them; None for axes without a name."""
+    # Zarr 2 has no place for them: xarray uses an attribute.
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+    return tuple(names) if names is not None and len(names) == array.ndim else (None,) * array.ndim
+
+
+def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+    node = open_zarr(path)
+    if hasattr(node, "shape"):
+        return node, None
+    arrays = {name: open_zarr(path / name, node) for name in node.array_keys()}
     several = [name for name, array in arrays.items() if array.ndim in (2, 3)]
     chosen = next((name for name in names if name in arrays), several[0] if len(several) == 1 else None)
     if chosen is None:
         found = ", ".join(sorted(several)) or "none of two or three axes"
         raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
     return arrays[chosen], node
-
-
-def _check_chunks(path: Path, array: Any) -> None:
-    if 0 in array.chunks:  # Zarr would divide by it
-        raise InputError(f"{path} has chunks of {array.chunks} elements: it is damaged, copy it again")
 
 
 class Field(NamedTuple):
@@ -211,8 +242,8 @@ def check_room(folder: Path, needed: int, option: str) -> None:
 
 def check_writable(path: Path) -> None:
     """Raise `InputError` unless a file could be created at `path`; leave alone what may be there."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file")
+    if path.is_dir() and path.suffix != ".zarr":
+        raise InputError(f"{path} is a folder: name a file, or a Zarr store .zarr")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:

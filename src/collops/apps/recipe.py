@@ -120,6 +120,14 @@ class Job(Generic[T]):
         """Return the local part of a distributed array on the host."""
         return self.engine.to_host(x.local_array)
 
+    def spread(self, layout: Any, whole: np.ndarray) -> Any:
+        """Return the distributed array of an array that every rank has whole, as `array` does. No message."""
+        return self.array(layout, whole[layout.slices(self.comm.rank)])
+
+    def whole(self, x: Any) -> np.ndarray:
+        """Return a distributed array, replicated or not, whole on the host of every rank. Collective."""
+        return self.engine.to_host(x.gather())
+
     def solve(
         self, method: Callable[..., SolverResult], operator: Any, data: Any, *, writes: int, **options: Any
     ) -> Solution:
@@ -172,15 +180,24 @@ class Gradient:
     @classmethod
     def of(cls, operator: Any, data: Any) -> Gradient:
         """Apply the adjoint to data, and the operator to the result. Collective."""
+        x = operator.adjoint(data)
+        image = operator.forward(x)
+        return cls.of_products(x, (image, image), float(data.norm(np.inf)))
+
+    @classmethod
+    def of_products(cls, x: Any, pair: tuple[Any, Any], size: float) -> Gradient:
+        """Return it from the adjoint of data, and two arrays whose product is the square of its image. Collective.
+
+        `size` is 0 if the data are.
+        """
         from collops.array import dots
 
-        x = operator.adjoint(data)
-        square, stretched = (float(each) for each in dots(*((a, a) for a in (x, operator.forward(x)))))
+        square, stretched = (float(each) for each in dots((x, x), pair))
         remedy = "scale the data" + ("" if x.dtype == np.float64 else ", or use --dtype float64")
         with raised_together():
             if not np.isfinite([square, stretched]).all():
                 raise InputError(f"the amplitudes are too large for {x.dtype}: {remedy}")
-            if not stretched and float(data.norm(np.inf)):
+            if not stretched and size:
                 raise InputError(
                     f"no model explains any part of the data, or their amplitudes are too small for {x.dtype}: "
                     f"check the geometry and the units, or {remedy}"

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
+    "OTHER_TRACES",
     "TIMING",
     "TRACE_HEADER_BYTES",
     "SegyFile",
     "Traces",
     "fits_segy",
     "is_segy",
+    "require_segyio",
     "sample_interval",
     "scaled",
     "segy_bytes",
@@ -40,6 +42,9 @@ __all__ = [
 
 TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
 """The fields of trace headers that hold the sampling and the kind of a trace."""
+
+OTHER_TRACES = range(2, 9)
+"""Identification codes of traces that are no data: dead, dummy, time break, uphole, sweep, timing, water break."""
 
 TRACE_HEADER_BYTES = (
     "BYTES OF TRACE HEADERS: field record 9, channel 13, CDP 21, offset 37, scalar of coordinates 71, source X 73, "
@@ -53,8 +58,6 @@ _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 _SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
 _INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
 _FEET = 2
-# Identification codes of other traces: dead, dummy, time break, uphole, sweep, timing, water break.
-_OTHER_TRACES = range(2, 9)
 _ARC_UNITS = (2, 3, 4)
 _PIECE_BYTES = 16 << 20  # of traces that travel to the first rank at once
 
@@ -108,8 +111,7 @@ class SegyFile:
                 f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / trace_bytes:.2f} traces "
                 f"of {samples} samples, not a whole number of them; copy it again"
             )
-        if importlib.util.find_spec("segyio") is None:
-            raise InputError("reading SEG-Y needs the package segyio: install collops[segy]")
+        require_segyio()
         return cls(
             path,
             endian,
@@ -141,7 +143,7 @@ class SegyFile:
         `names` must contain those in `TIMING`.
         """
         headers = self.headers(*names)
-        live = ~np.isin(headers["TraceIdentificationCode"], _OTHER_TRACES)
+        live = ~np.isin(headers["TraceIdentificationCode"], OTHER_TRACES)
         if not live.any():
             raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
         return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
@@ -161,6 +163,12 @@ class SegyFile:
             return segyio.open(str(self.path), "r", strict=False, ignore_geometry=True, endian=self.endian)
         except (OSError, RuntimeError, ValueError) as problem:
             raise InputError(f"{self.path} cannot be read as SEG-Y: {problem}") from None
+
+
+def require_segyio() -> None:
+    """Raise `InputError` if SEG-Y can be neither read nor written."""
+    if importlib.util.find_spec("segyio") is None:
+        raise InputError("SEG-Y needs the package segyio: install collops[segy]")
 
 
 def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
@@ -213,7 +221,7 @@ class Traces:
     """Traces that become a SEG-Y file: the samples of this rank, and the headers of all ranks."""
 
     title: str  # first line of the textual header
-    values: np.ndarray  # this rank's traces, shape ``(traces, samples)``
+    values: Any  # this rank's traces, shape ``(traces, samples)``: an array, or what computes its slices of rows
     places: np.ndarray  # their numbers in the file, from 0
     interval: int  # between samples in microseconds, or for depths in millimetres
     headers: Mapping[str, np.ndarray]  # integers, one per trace of the file, by the names of ``segyio.TraceField``
@@ -271,7 +279,8 @@ def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequenc
                 temporary = in_time(create, path)
         for first in range(0, max(counts), step):
             shares = [min(max(count - first, 0), step) for count in counts]
-            own = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
+            with local_stage(comm):
+                own = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
             piece = comm.gatherv(own, shares, root=0)
             with local_stage(comm):
                 if comm.rank == 0:
@@ -284,8 +293,7 @@ def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequenc
 
 def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
     """Create a file of the full size with its textual and binary header."""
-    if importlib.util.find_spec("segyio") is None:
-        raise InputError("writing SEG-Y needs the package segyio: install collops[segy]")
+    require_segyio()
     import segyio
 
     samples = traces.values.shape[1]

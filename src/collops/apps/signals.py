@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ __all__ = [
     "check_unbiased",
     "count_biased",
     "frequency_from_power",
+    "highest_frequency",
     "noise_from_power",
     "power_spectrum",
     "ricker",
@@ -52,7 +53,7 @@ def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
     return ricker_shape(frequency * interval * np.arange(-half, half + 1)), half
 
 
-def power_spectrum(traces: Sequence[np.ndarray], samples: int) -> np.ndarray:
+def power_spectrum(traces: Iterable[np.ndarray], samples: int) -> np.ndarray:
     """Return the power spectrum, of shape ``(samples // 2 + 1,)``, summed over the rows of all arrays of traces."""
     from scipy.fft import rfft
 
@@ -92,6 +93,14 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
+
+
+def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
+    """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
+    signal = power[1:] - noise_from_power(power, samples) ** 2
+    found = np.cumsum(signal)
+    below = int(np.argmax(found >= 0.99 * found[-1])) if found.size and found[-1] > 0 else -1
+    return float(np.fft.rfftfreq(samples, interval)[below + 1])
 
 
 def noise_from_power(power: np.ndarray, samples: int) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from collops.apps.conditioning import Conditioned, Conditioning
 from collops.apps.files import Field, check_writable
 from collops.apps.lsm.page import section, write_page
-from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, recorded, synthetic
+from collops.apps.lsm.problem import SEGY_RESULTS, Options, Problem, StreamedShots, recorded, synthetic
 from collops.apps.lsm.quality import Quality, examine, field_bytes
 from collops.apps.lsm.regularisation import METHODS, TRIED, Penalty, inverse_root, local_inverse_root, probed_diagonal
 from collops.apps.lsm.uncertainty import Uncertainty, uncertainty
@@ -20,12 +22,15 @@ from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative
 from collops.apps.segy import Traces, fits_segy, segy_bytes
 from collops.apps.signals import noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import local_stage
-from collops.apps.survey.geometry import Geometry, shots_of
+from collops.apps.survey.geometry import Geometry
 from collops.apps.survey.segy import image_traces, shot_traces
 from collops.apps.survey.selection import held_out
+from collops.apps.survey.zarr import trace_fields
 from collops.errors import InputError
+from collops.operators.kirchhoff.split import SplitImage
 
 if TYPE_CHECKING:
+    from collops.apps.lsm.streamed import StreamedSurvey
     from collops.apps.survey import Survey
 
 __all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "run", "shot_fields"]
@@ -51,18 +56,19 @@ def run(job: Job[Options]) -> Findings:
         if comm.rank == 0 and written is not None:
             check_writable(written)
     with job.stage("reading" if options.survey else "synthesising the survey"):
-        problem = recorded(options, comm) if options.survey else synthetic(options, comm)
+        problem = recorded(options, comm, job.engine) if options.survey else synthetic(options, comm)
     survey, geometry, grid = problem.survey, problem.survey.geometry, problem.grid
     for note in survey.notes:
         job.listener.note(note)
     for warning in survey.warnings:
         job.listener.warn(warning)
-    job.warn_of_idle_ranks(geometry.shots, "shots")
     tables: list[Any] = []
     with job.stage("travel times"):
         exact = options.weighting.none and not options.antialias
         illuminated = options.precondition in ("illumination", "diagonal") or options.gathers is not None
         operator = kirchhoff(job, problem, tables if illuminated and exact else None)
+    split = not operator.domain.is_replicated
+    job.warn_of_idle_ranks(grid.shape[0] if split else geometry.shots, "columns of the image" if split else "shots")
     conditioned, noise_norm = problem.conditioned, None
     if conditioned is None:
         with job.stage("modelling the survey"):
@@ -78,29 +84,42 @@ def run(job: Job[Options]) -> Findings:
         traces = [shot.astype(options.dtype) for shot in survey.traces]
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
 
-    reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
+    stream, reduced, believed = None, None, []
+    if isinstance(conditioned, StreamedShots):
+        from collops.apps.lsm.streamed import StreamedSurvey
+
+        left_out, _ = _left_out(job, problem, conditioned)
+        with job.stage("migrating the traces"):
+            stream = StreamedSurvey(job, problem, operator)
+        normal = stream.whole.operator
+    else:
+        reduced, believed, left_out = _weighted(job, problem, operator, conditioned)
+        normal = reduced.H @ reduced
     preconditioner = diagonal = None
     if illuminated:
         with job.stage("illumination"):
             probed = not exact or options.precondition == "diagonal"
-            diagonal = probed_diagonal(job, reduced) if probed else _illumination(problem, tables, conditioned)
+            diagonal = probed_diagonal(job, normal) if probed else _illumination(problem, operator, tables, conditioned)
         tables.clear()
     if options.precondition == "spectra":
         with job.stage("local spectra"):
             wavelength = float(problem.velocity.mean()) / problem.frequency
-            preconditioner = local_inverse_root(job, reduced, wavelength, problem.grid)
+            preconditioner = local_inverse_root(job, normal, wavelength, problem.grid)
     elif diagonal is not None and options.precondition is not None:
-        preconditioner = inverse_root(job, reduced, diagonal)
+        preconditioner = inverse_root(job, normal, diagonal)
     held = None
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
-        whole = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
-        held = whole[survey.shots.start : survey.shots.stop]
+        held = held_out(geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
+        held = held[survey.shots.start : survey.shots.stop]
     more_bytes = problem.segy_bytes + field_bytes(problem, options.gathers)
     # Data and residual, and the same on the page with 4/3 bytes a sample.
     more_bytes += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
         more_bytes += 8 * grid.points + segy_bytes(grid.points // grid.nz, grid.nz)
-    found = invert(job, reduced, believed, held, more_bytes, preconditioner)
+    if stream is None:
+        found = invert(job, reduced, believed, held, more_bytes, preconditioner)
+    else:
+        found = invert_streamed(job, stream, held, more_bytes, preconditioner)
 
     spread = None
     if options.uncertainty is not None:
@@ -110,21 +129,29 @@ def run(job: Job[Options]) -> Findings:
         )
         residual, count = float(found.solution.residuals[-1]), options.uncertainty
         spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp)
-    explained = survey.by_shot(job.on_host(operator.forward(job.array(operator.domain, found.image))))
-    # Undo gain and polarity; what is muted stays so, in both.
-    survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
-    for values, each in zip(explained, conditioned, strict=False):
-        values *= each.mute / each.gain
-    gathers = shot_fields(survey, explained)
+    if stream is None:
+        explained = survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, found.image))))
+        # Undo gain and polarity; what is muted stays so, in both.
+        survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
+        for values, each in zip(explained, conditioned, strict=False):
+            values *= each.mute / each.gain
+        compared: Iterable[tuple[int, np.ndarray, np.ndarray]] = zip(
+            survey.shots, survey.traces, explained, strict=False
+        )
+    else:
+        explained, compared = [], stream.compared(found.image)
+    gathers = shot_fields(survey, compared)
     quality = None
     if options.gathers is not None:
         with job.stage("common-image gathers"):
             images = {"adjoint_image": found.adjoint, "image": found.image}
             quality = examine(problem, operator, believed, explained, images, options.gathers, job.engine)
     with local_stage(comm):
-        segy = _segy(problem, found, spread, explained)
+        rows = _rows(survey, explained) if stream is None else stream.rows(found.image)
+        segy = _segy(problem, found, spread, *rows)
+        power = power_spectrum(believed if stream is None else stream.believed(), geometry.samples)
     error = relative_error(found.image, problem.truth)
-    noise = noise_from_power(comm.allreduce(power_spectrum(believed, geometry.samples)), geometry.samples)
+    noise = noise_from_power(comm.allreduce(power), geometry.samples)
     shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,
@@ -134,6 +161,8 @@ def run(job: Job[Options]) -> Findings:
         "velocity_ratio": None if quality is None else quality.offsets.ratio,
         "angle_velocity_ratio": None if quality is None else quality.angles.ratio,
         "traces_left_out": left_out,
+        "streamed": stream is not None,
+        "image_split": split,
         "noise_deviation": None if spread is None else spread.noise,
         "prior_deviation": None if spread is None else spread.prior,
         "conditioning": problem.conditioning or None,
@@ -202,8 +231,10 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
     """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective.
 
     Tables that do not fit into the memory are streamed from a file in the folder of the results, or the one around it.
+    The image is split where neither it nor they fit otherwise, unless the traces are streamed.
     """
     survey, out = problem.survey, Path(job.options.out).absolute()
+    may_split = None if not isinstance(problem.conditioned, StreamedShots) else False
     before = len(survey.notes)
     operator = survey.operator(
         problem.velocity,
@@ -216,6 +247,7 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
         antialias=job.options.antialias,
         coarsen=job.options.coarsen,
         folder=next(each for each in (out, *out.parents) if each.is_dir()),
+        split=job.options.split_image or may_split,
         kept=kept,
     )
     for note in survey.notes[before:]:
@@ -227,7 +259,7 @@ def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.
     """Model the traces of the true reflectivity; return one array per shot of this rank. Collective."""
     if problem.truth is None:
         raise InputError("a recorded survey has no true reflectivity to model")
-    return problem.survey.by_shot(job.on_host(operator.forward(job.array(operator.domain, problem.truth))))
+    return problem.survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, problem.truth))))
 
 
 def invert(
@@ -252,62 +284,125 @@ def invert(
     from collops.solvers import cross_validate
 
     data = _vector(job, operator, traces)
-    gradient = Gradient.of(operator, data)
+    penalty = Penalty(job.options.regularise, job, operator, Gradient.of(operator, data))
+    damp = (job.options.damp or 0.0) * penalty.gradient.norm
+
+    def method(weight: float) -> Any:
+        return penalty.method(weight, damp, preconditioner)
+
+    choose = None
+    if held is not None:
+        parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
+        out = _vector(job, operator, parts)
+        choose = partial(cross_validate, operator, data, out)
+    return _minimised(job, operator, data, penalty, damp, method, choose, more_bytes)
+
+
+def invert_streamed(
+    job: Job[Options],
+    stream: StreamedSurvey,
+    held: list[np.ndarray] | None = None,
+    more_bytes: int = 0,
+    preconditioner: Any = None,
+) -> Migration:
+    """Find the same image as `invert` by normal equations. Collective."""
+    from collops.apps.lsm.streamed import cross_validated
+
+    whole = stream.whole
+    x = whole.right
+    gradient = Gradient.of_products(x, (x, whole.operator.forward(x)), whole.energy)
+    penalty = Penalty(job.options.regularise, job, whole.operator, gradient)
+    damp = (job.options.damp or 0.0) * gradient.norm
+
+    def method(weight: float) -> Any:
+        return penalty.normal_method(weight, damp, preconditioner)
+
+    choose = None
+    if held is not None:
+        with job.stage("migrating the traces that are held out, and the others"):
+            out, used = (stream.equations(part) for part in (held, [~each for each in held]))
+        choose = partial(cross_validated, used, out)
+    found = _minimised(job, whole.operator, x, penalty, damp, method, choose, more_bytes)
+    explained = found.solution.details["explained"]
+    residuals = np.sqrt(np.maximum(0, whole.energy - explained))
+    return replace(found, solution=replace(found.solution, residuals=residuals))
+
+
+def _minimised(
+    job: Job[Options],
+    operator: Any,
+    right: Any,
+    penalty: Penalty,
+    damp: float,
+    method: Callable[[float], Any],
+    shares_of: Callable[..., np.ndarray] | None,
+    more_bytes: int,
+) -> Migration:
+    """Choose iterations and weight, by the shares of held-out traces if `shares_of` returns them, and solve."""
+    options, gradient = job.options, penalty.gradient
     # Of `_fields` four images of at most float64, and their sections on the page.
     writes = 2 * 4 * 8 * operator.domain.size + more_bytes
-    options, penalty = job.options, Penalty(job.options.regularise, job, operator, gradient)
     niter, weight, shares = options.iterations or _ITERATIONS, options.weight, None
-
-    damp = (options.damp or 0.0) * gradient.norm
-
-    def method(weight: float | None) -> Any:
-        return penalty.method(weight or 0.0, damp, preconditioner)
-
-    if held is not None:
+    if shares_of is not None:
         with job.stage("choosing the number of iterations" if penalty.kind is None else "choosing the regularisation"):
-            parts = [np.broadcast_to(each[:, None], shot.shape) for each, shot in zip(held, traces, strict=True)]
-            out, run = _vector(job, operator, parts), {"niter": niter, "progress": job.listener.live}
             # Where the number of iterations is given, the image after the last one counts.
-            run["patience"] = _PATIENCE if options.iterations is None else niter
+            run = {"patience": _PATIENCE if options.iterations is None else niter, "progress": job.listener.live}
             tried = {
-                each: cross_validate(operator, data, out, method=method(each), **run)
+                each: shares_of(method=method(each or 0.0), niter=niter, **run)
                 for each in (TRIED if penalty.kind and weight is None else (weight,))
             }
         best = min if options.iterations is None else lambda norms: norms[-1]
         weight, shares = min(tried.items(), key=lambda trial: best(trial[1]))
         if options.iterations is None and options.damp is None:
             niter = max(1, int(shares.argmin()))
-    solution = job.solve(method(weight), operator, data, writes=writes, niter=niter)
+    solution = job.solve(method(weight or 0.0), operator, right, writes=writes, niter=niter)
     solution = replace(solution, residuals=penalty.residuals(solution))
-    adjoint = job.on_host(gradient.x)
-    return Migration(job.on_host(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
+    adjoint = job.whole(gradient.x)
+    return Migration(job.whole(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
 
 
-def _illumination(problem: Problem, tables: list[Any], conditioned: list[Conditioned]) -> np.ndarray:
+def _illumination(problem: Problem, operator: Any, tables: list[Any], conditioned: Sequence[Conditioned]) -> np.ndarray:
     """Return the squared norm of the data of each image point. Collective; `tables` are those of `kirchhoff`."""
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
+    if isinstance(operator, SplitImage):
+        return _split_illumination(problem, operator, tables, conditioned)
     diagonal, comm = np.zeros(problem.grid.points), problem.survey.comm
     with local_stage(comm):
-        weights = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
         first = 0
         for table in tables:
             last = first + len(table.sources)
-            part = np.stack(weights[first:last])
+            own = (conditioned[number] for number in range(first, last))
+            part = np.stack([np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in own])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
     return comm.allreduce(diagonal).reshape(problem.grid.shape)
 
 
-def _weighted(
-    job: Job[Options], problem: Problem, operator: Any, conditioned: list[Conditioned]
-) -> tuple[Any, list[np.ndarray], int]:
-    """Weigh the operator and the data; return them with the number of traces that do not count. Collective."""
-    from collops.operators import Diagonal
+def _split_illumination(
+    problem: Problem, operator: SplitImage, tables: list[Any], conditioned: Sequence[Conditioned]
+) -> np.ndarray:
+    """Do the same for a split image: each rank finds it at its points, for the traces of all ranks."""
+    from collops.array import DistributedArray
+    from collops.operators.kirchhoff.illumination import normal_diagonal
 
-    out = float(sum(np.count_nonzero(each.trust == 0) for each in conditioned))
-    changes = float(any((each.trust != 1).any() or (each.mute != 1).any() for each in conditioned))
-    out, changes = job.comm.allreduce(np.array([out, changes]))
+    parts = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
+    weights = problem.survey.array(parts, dtype=operator.dtype, engine="numpy")
+    diagonal = np.zeros(tables[0].nodes.points)
+    gathered = operator.gathered(weights.local_array, weights.engine)  # nothing on ranks without points
+    for (_, counts), table in zip(gathered, tables, strict=False):
+        diagonal += normal_diagonal(table, *problem.wavelet, None if (counts == 1).all() else counts)
+    own: Any = operator.domain
+    return DistributedArray(own, operator.comm, operator.own_points(diagonal)).gather()
+
+
+def _left_out(job: Job[Options], problem: Problem, conditioned: Iterable[Conditioned]) -> tuple[int, bool]:
+    """Return how many traces do not count, and whether any has weights or a mute. Collective."""
+    sums = np.zeros(2)
+    with local_stage(job.comm):
+        for each in conditioned:
+            sums += np.count_nonzero(each.trust == 0), (each.trust != 1).any() or (each.mute != 1).any()
+    out, changes = job.comm.allreduce(sums)
     if out:
         options = job.options
         reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
@@ -316,11 +411,21 @@ def _weighted(
         job.listener.note(
             f"{int(out)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
         )
+    return int(out), bool(changes)
+
+
+def _weighted(
+    job: Job[Options], problem: Problem, operator: Any, conditioned: Sequence[Conditioned]
+) -> tuple[Any, list[np.ndarray], int]:
+    """Weigh the operator and the data; return them with the number of traces that do not count. Collective."""
+    from collops.operators import Diagonal
+
+    out, changes = _left_out(job, problem, conditioned)
     if not changes:
         return operator, [each.traces for each in conditioned], 0
     weighted = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in conditioned]
     weights = [np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape) for each in conditioned]
-    return Diagonal(_vector(job, operator, weights)) @ operator, weighted, int(out)
+    return Diagonal(_vector(job, operator, weights)) @ operator, weighted, out
 
 
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
@@ -362,45 +467,17 @@ def kept_shots(geometry: Geometry) -> range:
     return range(0, geometry.shots, -(-geometry.traces * geometry.samples // _SAMPLES))
 
 
-def shot_fields(survey: Survey, explained: list[np.ndarray]) -> dict[str, Field]:
-    """Return the data and the residual of `kept_shots` as arrays of shape ``(traces, samples)``.
+def shot_fields(survey: Survey, compared: Iterable[tuple[int, np.ndarray, np.ndarray]]) -> dict[str, Field]:
+    """Return the data and the residual of `kept_shots` as arrays of shape ``(traces, samples)``. Collective.
 
-    `explained` are the traces modelled from the image; the residual is the data less those.
+    `compared` has the number of each shot of this rank, its traces, and those modelled from the image; the residual is
+    the data less those.
     """
-    from collops.array import DistributedArray, Layout
-
-    geometry, comm, headers = survey.geometry, survey.comm, survey.headers
-    kept = kept_shots(geometry)
-    counts = [geometry.receivers[shot].shape[1] for shot in kept]
-    shares = [shots_of(rank, geometry.shots, comm.size) for rank in range(comm.size)]
-    sizes = [sum(count for shot, count in zip(kept, counts, strict=True) if shot in share) for share in shares]
-    layout = Layout.split((sum(counts), geometry.samples), comm.size, sizes=sizes)
-    nothing = [np.empty((0, geometry.samples), np.float32)]
-    own = [
-        (measured, measured - modelled)
-        for shot, measured, modelled in zip(survey.shots, survey.traces, explained, strict=False)
-        if shot in kept
-    ]
-    data, residual = (
-        DistributedArray(layout, comm, np.concatenate(nothing + [pair[kind] for pair in own], dtype=np.float32))
-        for kind in range(2)
-    )
-    records = np.arange(geometry.shots) + 1 if headers is None else headers.records
-    channels = [np.arange(count) + 1 for count in counts]
-    if headers is not None:
-        channels = [headers.channels[shot] for shot in kept]
-    of_trace = {
-        "shot": np.repeat(kept, counts),
-        "field_record": np.repeat(records[kept], counts),
-        "channel": np.concatenate(channels),
-    }
-    return {
-        **{name: Field(each, ("trace",), "1", True) for name, each in of_trace.items()},
-        "offset": Field(np.concatenate([geometry.offsets(shot) for shot in kept]), ("trace",), "m", True),
-        "time": Field(geometry.times, ("time",), "s"),
-        "data": Field(data, ("trace", "time"), "1"),
-        "data_residual": Field(residual, ("trace", "time"), "1"),
-    }
+    kept = kept_shots(survey.geometry)
+    with local_stage(survey.comm):
+        own = [(measured, measured - modelled) for shot, measured, modelled in compared if shot in kept]
+    data, residual = ([pair[kind] for pair in own] for kind in range(2))
+    return trace_fields(survey, kept, data=data, data_residual=residual)
 
 
 def _fields(
@@ -429,10 +506,17 @@ def _fields(
     return fields
 
 
+def _rows(survey: Survey, explained: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the files of predicted traces and of the residual."""
+    nothing = np.empty((0, survey.geometry.samples), np.float32)
+    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, survey.traces))
+    return modelled, recorded - modelled
+
+
 def _segy(
-    problem: Problem, found: Migration, spread: Uncertainty | None, explained: list[np.ndarray]
+    problem: Problem, found: Migration, spread: Uncertainty | None, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
-    """Return the SEG-Y files of the results of a recorded survey."""
+    """Return the SEG-Y files of the results of a recorded survey; `_rows` has those of traces."""
     survey, grid, images = problem.survey, problem.grid, []
     if (headers := survey.headers) is None:
         return {}
@@ -446,13 +530,9 @@ def _segy(
         if spread is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
             images.append(image_traces(title, spread.deviation, grid, headers, rank))
-    nothing = np.empty((0, survey.geometry.samples), np.float32)
-    modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in (explained, survey.traces))
     traces_of_shots = [
-        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, modelled),
-        shot_traces(
-            "RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, recorded - modelled
-        ),
+        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted),
+        shot_traces("RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual),
     ]
     names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
     return dict(zip(names, traces_of_shots + images, strict=False))

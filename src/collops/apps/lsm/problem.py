@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from collops.apps.conditioning import (
     parse_mute,
     parse_range,
     read_table,
-    sound_traces,
 )
+from collops.apps.files import is_zarr
 from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.apps.options import (
     METHOD,
@@ -36,21 +37,23 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, fits_segy, segy_bytes, whole_interval
-from collops.apps.signals import frequency_from_power, power_spectrum, ricker
+from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes, whole_interval
+from collops.apps.signals import count_biased, frequency_from_power, power_spectrum, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
-from collops.apps.survey.checks import check_frequency, check_speed, table_factor
+from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.apps.survey.survey import mode_of
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
+from collops.apps.survey.zarr import ZarrShots
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
+from collops.backend import Engine, engine
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.operators.kirchhoff import Weighting
 
-__all__ = ["Options", "Problem", "synthetic"]
+__all__ = ["Options", "Problem", "StreamedShots", "recorded", "synthetic"]
 
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
@@ -68,7 +71,8 @@ class Options(CommonOptions):
     recorded = "survey"
 
     survey: Annotated[
-        str | None, option("SEG-Y survey to migrate; by default a synthetic one.", _FILES, metavar="FILE.sgy")
+        str | None,
+        option("Survey to migrate, in SEG-Y or Zarr; by default a synthetic one.", _FILES, metavar="FILE.sgy|STORE"),
     ] = None
     velocity: Annotated[
         str | None,
@@ -102,7 +106,7 @@ class Options(CommonOptions):
     samples: Annotated[int | None, option("Samples of a trace (4 ms).", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
     write_survey: Annotated[
         str | None,
-        option("Write the synthetic survey to a SEG-Y file.", SYNTHETIC, metavar="FILE.sgy"),
+        option("Write the synthetic survey as SEG-Y or Zarr.", SYNTHETIC, metavar="FILE.sgy|STORE.zarr"),
         SyntheticOnly(),
     ] = None
     frequency: Annotated[
@@ -234,6 +238,15 @@ class Options(CommonOptions):
         ),
         AtLeast(1),
     ] = None
+    split_image: Annotated[
+        bool,
+        option(
+            "Split the image over the ranks, with the travel times of all stations to their part of it.",
+            METHOD,
+            "--split-image",
+            show_default="where neither fits into the memory otherwise",
+        ),
+    ] = False
     iterations: Annotated[
         int | None,
         option("Iterations of the solver.", show_default="chosen from the data, or 30 with --damp"),
@@ -304,7 +317,8 @@ class Options(CommonOptions):
         super().check()
         _ = self.weighting
         if self.survey is not None:
-            SegyFile.inspect(self.survey)
+            (ZarrShots if is_zarr(self.survey) else SegyFile).inspect(self.survey)
+            require_segyio()  # of the results
         if self.polarity != "normal" and self.survey is None:
             raise InputError("--polarity belongs to recorded data: leave it out, or name a file with --survey")
         if self.wavelet is not None:
@@ -381,8 +395,9 @@ class Problem:
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
     truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
-    # of the shots of this rank; None until a synthetic survey is modelled
-    conditioned: list[Conditioned] | None = None
+    # of the shots of this rank, `StreamedShots` if they do not fit into the memory; None until a synthetic survey is
+    # modelled
+    conditioned: Sequence[Conditioned] | None = None
     conditioning: str = ""  # what was done to the traces, in words
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
@@ -395,14 +410,17 @@ class Problem:
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
         """Condition the traces of this rank's shots, an array for each, that have the sampling of the geometry."""
+        return [
+            conditioning.conditioned(values, self.shot_headers(shot), 1 / self.frequency)
+            for shot, values in zip(self.survey.shots, traces, strict=True)
+        ]
+
+    def shot_headers(self, shot: int) -> ShotHeaders:
+        """Return what the headers say of the traces of a shot."""
         geometry, known = self.survey.geometry, self.survey.headers
         records = np.arange(geometry.shots) + 1 if known is None else known.records
-        found = []
-        for shot, values in zip(self.survey.shots, traces, strict=True):
-            channels = np.arange(len(values)) + 1 if known is None else known.channels[shot]
-            headers = ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
-            found.append(conditioning.conditioned(values, headers, 1 / self.frequency))
-        return found
+        channels = np.arange(geometry.receivers[shot].shape[1]) + 1 if known is None else known.channels[shot]
+        return ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
 
     @property
     def segy_bytes(self) -> int:
@@ -412,6 +430,33 @@ class Problem:
         geometry = self.survey.geometry
         image, shots = (self.grid.points // self.grid.nz, self.grid.nz), (geometry.traces, geometry.samples)
         return 2 * (segy_bytes(*image) + segy_bytes(*shots))
+
+
+@dataclass(frozen=True)
+class StreamedShots(Sequence[Conditioned]):
+    """The conditioned traces of this rank's shots, each of which is read from the file whenever it is needed."""
+
+    problem: Problem
+    conditioning: Conditioning
+    # Of each shot that has been read. Unlike mutes, they depend on the samples.
+    _trust: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.problem.survey.shots)
+
+    def __getitem__(self, number: Any) -> Any:
+        survey = self.problem.survey
+        shot = survey.shots[number]
+        (traces,) = survey.read_shots(range(shot, shot + 1))
+        headers, period = self.problem.shot_headers(shot), 1 / self.problem.frequency
+        found = self.conditioning.conditioned(traces, headers, period)
+        self._trust[shot] = found.trust
+        return found
+
+    def weights(self, shot: int) -> np.ndarray:
+        """Return mute times trust of a shot that has been read, by its number in the survey."""
+        mute = self.conditioning.muting(self.problem.shot_headers(shot), 1 / self.problem.frequency)
+        return mute * self._trust[shot][:, None]
 
 
 def synthetic(options: Options, comm: Communicator) -> Problem:
@@ -426,7 +471,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
-        table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2))
+        table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2), parts=comm.size)
         velocity = on_grid(model, grid, None, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
@@ -439,12 +484,24 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
     return Problem(survey, grid, velocity, *_described(model, options.mode), frequency, truth)
 
 
-def recorded(options: Options, comm: Communicator) -> Problem:
-    """Read a survey and a velocity from files, each rank its own traces. Collective."""
+def recorded(options: Options, comm: Communicator, compute: Engine | None = None) -> Problem:
+    """Read a survey and a velocity from files, each rank its own traces. Collective.
+
+    Traces that do not fit into the memory, also that of the engine `compute`, are read whenever they are needed.
+    """
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
     survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
     notes, headers = survey.notes, survey.headers
+    own = survey.layout.local_shape(comm.rank)[0]
+    whole = _not_streamed(options)
+    too_many = too_many_traces(own, np.dtype(options.dtype), comm, compute or engine("numpy"), 0 if whole else 2)
+    too_many = next(filter(None, comm.allgather_metadata(too_many)), None)
+    if too_many is not None:
+        with raised_together():
+            if whole:
+                raise InputError(f"{too_many}, which {whole} cannot: leave it out, or use more memory or machines")
+        notes.append(too_many)
     text = options.velocity or survey.defaults.get("velocity")
     with raised_together():
         if text is None:
@@ -452,9 +509,14 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     model = survey.model(text, inline=options.inline)
     with raised_together():
         described = _described(model, options.mode, survey.defaults.get("mode"))
-    grid = survey.grid(model, **sizes)
-    velocity = survey.velocity(model, grid)
-    traces = survey.traces
+    if too_many is None:
+        traces = survey.traces
+    else:
+        traces, counts = [], np.zeros(2)
+        with local_stage(comm):
+            for shot in survey.shots:
+                counts += count_biased(survey.read_shots(range(shot, shot + 1)))
+        survey.check_counts(counts)
     with local_stage(comm):
         conditioning, before = options.conditioning(), survey.geometry
         interval, samples = conditioning.sampling(before.interval, before.samples)
@@ -463,9 +525,13 @@ def recorded(options: Options, comm: Communicator) -> Problem:
         if headers is not None:
             headers = replace(headers, geometry=geometry)
         survey.geometry, survey.headers = geometry, headers
-        survey.traces = [conditioning.filtered(shot.astype(options.dtype), before.interval) for shot in traces]
-        power = power_spectrum([shot[sound_traces(shot, options.outliers)] for shot in survey.traces], samples)
-    power = comm.allreduce(power)
+        survey.filter = lambda shot: conditioning.filtered(shot.astype(options.dtype), before.interval)
+        if too_many is None:
+            survey.traces = [survey.filter(shot) for shot in traces]
+        del traces
+    power = survey.spectrum(outliers=options.outliers)
+    grid = survey.grid(model, **sizes)
+    velocity = survey.velocity(model, grid)
     with raised_together():
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
@@ -484,13 +550,17 @@ def recorded(options: Options, comm: Communicator) -> Problem:
     said = conditioning.describe()
     notes += [f"conditioning: {said}"] if said else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
-    with local_stage(comm):
-        conditioned = problem.condition(conditioning, survey.traces)
     sums = np.zeros(3)
-    for each, shot in zip(conditioned, survey.traces, strict=True):
-        sound = each.trust > 0
-        parts = each.traces[sound] != 0, shot[sound], shot[sound] * each.mute[sound if len(each.mute) > 1 else 0]
-        sums += [np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts]
+    with local_stage(comm):
+        if too_many is None:
+            conditioned: Sequence[Conditioned] = problem.condition(conditioning, survey.traces)
+        else:
+            conditioned = StreamedShots(problem, conditioning)
+        for number, each in zip(survey.shots, conditioned, strict=True):
+            (shot,) = survey.read_shots(range(number, number + 1))
+            sound = each.trust > 0
+            parts = each.traces[sound] != 0, shot[sound], shot[sound] * each.mute[sound if len(each.mute) > 1 else 0]
+            sums += [np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts]
     left, whole, heard = comm.allreduce(sums)
     if by_default and left:
         share = 100 * (1 - heard / whole)
@@ -507,6 +577,14 @@ def recorded(options: Options, comm: Communicator) -> Problem:
                 "give times in s, offsets in m, and the speed of a mute in m/s, such as 1500"
             )
     return replace(problem, conditioned=conditioned)
+
+
+def _not_streamed(options: Options) -> str | None:
+    """Return an option that needs all traces at once, or None."""
+    given = [f"--{name}" for name in ("gathers", "uncertainty") if getattr(options, name) is not None]
+    given += [f"--regularise {options.regularise}"] * (options.regularise in ("tv", "l1"))
+    given += ["--split-image"] * options.split_image
+    return given[0] if given else None
 
 
 def _wavelet_for(

@@ -64,6 +64,18 @@ class Penalty:
             return lambda A, y, **run: cgls(A, y, **least_squares, **run)
         return lambda A, y, **run: cgls(*self._stacked(weight, A, y), **least_squares, **run)
 
+    def normal_method(self, weight: float, damp: float, M: Any) -> Callable[..., SolverResult]:
+        """Return the same for normal equations, of quadratic penalties."""
+        from collops.apps.lsm.streamed import minimise
+
+        def solve(A: Any, y: Any, **run: Any) -> SolverResult:
+            if self.kind is not None and weight:
+                penalty = (weight * self.gradient.norm) * self._roughness
+                A = A + penalty.H @ penalty
+            return minimise(A, y, damp=damp, M=M, **run)
+
+        return solve
+
     def residuals(self, solution: Solution) -> np.ndarray:
         """Return the norms of the residual: with the penalty, except that of ``"l1"``."""
         if self.kind != "tv":
@@ -116,26 +128,26 @@ class Penalty:
             raise InputError("--regularise dip is for 2-D images: use laplacian, tv or l1")
         from pylops.utils.signalprocessing import slope_estimate
 
-        image = self.job.on_host(self.gradient.x).astype(np.float64)
+        image = self.job.whole(self.gradient.x).astype(np.float64)
         # The direction across reflectors, from that of depth: (-sin, cos) along (x, z).
         across, _ = slope_estimate(image.T, smooth=_SMOOTH, dips=True)
-        along = [self.job.array(layout, part.T) for part in (np.cos(across), -np.sin(across))]
+        along = [self.job.spread(layout, part.T) for part in (np.cos(across), -np.sin(across))]
         lateral, deep = (FirstDerivative(layout, axis, order=5, **options) for axis in (0, 1))
         return Diagonal(along[0]) @ lateral + Diagonal(along[1]) @ deep
 
 
-def probed_diagonal(job: Job[Any], operator: Any) -> np.ndarray:
-    """Estimate the diagonal of the normal operator by probing with random signs [Hutchinson 1990]. Collective.
+def probed_diagonal(job: Job[Any], normal: Any) -> np.ndarray:
+    """Estimate the diagonal of a normal operator by probing with random signs [Hutchinson 1990]. Collective.
 
     The estimates of neighbouring points are averaged, as the diagonal of an imaging operator is smooth.
     """
     from scipy.ndimage import gaussian_filter
 
-    shape = operator.domain.shape
+    shape = normal.domain.shape
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROBES, *shape))
     total = np.zeros(shape)
     for sign in signs:
-        total += sign * job.on_host(operator.adjoint(operator.forward(job.array(operator.domain, sign))))
+        total += sign * job.whole(normal.forward(job.spread(normal.domain, sign)))
     return gaussian_filter(total / _PROBES, [max(1.0, _FADE * extent) for extent in shape])
 
 
@@ -144,11 +156,11 @@ def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
     from collops.operators import Diagonal
 
     floor = _LEAST * float(diagonal.max())
-    return Diagonal(job.array(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
+    return Diagonal(job.spread(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
 
 
-def local_inverse_root(job: Job[Any], operator: Any, wavelength: float, grid: Grid) -> Any:
-    """Return the preconditioner that divides by the root of local spectra of the normal operator. Collective."""
+def local_inverse_root(job: Job[Any], normal: Any, wavelength: float, grid: Grid) -> Any:
+    """Return the preconditioner that divides by the root of local spectra of a normal operator. Collective."""
     from collops.preconditioners import local_spectra
 
     steps = (grid.dy, grid.dx, grid.dz)[-len(grid.shape) :]
@@ -156,4 +168,4 @@ def local_inverse_root(job: Job[Any], operator: Any, wavelength: float, grid: Gr
         max(4, min(extent, round(_WAVELENGTHS * wavelength / step)))
         for extent, step in zip(grid.shape, steps, strict=True)
     ]
-    return local_spectra(operator.H @ operator, windows, engine=job.engine.name)
+    return local_spectra(normal, windows, engine=job.engine.name)

@@ -39,6 +39,7 @@ def uncertainty(
     InputError
         If the residual or the image is zero.
     """
+    from collops.array import DistributedArray
     from collops.uncertainty import GaussianPosterior
 
     samples = float(job.comm.allreduce(np.array(float(counted))))
@@ -53,4 +54,5 @@ def uncertainty(
     if not found.status.successful:
         job.listener.warn("the samples of the posterior have not converged: the standard deviation is too large")
     variance = np.mean(np.square(job.on_host(found.x), dtype=np.float64), axis=0)
+    variance = DistributedArray(operator.domain, job.comm, variance).gather()
     return Uncertainty(np.sqrt(variance), noise, prior, found.iterations)

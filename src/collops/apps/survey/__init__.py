@@ -7,6 +7,7 @@ that any solver and any regularisation of this library apply. ``collops lsm`` is
 from __future__ import annotations
 
 from collops.apps.survey.geometry import Geometry, Grid
+from collops.apps.survey.normal import NormalEquations
 from collops.apps.survey.survey import Survey, read
 
-__all__ = ["Geometry", "Grid", "Survey", "read"]
+__all__ = ["Geometry", "Grid", "NormalEquations", "Survey", "read"]

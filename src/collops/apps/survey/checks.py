@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,23 +20,36 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FACTORS",
+    "Terms",
     "check_frequency",
     "check_positions",
     "check_reach",
     "check_speed",
     "refuse_stack",
     "table_factor",
+    "too_many_traces",
 ]
 
 FACTORS = (1, 2, 4, 8)
 """Of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""
 
 _IMAGES = 8  # that a rank needs besides its tables
+# Copies of the traces that a migration needs: conditioned, muted and weighted ones, and the vectors of the solver.
+_COPIES, _COPIES_ON_DEVICE = 20, 8
 
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
 _DOUBTFUL = 4500.0  # m/s: water has 4900 feet per second
 _LEAST_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
+
+
+class Terms(NamedTuple):
+    """Names of the fields of a file format, for error messages that say how to correct them."""
+
+    positions: str  # of sources and receivers
+    offsets: str
+    units: str  # of the positions
+    dead: str  # how to leave traces out
 
 
 def refuse_stack(path: Path) -> None:
@@ -47,8 +60,10 @@ def refuse_stack(path: Path) -> None:
     )
 
 
-def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int) -> list[str]:
-    """Compare positions with each other and with the offsets of the trace headers; return warnings.
+def check_positions(
+    path: Path, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
+) -> list[str]:
+    """Compare positions with each other and with the offsets that the file names; return warnings.
 
     `source` and `group` have the shape ``(2, traces)``, easting and northing, and `offset` ``(traces,)``, in metres.
     """
@@ -64,18 +79,17 @@ def check_positions(path: Path, source: np.ndarray, group: np.ndarray, offset: n
         trace = int(np.flatnonzero(missing)[0]) % len(offset) + 1
         raise InputError(
             f"{path} has coordinates 0, 0 at live trace {trace} and {int(missing.sum()) - 1} other stations, far from "
-            "all others: fill in bytes 73 to 88, or mark these traces as dead (bytes 29 to 30)"
+            f"all others: fill in {terms.positions}, or {terms.dead}"
         )
     known = offset >= _LEAST_OFFSET
     if not known.any():
         return []
     ratio, typical = float(np.median(distance[known] / offset[known])), float(np.median(offset[known]))
     power = 10.0 ** np.round(np.log10(ratio)) if ratio else 0.0
-    text = f"offsets (bytes 37 to 40) of typically {typical:g} m, but its coordinates give {ratio:.3g} times as much"
+    text = f"{terms.offsets} of typically {typical:g} m, but its coordinates give {ratio:.3g} times as much"
     if power != 1 and abs(ratio - power) <= 0.1 * power:
         raise InputError(
-            f"{path} has {text}: correct the scalar of the coordinates (bytes 71 to 72), or the offsets, or set these "
-            "to 0 if they are unknown"
+            f"{path} has {text}: correct the {terms.units}, or the offsets, or set these to 0 if they are unknown"
         )
     return [] if 0.5 < ratio < 2 else [f"{path} has {text}, which is used: check the units"]
 
@@ -116,7 +130,7 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
     )
     fastest, end = float(velocity.max()), float(geometry.times[-1])
     late = float((distances > fastest * end).mean())
-    remedy = "check the coordinates with their scalar (bytes 71 to 72), and the velocity"
+    remedy = "check the units of the coordinates (in SEG-Y their scalar, bytes 71 to 72), and the velocity"
     far = f"further from their sources than a wave of {fastest:g} m/s travels within the record of {end:g} s"
     if late == 1:
         raise InputError(f"all receivers are {distances.min():g} m or more, {far}: {remedy}")
@@ -125,7 +139,7 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
     if grid.dx > 4 * wavelength:
         warnings.append(
             f"image columns are {grid.dx:g} m apart, more than 4 wavelengths of {wavelength:.3g} m: choose a smaller "
-            "--dx, or check the coordinates with their scalar (bytes 71 to 72)"
+            "--dx, or check the units of the coordinates (in SEG-Y their scalar, bytes 71 to 72)"
         )
     return warnings
 
@@ -138,11 +152,13 @@ def table_factor(
     fields: int = 0,
     factors: Sequence[int] = FACTORS,
     compute: Engine | None = None,
+    parts: int = 1,
 ) -> int:
     """Return the first factor with which the tables of so many stations fit into the memory of this rank.
 
     A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
-    the operator works. Raises `InputError` if there is none.
+    the operator works. If the image is split, a rank has one of so many `parts` of them, and of the images where the
+    operator works. Raises `InputError` if there is none.
     """
     from collops.operators.kirchhoff.nodes import Nodes
 
@@ -151,9 +167,10 @@ def table_factor(
     what = f"the {tables} of {stations} stations on an image of {shape} points"
 
     def check(factor: int) -> None:
-        needed = ((1 + fields) * stations * Nodes(grid.shape, factor).size + _IMAGES * grid.points) * dtype.itemsize
-        for place in (None, compute):
-            check_memory(needed, what, f"choose {remedy}", place, comm.local_size)
+        tables, images = (1 + fields) * stations * Nodes(grid.shape, factor).size // parts, _IMAGES * grid.points
+        on_device = compute is not None and compute.memory == "device"
+        for place, points in ((None, images), (compute, images // parts if on_device else images)):
+            check_memory((tables + points) * dtype.itemsize, what, f"choose {remedy}", place, comm.local_size)
 
     for factor in factors[:-1]:
         with suppress(InputError):
@@ -161,3 +178,19 @@ def table_factor(
             return factor
     check(factors[-1])
     return factors[-1]
+
+
+def too_many_traces(samples: int, dtype: np.dtype, comm: Communicator, compute: Engine, margin: int) -> str | None:
+    """Return in words that so many samples of this rank's traces do not fit into the memory; None if they do.
+
+    They shall leave room for so many times as much, of travel times.
+    """
+    what = "the traces of a rank, with the vectors of the solver,"
+    what = what if not margin else f"{what[:-1]} and {margin} times as much for travel times,"
+    try:
+        for copies, place in ((_COPIES, None), (_COPIES_ON_DEVICE, compute)):
+            needed = (1 + margin) * copies * samples * dtype.itemsize
+            check_memory(needed, what, "they are read from the file when needed", place, comm.local_size)
+    except InputError as problem:
+        return str(problem)
+    return None

@@ -98,7 +98,7 @@ class Bins:
         numbers = np.stack([inline, crossline])
         first, steps = numbers.min(axis=1), np.gcd.reduce(numbers - numbers[:, :1], axis=1)
         if not steps.all():
-            raise InputError("its inline or its crossline numbers (bytes 189 to 196) are all the same")
+            raise InputError("its inline or its crossline numbers are all the same")
         centre = np.array([east.mean(), north.mean()])
         counted = np.concatenate([np.ones((1, len(inline))), (numbers - first[:, None]) / steps[:, None]])
         fitted, _, rank, _ = np.linalg.lstsq(counted.T, np.stack([east, north], axis=1) - centre, rcond=None)
@@ -106,7 +106,7 @@ class Bins:
         dy, dx = float(np.hypot(*y)), float(np.hypot(*x))
         misfit = np.hypot(*(np.stack([east, north]) - centre[:, None] - fitted.T @ counted))
         if rank < 3 or abs(x @ y) > 0.02 * dx * dy or np.sqrt((misfit**2).mean()) > max(dx, dy):
-            raise InputError("its inline and crossline numbers (bytes 189 to 196) are not those of a regular grid")
+            raise InputError("its inline and crossline numbers are not those of a regular grid")
         origin, direction = corner + centre, x / dx
         side = 1.0 if direction[0] * y[1] > direction[1] * y[0] else -1.0
         line = Line((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])), side)
@@ -207,6 +207,11 @@ class Geometry:
         """Time of every sample after the shot, in seconds."""
         return self.start + self.interval * np.arange(self.samples)
 
+    @property
+    def shot_of_trace(self) -> np.ndarray:
+        """The number of the shot of every trace."""
+        return np.repeat(np.arange(self.shots), [receivers.shape[1] for receivers in self.receivers])
+
     @cached_property
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest coordinates of all sources and receivers, in the order of the rows."""
@@ -232,6 +237,20 @@ class Geometry:
         _, sources, receivers = self.stations
         groups = {id(receivers[shot]): receivers[shot] for shot in shots}
         return np.unique(np.concatenate([sources[shots.start : shots.stop], *groups.values()]))
+
+    def on_map(self, line: Line) -> tuple[np.ndarray, np.ndarray]:
+        """Return easting, northing and depth of the source and of the receiver of every trace, ``(3, traces)``."""
+        source, group = self.sources[:, self.shot_of_trace], np.concatenate(list(self.receivers), axis=1)
+        (*y, x, z), (*v, u, w) = source, group
+        return np.stack([*line.position(x, *y), z]), np.stack([*line.position(u, *v), w])
+
+    def rows(self, shots: range) -> np.ndarray:
+        """Return the numbers of the traces of some shots among all traces in the order of the shots."""
+        return np.flatnonzero(np.isin(self.shot_of_trace, shots))
+
+    def counted(self) -> list[np.ndarray]:
+        """Return numbers from 1 for the receivers of each shot."""
+        return [np.arange(receivers.shape[1]) + 1 for receivers in self.receivers]
 
     def offsets(self, shot: int) -> np.ndarray:
         """Return the horizontal distances of the receivers of a shot, in metres; signed, along the line, in 2-D."""
@@ -397,14 +416,19 @@ def cover(
     dz: float | None = None,
     x0: float | None = None,
     y0: float | None = None,
+    highest: float = 0.0,
+    notes: list[str] | None = None,
 ) -> Grid:
     """Choose the grid for a survey, keeping the numbers that are given.
 
     The grid covers all stations with a margin of 5 % on each side. In 2-D, columns are half a receiver spacing apart
     (the spacing of midpoints). In 3-D they are at the `bins`, or without these half as far apart as receivers spread
-    evenly over their area. Rows have the spacing of the columns and reach down to the reflector whose vertical echo
-    arrives at the end of the record. There are at most 401 points along an axis in 2-D, 101 in 3-D. Spacings, but for
-    those of bins, are rounded to three digits. `profile` returns the velocity in m/s at an array of depths in m.
+    evenly over their area. Rows have the spacing of the columns, or less: a quarter of the wavelength of the `highest`
+    frequency (Hz; 0 if it is unknown) in the lowest velocity, so that an echo from one row arrives half of its period
+    after that from the row above. They reach down to the reflector whose vertical echo arrives at the end of the
+    record. There are at most 401 points along an axis in 2-D, 101 in 3-D. Spacings, but for those of bins, are rounded
+    to three digits. `profile` returns the velocity in m/s at an array of depths in m. The choice of the rows adds a
+    sentence to `notes`.
     """
     low, high = geometry.bounds
     most = _MOST_POINTS[geometry.dims]
@@ -419,12 +443,25 @@ def cover(
         depth = max(_deepest_echo(profile, geometry), 1.5 * float(high[-1]))
         if dz is None:
             dz = _rounded(depth / (most - 1 if nz is None else max(nz - 1, 1)), np.ceil)
-            along = columns["dx"] if bins is None else _rounded(columns["dx"], np.round)
-            dz = max(along, dz) if nz is None else dz
+            if nz is None:
+                along = columns["dx"] if bins is None else _rounded(columns["dx"], np.round)
+                dz = _row_spacing(along, dz, float(profile(np.linspace(0, depth, 2000)).min()), highest, most, notes)
         if nz is None:
             _check_steps("dz", depth, dz)
             nz = int(np.ceil(depth / dz)) + 1 if dz > 0 else 1
     return Grid(nz=nz, dz=dz, **columns, **across)  # pyright: ignore[reportArgumentType]
+
+
+def _row_spacing(along: float, least: float, speed: float, highest: float, most: int, notes: list[str] | None) -> float:
+    """Return the spacing of rows of which there are `most`, `least` apart, at the most; `along` is that of columns."""
+    quarter = _rounded(speed / (4 * highest), np.floor) if highest > 0 else along
+    chosen = max(min(along, quarter), least)
+    if notes is not None and highest > 0:
+        wave = f"a quarter of the wavelength of {highest:.3g} Hz in {speed:.4g} m/s"
+        reasons = {quarter: wave, along: f"as columns are, less than {quarter:g} m, {wave}"}
+        why = reasons.get(chosen, f"as there are {most} at most, more than {quarter:g} m, {wave} (--dz)")
+        notes.append(f"rows are {chosen:g} m apart: {why}; 99 % of the energy lies below this frequency")
+    return chosen
 
 
 def _columns(

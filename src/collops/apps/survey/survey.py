@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.apps.conditioning import sound_traces
+from collops.apps.files import is_zarr, write_result
 from collops.apps.segy import write_together
-from collops.apps.signals import check_unbiased, count_biased, frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import (
+    check_unbiased,
+    count_biased,
+    frequency_from_power,
+    highest_frequency,
+    power_spectrum,
+    ricker,
+)
 from collops.apps.stages import local_stage, raised_together
+from collops.apps.survey import segy, zarr
 from collops.apps.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
-from collops.apps.survey.segy import SurveyHeaders, image_traces, read_headers, read_traces, survey_traces
+from collops.apps.survey.headers import SurveyHeaders, read_traces
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.backend import Engine
 from collops.backend import engine as engine_called
 from collops.errors import InputError
 
 if TYPE_CHECKING:
+    from collops.apps.survey.normal import NormalEquations, Weights
     from collops.array import DistributedArray, Layout
     from collops.comm import Communicator
     from collops.operators import LinearOperator
@@ -31,7 +41,7 @@ __all__ = ["Survey", "mode_of", "read"]
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
-    """Read the geometry of a survey from a SEG-Y file. Collective.
+    """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
     Every rank reads the headers of all traces. The samples are read when they are first needed (`Survey.traces`), by
     each rank those of its own shots.
@@ -39,7 +49,10 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
     Parameters
     ----------
     path : str or Path
-        A SEG-Y file of shots, revision 0 to 2.
+        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in one, that xarray, MDIO
+        (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
+        source_coord_y, group_coord_x and group_coord_y have some of its other axes. What is in a folder, or in a path
+        with the suffix .zarr, is Zarr.
     comm : Communicator, optional
         The ranks that share the survey; the world by default.
     dims : {2, 3}, optional
@@ -67,7 +80,7 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        headers = read_headers(path, dims)
+        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims)
     return Survey(headers.geometry, comm, headers)
 
 
@@ -92,6 +105,9 @@ class Survey:
         The parameters.
     shots : range
         The shots of this rank.
+    filter : callable, optional
+        Applied to the traces of a shot, of shape ``(receivers, samples)``, when they are read from the file. `geometry`
+        has the sampling of its results.
     line : Line
         The axes of the survey on the map: x along it, and in 3-D y across it.
     notes, warnings : list of str
@@ -119,6 +135,7 @@ class Survey:
         self.line = Line() if headers is None else headers.line
         self.notes: list[str] = [] if headers is None else headers.notes
         self.warnings: list[str] = [] if headers is None else headers.warnings
+        self.filter: Callable[[np.ndarray], np.ndarray] | None = None
         self._traces: list[np.ndarray] | None = None
 
     def __repr__(self) -> str:
@@ -140,16 +157,9 @@ class Survey:
         """
         if self._traces is None:
             with local_stage(self.comm):
-                if self.headers is None:
-                    raise InputError("the survey has no traces: set its traces, or read it from a file")
-                traces = read_traces(self.headers, self.shots)
-                check_traces(self.shots, traces)
+                traces = self.read_shots(self.shots)
                 counts = count_biased(traces)
-            counts = self.comm.allreduce(counts)
-            with raised_together():
-                if not counts[1]:
-                    raise InputError(f"{self.headers.file.path} holds nothing but zeros: there is nothing to migrate")
-                check_unbiased(counts, str(self.headers.file.path))
+            self.check_counts(counts)
             self._traces = traces
         return self._traces
 
@@ -160,6 +170,33 @@ class Survey:
         if shapes != needed:
             raise InputError(f"the shots of rank {self.comm.rank} need traces of the shapes {needed}, not {shapes}")
         self._traces = traces
+
+    def read_shots(self, shots: range) -> list[np.ndarray]:
+        """Return the traces of some shots of this rank: those in memory, or else from the file without keeping them.
+
+        Raises
+        ------
+        InputError
+            On this rank, if there is no file, or if samples are not finite.
+        """
+        if self._traces is not None:
+            return self._traces[shots.start - self.shots.start : shots.stop - self.shots.start]
+        if self.headers is None:
+            raise InputError("the survey has no traces: set its traces, or read it from a file")
+        traces = read_traces(self.headers, shots)
+        check_traces(shots, traces)
+        return traces if self.filter is None else [self.filter(each) for each in traces]
+
+    def check_counts(self, counts: np.ndarray) -> None:
+        """Raise `InputError` if the numbers of this rank's traces by `count_biased` are no data's. Collective."""
+        counts, name = (
+            self.comm.allreduce(counts),
+            "the survey" if self.headers is None else str(self.headers.file.path),
+        )
+        with raised_together():
+            if not counts[1]:
+                raise InputError(f"{name} holds nothing but zeros: there is nothing to migrate")
+            check_unbiased(counts, name)
 
     def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
         """Return the traces of all shots in the range of the operator. Collective when they are first needed.
@@ -199,7 +236,7 @@ class Survey:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """The parameters of a migration in the textual header of the file, if `save` wrote it, by name."""
+        """The parameters of a migration in the file, if `save` wrote it, by name."""
         return {} if self.headers is None else self.headers.defaults
 
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -239,23 +276,29 @@ class Survey:
             As for `model`; it determines how deep the last echoes come from.
         **numbers
             Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. Without any,
-            those in the textual header of the file apply, if this package wrote it.
+            those that the file names apply, if this package wrote it.
 
         Returns
         -------
         Grid
-            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart.
+            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart, and rows at
+            most a quarter of the shortest wavelength in the data, of those that there are.
         """
         model = self.model(velocity)
+        if self.headers is not None and all(value is None for value in numbers.values()):
+            # All or none: one of them combined with one that is given would describe neither grid.
+            kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
+            with raised_together():
+                numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
+        highest = 0.0
+        if not isinstance(model, np.ndarray) and numbers.get("dz") is None and numbers.get("nz") is None:
+            geometry = self.geometry
+            highest = highest_frequency(self.spectrum(), geometry.samples, geometry.interval)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             if isinstance(model, np.ndarray):
                 found = self._grid_of(model, numbers)
             else:
-                if self.headers is not None and all(value is None for value in numbers.values()):
-                    # All or none: one of them combined with one that is given would describe neither grid.
-                    kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
-                    numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
-                found = self._cover(model, numbers)
+                found = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
         return found
 
     def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
@@ -267,6 +310,20 @@ class Survey:
             values = on_grid(model, grid, self.line, self.notes)
         return values
 
+    def spectrum(self, *, outliers: float = 10.0) -> np.ndarray:
+        """Return the power spectrum of all traces together, of shape ``(samples // 2 + 1,)``. Collective.
+
+        Traces are left out as by `frequency`. Those that are not in memory are read shot by shot. It is zero if the
+        survey has neither a file nor traces.
+        """
+        samples = self.geometry.samples
+        power = np.zeros(samples // 2 + 1)
+        with local_stage(self.comm):
+            for shot in self.shots if self.headers is not None or self._traces is not None else ():
+                (traces,) = self.read_shots(range(shot, shot + 1))
+                power += power_spectrum([traces[sound_traces(traces, outliers)]], samples)
+        return self.comm.allreduce(power)
+
     def frequency(self, *, outliers: float = 10.0) -> float:
         """Return the peak frequency of the wavelet in Hz, from the file if this package wrote it, else from the data.
 
@@ -277,10 +334,8 @@ class Survey:
             known = self.headers and self.headers.number("frequency", float)
         if known is not None:
             return known
-        geometry = self.geometry
-        sound = [shot[sound_traces(shot, outliers)] for shot in self.traces]
-        power = self.comm.allreduce(power_spectrum(sound, geometry.samples))
-        found = float(f"{frequency_from_power(power, geometry.samples, geometry.interval):.3g}")
+        samples, interval = self.geometry.samples, self.geometry.interval
+        found = float(f"{frequency_from_power(self.spectrum(outliers=outliers), samples, interval):.3g}")
         note = f"wavelet: Ricker of {found:g} Hz, from the spectrum of the data (--frequency)"
         self.notes += [note] if note not in self.notes else []
         return found
@@ -311,9 +366,10 @@ class Survey:
         coarsen: int | None = None,
         streamed: bool = False,
         folder: str | Path | None = None,
+        split: bool | None = None,
         kept: list[FixedTables] | None = None,
     ) -> LinearOperator:
-        """Make the Kirchhoff operator from an image, the same on every rank, to the traces of all shots. Collective.
+        """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
         Each shot has receivers of its own. Travel times are computed once for each distinct position, by one of the
         ranks that need them, and a rank keeps those of its own shots. Consecutive shots with the same receivers form
@@ -351,6 +407,10 @@ class Survey:
         folder : str or Path, optional
             A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
             into the memory are streamed if it is given, and otherwise an error.
+        split : bool, optional
+            Whether to split the image over the ranks along its first axis, for images and tables that one device cannot
+            hold: a rank then has tables of all stations at its own points only. By default the image is split if
+            neither it nor coarser tables fit into the memory otherwise.
         kept : list, optional
             The travel times of each local operator are appended to it.
 
@@ -358,7 +418,8 @@ class Survey:
         -------
         LinearOperator
             Its domain is replicated, of the grid's shape, its range the layout of the data. Forward sends no message,
-            adjoint one allreduce of the image.
+            adjoint one allreduce of the image. With a domain that is split, both send one message with the traces of
+            each block of about 64 million samples.
 
         Raises
         ------
@@ -393,10 +454,61 @@ class Survey:
             chosen = weighting, antialias, np.dtype(dtype), compute
         threads = threads_of_rank(comm, compute.name)
         modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
-        operator, tables = modelling.operator(values, mode, coarsen, None if folder is None else Path(folder), streamed)
+        place = None if folder is None else Path(folder)
+        operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
         if kept is not None:
             kept += tables
         return operator
+
+    def normal_equations(
+        self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
+    ) -> NormalEquations:
+        r"""Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
+
+        Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
+        iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
+        frees them. Iterates are those of :func:`collops.cgls` with the data in memory, up to rounding.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            From `operator`.
+        weights : callable, optional
+            Returns what the traces of a shot, given by its number, count: a number or an array that broadcasts to
+            ``(receivers, samples)``, such as a mute. Called for each shot in each iteration, and not collective.
+        engine : str, optional
+            That of the operator.
+
+        Returns
+        -------
+        NormalEquations
+            With `operator`, :math:`A^T W^2 A`; `right`, :math:`A^T W^2 d`; `energy`, :math:`\|W d\|^2`; and
+            ``misfit(x)``, the norm of the residual of the data.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if the operator is not that of the survey.
+        InputError
+            On every rank, if traces cannot be read or are no data, as for `traces`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import collops
+        >>> from collops.apps.survey import Geometry, Grid, Survey
+        >>> line = np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])
+        >>> survey = Survey(Geometry(line[:, 1:2], [line], samples=100, interval=0.004))
+        >>> survey.traces = [np.random.default_rng(0).normal(size=(3, 100))]
+        >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
+        >>> equations = survey.normal_equations(A)
+        >>> image = collops.cg(equations.operator, equations.right, niter=5, tol=0).x
+        >>> bool(equations.misfit(image) < equations.energy**0.5)
+        True
+        """
+        from collops.apps.survey.normal import normal_equations
+
+        return normal_equations(self, operator, weights, _engine(engine))
 
     def by_offset(
         self,
@@ -439,27 +551,32 @@ class Survey:
         for which in range(len(offsets)):
             parts = [np.where((each == which)[:, None], own, 0) for each, own in zip(of_shot, traces, strict=True)]
             image = operator.adjoint(self.array(parts, dtype=operator.dtype, engine=engine))
-            images.append(image.engine.to_host(image.local_array))
+            images.append(image.engine.to_host(image.gather()))
         return offsets, images
 
     def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
-        """Write positions and traces as a SEG-Y file that `read` and ``collops lsm`` understand. Collective.
+        """Write positions and traces as a file that `read` and ``collops lsm`` understand. Collective.
 
-        Positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre if they
-        are below 214 km. Samples are stored as float32.
+        In SEG-Y positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre
+        if they are below 214 km. In Zarr they are float64, where they are on the map. Samples are stored as float32.
 
         Parameters
         ----------
         path : str or Path
-            The file, which is replaced; the first rank writes it.
+            A file, which is replaced: SEG-Y, which the first rank writes, or a Zarr store with the suffix .zarr.
         grid : Grid
             The image grid that applies when the file is read.
         **defaults
             Options of ``collops lsm`` that do so as well: velocity, mode and frequency; None means none.
         """
         texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
+        if is_zarr(path):
+            every = range(self.geometry.shots)
+            return write_result(
+                Path(path), self.comm, zarr.trace_fields(self, every, data=self.traces), {zarr.DEFAULTS: texts}
+            )
         with local_stage(self.comm):
-            traces = survey_traces(self.geometry, self.shots, self.traces, texts)
+            traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
     def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
@@ -470,7 +587,7 @@ class Survey:
         path : str or Path
             The file, which is replaced.
         image : array or DistributedArray
-            Of the grid's shape, the same on every rank. The first rank writes it.
+            Of the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
             Its grid; depth steps are at most 65.535 m.
         title : str
@@ -478,18 +595,22 @@ class Survey:
         """
         from collops.array import DistributedArray
 
+        if isinstance(image, DistributedArray):
+            image = image.engine.to_host(image.gather())
         with local_stage(self.comm):
-            if isinstance(image, DistributedArray):
-                image = image.engine.to_host(image.local_array)
             if self.headers is None:
                 raise InputError("the survey was not read from a file: its image has no place on the map")
             if np.shape(image) != grid.shape:
                 raise InputError(f"the image has shape {np.shape(image)}, the grid {grid.shape}")
-            traces = image_traces(title, image, grid, self.headers, self.comm.rank)
+            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank)
         return write_together(Path(path), self.comm, traces)
 
+    def trace_shape(self, shot: int) -> tuple[int, int]:
+        """Return the shape of the traces of a shot: ``(receivers, samples)``."""
+        return self.geometry.receivers[shot].shape[1], self.geometry.samples
+
     def _shapes(self) -> list[tuple[int, int]]:
-        return [(self.geometry.receivers[shot].shape[1], self.geometry.samples) for shot in self.shots]
+        return [self.trace_shape(shot) for shot in self.shots]
 
     def _warn(self, warnings: list[str]) -> None:
         self.warnings += [each for each in warnings if each not in self.warnings]

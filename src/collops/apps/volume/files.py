@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.files import Field, not_finite, open_array, read_rows
+from collops.apps.files import SECONDS, Field, dimension_names, not_finite, open_array, read_rows
 from collops.apps.segy import (
     TIMING,
     SegyFile,
@@ -33,7 +33,6 @@ __all__ = ["Axis", "Cube", "Stack", "check_array_file", "open_volume", "read_val
 DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""
 
-_SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
 # Header fields whose grid is filled less than this are not inline and crossline numbers.
 _MOST_POINTS_PER_TRACE = 20
@@ -199,7 +198,7 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
     start = 0.0
     if len(shape) - 1 in coordinates:
         _, times, unit = coordinates[len(shape) - 1]
-        times = times * _SECONDS.get(unit, 1.0)
+        times = times * SECONDS.get(unit, 1.0)
         start = float(times[0])
         if interval is None and len(times) > 1:
             interval = float(times[-1] - times[0]) / (len(times) - 1)
@@ -221,12 +220,11 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
 
 def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:
     """Return the names, values and units of those axes that have coordinates in the group, by axis."""
-    names = None if group is None else array.metadata.dimension_names
-    if group is None or names is None:
+    if group is None:
         return {}
     present = {
         axis: (name, group[name])
-        for axis, name in enumerate(names)
+        for axis, name in enumerate(dimension_names(array))
         if name is not None and name in group and group[name].shape == (array.shape[axis],)
     }
     return {axis: (name, found[...], str(found.attrs.get("units", "s"))) for axis, (name, found) in present.items()}
