@@ -48,6 +48,8 @@ def test_every_operation_is_measured_and_checked(comm) -> None:
         assert measurement.ours in measurement.timings
         assert ("MPI" in measurement.timings) is (comm.size > 1)
         assert ("MPI" in measurement.missing) is (comm.size == 1)
+        package = "PyLops-MPI" in measurement.timings or "PyLops-MPI" in measurement.missing
+        assert package is (measurement.case == "allreduce")
         figures = measurement.figures[measurement.ours]
         factor = bus_factor(measurement.case, comm.size)
         assert figures["bus_bandwidth"] == pytest.approx(factor * figures["algorithm_bandwidth"])

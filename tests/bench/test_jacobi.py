@@ -18,13 +18,30 @@ def test_every_variant_is_checked_and_timed(comm) -> None:
     found = list(BENCHMARKS["jacobi"].measure(Context(comm, engine("numpy"), Options(quick=True))))
     assert [one.case for one in found] == ["strong scaling", "weak scaling"]
     for one in found:
-        assert list(one.timings) == [ALONE, "mpi", "mpi_overlap", "shared"]
-        assert [check.error for check in one.checks] == [0.0] * 3
-        assert not one.missing
+        *one_process, mpi, overlap, shared = list(one.timings)[1:]
+        assert (mpi, overlap, shared) == ("mpi", "mpi_overlap", "shared")
+        assert ("copies" in one_process) == (comm.size == 1)
+        assert [check.error for check in one.checks] == [0.0] * (len(one.timings) - 1)
+        assert ("threads_copies" in one.missing) == (comm.size > 1)
         assert one.parameters["memory_limit"] > 0
         assert set(one.figures["mpi"]) == {"speedup", "efficiency", "of_memory_limit"}
         assert one.figures[ALONE]["speedup"] == pytest.approx(1.0)
     assert found[1].parameters["ny"] == found[1].parameters["nx"] // 2 * comm.size
+
+
+def test_the_time_of_a_program_of_the_user_is_in_the_measurement(comm, tmp_path) -> None:
+    """It prints 1 ms and 3 us for each iteration: one more iteration takes 3 us."""
+    program = tmp_path / "sample"
+    program.write_text(
+        '#!/bin/sh\necho "nccl, $2, $4, $6, $8, 3, 1, 0.00$((1000 + 3 * $6)), 0.5"\n',
+        "utf-8",
+    )
+    program.chmod(0o755)
+    options = Options(quick=True, programs=(f"theirs={program}",))
+    for one in BENCHMARKS["jacobi"].measure(Context(comm, engine("numpy"), options)):
+        assert one.timings["theirs (peer)"].wall.median == pytest.approx(3e-6, rel=1e-3)
+        assert "theirs (peer)" not in one.figures
+        assert one.ours != "theirs (peer)"
 
 
 @pytest.mark.serial

@@ -13,13 +13,13 @@ from collops_bench.charts import by_size, draw
 from collops_bench.plots import write_plots
 from collops_bench.record import read_record
 from collops_bench.registry import BENCHMARKS, Context, Options
-from collops_bench.starforest import stencil_rows
+from collops_bench.starforest import NEIGHBOURHOOD, POINT_TO_POINT, stencil_rows
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def test_every_program_is_right(comm):
-    context = Context(comm, engine("numpy"), Options(quick=True, peer=False))
+    context = Context(comm, engine("numpy"), Options(quick=True))
     found = list(BENCHMARKS["starforest"].measure(context))
     cases = [one.case for one in found]
     assert cases[:4] == ["bcast, shift", "reduce, shift", "bcast, random", "reduce, random"]
@@ -28,6 +28,10 @@ def test_every_program_is_right(comm):
         assert one.checks and all(each.error <= each.tolerance for each in one.checks)
         assert "collops" in one.timings
         assert one.messages is None or set(one.messages) <= {"exchange"}
+        if one.case.startswith("scatter"):
+            plain = {POINT_TO_POINT, NEIGHBOURHOOD} & set(one.timings)
+            assert len(plain) == (2 if comm.size > 1 else 0)
+            assert sum(name in each.what for each in one.checks for name in plain) == len(plain)
 
 
 @pytest.mark.serial

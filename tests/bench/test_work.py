@@ -111,7 +111,11 @@ def test_a_median_lies_in_its_interval():
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="PyLops' fast engine needs Numba")
 def test_lsm(comm) -> None:
     # Each rank compiles the peer's kernels anew, for seconds.
-    assert [one.case for one in measured("lsm", comm, most_ranks=1)] == ["forward", "adjoint", "iteration"]
+    *ways, streamed = measured("lsm", comm, most_ranks=1)
+    assert [one.case for one in ways] == ["forward", "adjoint", "iteration"]
+    assert streamed.case == "streamed" and set(streamed.timings) == {
+        f"{way}, {name}" for way in ("resident", "streamed") for name in ("SEG-Y", "Zarr")
+    }
 
 
 @pytest.mark.serial

@@ -31,14 +31,14 @@ from collops_bench.shared import (
 )
 from collops_bench.timing import Plan, interleave_iterations
 
-__all__ = ["measure"]
+__all__ = ["Case", "host_cases", "measure"]
 
 LOCAL = 2000
 SERIAL = "PyLops, serial"
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
     """One problem.
 
     `local` makes this rank's operator from a random generator, as the PyLops operator that all programs get.
@@ -56,13 +56,14 @@ class _Case:
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each problem."""
     peer = load_peer(context)
-    for case in _device_cases(context) if context.engine.memory == "device" else _host_cases(context):
+    for case in _device_cases(context) if context.engine.memory == "device" else host_cases():
         yield _measure(context, peer, case)
 
 
-def _host_cases(context: Context) -> list[_Case]:
+def host_cases() -> list[Case]:
+    """Return the problems on hosts."""
     return [
-        _Case(
+        Case(
             f"{stack} of {name}",
             stack,
             "float64",
@@ -81,11 +82,11 @@ def _host_cases(context: Context) -> list[_Case]:
     ]
 
 
-def _device_cases(context: Context) -> list[_Case]:
+def _device_cases(context: Context) -> list[Case]:
     sizes = [(500, 1000)] if context.options.quick else [(4000, 8000), (500, 1000)]
 
-    def case(rows: int, columns: int) -> _Case:
-        return _Case(
+    def case(rows: int, columns: int) -> Case:
+        return Case(
             "VStack of matrices",
             "VStack",
             "float32",
@@ -122,7 +123,7 @@ def _matrix(context: Context, random: np.random.Generator, rows: int, columns: i
     return MatrixMult(context.engine.from_host(matrix.astype(dtype)), dtype=dtype)
 
 
-def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
+def _measure(context: Context, peer: Peer | str, case: Case) -> Measurement:
     comm, engine = context.comm, context.engine
     random = np.random.default_rng([2024, comm.rank])
     local = case.local(context, random)
@@ -167,7 +168,7 @@ def _measure(context: Context, peer: Peer | str, case: _Case) -> Measurement:
     )
 
 
-def _peer_solver(context: Context, peer: Peer, case: _Case, local: Any, data: Any) -> Callable[[int], Any]:
+def _peer_solver(context: Context, peer: Peer, case: Case, local: Any, data: Any) -> Callable[[int], Any]:
     xp, ranks = context.engine.xp, context.comm.size
     rows, columns = [case.rows] * ranks, [case.columns] * ranks
     y = peer.split(data, rows)
@@ -180,7 +181,7 @@ def _peer_solver(context: Context, peer: Peer, case: _Case, local: Any, data: An
     return lambda iterations: peer.cgls(operator, y, start, iterations)
 
 
-def _serial_solver(xp: Any, case: _Case, local: Any, data: Any) -> Callable[[int], Any]:
+def _serial_solver(xp: Any, case: Case, local: Any, data: Any) -> Callable[[int], Any]:
     from pylops.optimization.basic import cgls as serial_cgls
 
     start = xp.zeros(case.columns, case.dtype)

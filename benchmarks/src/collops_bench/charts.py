@@ -12,7 +12,7 @@ from collops.apps.page import COLORS, INK, svg
 from collops.errors import InputError
 from collops_bench.prediction import STRONG, WEAK, Family, Scaling
 from collops_bench.record import Measurement, Record
-from collops_bench.speed import bytes_in_words, place, seconds_in_words, three_digits
+from collops_bench.speed import bytes_in_words, place, programs_of, seconds_in_words, three_digits
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -98,7 +98,7 @@ def by_size(record: Record) -> list[Chart]:
         if _size(one) is not None:
             cases.setdefault(one.case, []).append(one)
     cases = {case: sorted(found, key=_size) for case, found in cases.items() if len(found) > 1}
-    programs = list(dict.fromkeys(name for found in cases.values() for one in found for name in one.timings))
+    programs = programs_of(one for found in cases.values() for one in found)
     return [_of_sizes(case, found, programs) for case, found in cases.items()]
 
 

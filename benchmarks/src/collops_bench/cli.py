@@ -10,9 +10,11 @@ import typer
 
 from collops.cli.command import Debug, Engine, Ranks, Transport, check_engine, guarded, with_world
 from collops.cli.console import console
-from collops_bench.everything import bench_all
+from collops.errors import InputError
+from collops_bench.everything import Quick, bench_all
 from collops_bench.record import Measurement, Record, default_path, prepare_record, read_folder, write_record
 from collops_bench.registry import BENCHMARKS, Benchmark, Options, run
+from collops_bench.repetition import bench_published
 from collops_bench.speed import replace_between, seconds_in_words, update_readme
 
 if TYPE_CHECKING:
@@ -25,12 +27,15 @@ application = typer.Typer(
     name="bench", help="Measure collops and its peers, and report the results.", no_args_is_help=True
 )
 
-_Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
 _File = Annotated[
     Path | None,
     typer.Option("--json", help="File of the record.", show_default="benchmarks/results/NAME-MACHINE-RANKS.json"),
 ]
 _NoPeer = Annotated[bool, typer.Option("--no-peer", help="Do not run the peer.")]
+_Programs = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="NAME=PATH", help="jacobi alone: also run a program, as in collops jacobi."),
+]
 
 
 def _add(benchmark: Benchmark) -> None:
@@ -43,13 +48,24 @@ def _add(benchmark: Benchmark) -> None:
         ranks: Ranks = None,
         engine: Engine = "auto",
         transport: Transport = "auto",
-        quick: _Quick = False,
+        quick: Quick = False,
         json: _File = None,
         no_peer: _NoPeer = False,
+        peer: _Programs = None,
         debug: Debug = False,
     ) -> None:
+        options = Options(quick=quick, peer=not no_peer, transport=transport, programs=tuple(peer or ()))
+
         def body(comm: Communicator) -> None:
-            _measure(comm, name, engine, Options(quick=quick, peer=not no_peer, transport=transport), json)
+            _measure(comm, name, engine, options, json)
+
+        def check() -> None:
+            from collops.apps.jacobi.samples import check_commands
+
+            check_engine(engine)
+            if peer and name != "jacobi":
+                raise InputError("--peer NAME=PATH is for collops bench jacobi")
+            check_commands(peer)
 
         with_world(
             f"collops bench {name}",
@@ -57,7 +73,7 @@ def _add(benchmark: Benchmark) -> None:
             ranks=ranks,
             transport=transport,
             debug=debug,
-            check=lambda: check_engine(engine),
+            check=check,
             own_device=benchmark.own_device,
         )
 
@@ -175,6 +191,7 @@ def predict(
 
 
 application.command("all")(bench_all)
+application.command("published")(bench_published)
 for _benchmark in BENCHMARKS.values():
     _add(_benchmark)
 

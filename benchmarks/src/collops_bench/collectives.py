@@ -1,5 +1,7 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
+An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI.
+
 Sizes and bandwidths are defined as in nccl-tests. The size :math:`S` of a message is the number of bytes that a rank
 passes to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and that it gets from allgather. The algorithm
 bandwidth of a call that takes the time :math:`t` is
@@ -18,23 +20,24 @@ message, transport and operation is checked before timing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.comm import world
 from collops.errors import TransportError
+from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
 from collops_bench.shared import fill, largest_error
-from collops_bench.timing import Captured, Plan, Timing, interleave, synchronize
+from collops_bench.timing import Captured, Plan, Timing, interleave, synchronize, time_batch
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["OPERATIONS", "bus_factor", "measure", "sizes_up_to"]
+__all__ = ["OPERATIONS", "RAW_MPI", "RAW_NCCL", "bus_factor", "communicators_by_transport", "measure", "sizes_up_to"]
 
 RAW_NCCL, RAW_MPI, REPLAYED = "NCCL", "MPI", "collops nccl, replayed"
 _ITEM = 4  # bytes of a float32
@@ -73,13 +76,13 @@ class _Buffers:
 
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operation and size."""
-    communicators, missing = _transports(context)
-    raw = _raw(context)
+    communicators, missing = communicators_by_transport(context)
+    raw, peer = _raw(context), load_peer(context)
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
     for operation in OPERATIONS:
         slow: dict[str, str] = {}
         for size in sizes_up_to(_largest(context, operation)):
-            yield _measure(context, plan, operation, size, communicators, raw, missing, slow)
+            yield _measure(context, plan, operation, size, communicators, raw, peer, missing, slow)
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -102,7 +105,7 @@ def _largest(context: Context, operation: str) -> int:
     return min(most, context.free_memory() // 4)
 
 
-def _transports(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
+def communicators_by_transport(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
     """Return our communicator on every transport that works here, and why the others do not."""
     if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
         return {f"collops {context.comm.transport}": context.comm}, {}
@@ -123,6 +126,7 @@ def _measure(
     size: int,
     communicators: dict[str, Communicator],
     raw: _RawMpi | _RawNccl | str,
+    package: Peer | str,
     missing: dict[str, str],
     slow: dict[str, str],
 ) -> Measurement:
@@ -141,14 +145,26 @@ def _measure(
     else:
         programs[raw.name] = raw.program(operation, buffers)
         peer = raw.name
+    returning: dict[str, Callable[[], Any]] = {}
+    if operation == "allreduce" and isinstance(package, str):
+        absent[PEER] = package
+    elif operation == "allreduce" and not isinstance(package, str):
+        for name, way in package.ways().items():
+            if name not in absent:
+                returning[name] = partial(way.allreduce, buffers.source)
+        programs |= returning
 
     checks = []
     for name, program in list(programs.items()):
-        error = _error_of(engine, program, buffers)
+        # The peer allocates its result; the copy of it is not timed.
+        checked = _into(buffers.target, program) if name in returning else program
+        error = _error_of(engine, checked, buffers)
         checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
-        if name in communicators and (seconds := _seconds(program, comm, engine)) > _LONGEST_CALL:
-            slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
-            del programs[name]
+        if name in communicators or name in returning:
+            seconds = time_batch(program, 1, comm, engine)["wall"]
+            if seconds > _LONGEST_CALL:
+                slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
+                del programs[name]
     timings = interleave(programs, comm, engine, plan)
     if operation == "allreduce" and "collops nccl" in programs:
         graph = Captured(engine.xp, programs["collops nccl"], _CAPTURED_CALLS)
@@ -246,6 +262,13 @@ def _error_of(engine: Engine, program: Callable[[], Any], buffers: _Buffers) -> 
 
 
 # Programs
+
+
+def _into(target: Any, program: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        target[...] = program()
+
+    return run
 
 
 def _ours(operation: str, comm: Communicator, buffers: _Buffers) -> Callable[[], Any]:
@@ -362,14 +385,3 @@ def _raw(context: Context) -> _RawMpi | _RawNccl | str:
         return str(problem)
     except ImportError as problem:
         return f"nccl4py does not load: {problem}"
-
-
-def _seconds(program: Callable[[], Any], comm: Communicator, engine: Engine) -> float:
-    """Return the seconds of one call, for the slowest rank."""
-    synchronize(engine)
-    comm.barrier()
-    begin = time.perf_counter()
-    program()
-    synchronize(engine)
-    seconds = time.perf_counter() - begin
-    return max(comm.allgather_metadata(seconds))

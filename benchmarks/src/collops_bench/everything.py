@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +24,21 @@ from collops_bench.speed import bytes_in_words, in_words, limits_shares, seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FIRST", "Outcome", "Plan", "bench_all", "comparison", "limits_in_words", "run_all"]
+__all__ = [
+    "FIRST",
+    "Limit",
+    "NoPeers",
+    "Outcome",
+    "Plan",
+    "Quick",
+    "RanksOfEach",
+    "bench_all",
+    "comparison",
+    "limits_in_words",
+    "planned",
+    "run_all",
+    "show",
+]
 
 FIRST = "limits"
 """The benchmark that runs first: its record contains the free memory."""
@@ -44,6 +58,7 @@ class Plan:
     options: Sequence[str]  # further arguments of each, such as ``--engine cupy``
     quick: bool  # whether all of them run small
     most_seconds: float  # after which a benchmark is ended
+    environment: Mapping[str, str] = field(default_factory=dict)  # further variables of its processes
 
 
 @dataclass(frozen=True)
@@ -88,7 +103,12 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
     report(name, "starting")
     lines: list[str] = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=os.environ
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **plan.environment},
     ) as process:
         ended = threading.Event()
 
@@ -192,23 +212,26 @@ def comparison(records: Sequence[Record]) -> list[tuple[str, str]]:
 
 # The command
 
+RanksOfEach = Annotated[
+    int | None,
+    typer.Option(help="Processes of each benchmark.", show_default="one for each GPU, else for each core, 4 at most"),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")]
+NoPeers = Annotated[bool, typer.Option("--no-peer", help="Do not run the peers.")]
+Limit = Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of a benchmark.")]
+
 
 def bench_all(
     *,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            help="Processes of each benchmark.", show_default="one for each GPU, else for each core, 4 at most"
-        ),
-    ] = None,
+    ranks: RanksOfEach = None,
     engine: Engine = "auto",
     only: Annotated[str | None, typer.Option(metavar="NAME,NAME", help="Run only these benchmarks.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and few rounds: a trial, not a result.")] = False,
-    no_peer: Annotated[bool, typer.Option("--no-peer", help="Do not run the peers.")] = False,
+    quick: Quick = False,
+    no_peer: NoPeers = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the records and the page.")] = Path(
         "collops-bench"
     ),
-    limit: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time of a benchmark.")] = 1800.0,
+    limit: Limit = 1800.0,
     debug: Debug = False,
 ) -> None:
     """Run all benchmarks on this machine, sized to its memory, and write one page of the results.
@@ -218,18 +241,11 @@ def bench_all(
     """
 
     def here() -> int:
-        if ranks is not None and ranks < 1:
-            raise InputError(f"--ranks must be at least 1, not {ranks}")
-        if not 0 < limit <= threading.TIMEOUT_MAX:
-            raise InputError(f"--limit must be a positive number of seconds, not {limit:g}")
-        check_engine(engine)
-        options = ["--engine", engine, *(["--no-peer"] if no_peer else [])]
-        plan = Plan(_names(only), out, ranks or _ranks(engine), options, quick, limit)
-        _prepare(out)
+        plan = planned(_names(only), out, engine, ranks=ranks, quick=quick, no_peer=no_peer, limit=limit)
         where = console(to_stderr=False)
         outcomes: list[Outcome] = []
         try:
-            _show(plan, where, outcomes)
+            show(plan, where, outcomes)
         finally:
             # Also after an interrupt from the keyboard, with the measurements made so far.
             _conclude(plan, outcomes, where)
@@ -247,7 +263,28 @@ def _names(only: str | None) -> list[str]:
     return names
 
 
-def _ranks(engine: str) -> int:
+def planned(
+    names: Sequence[str], folder: Path, engine: str, *, ranks: int | None, quick: bool, no_peer: bool, limit: float
+) -> Plan:
+    """Return the plan that the options of a command ask for, and create its folder.
+
+    Raises
+    ------
+    InputError
+        If an option has no such value, the folder has others' files, or ranks have been started.
+    """
+    if ranks is not None and ranks < 1:
+        raise InputError(f"--ranks must be at least 1, not {ranks}")
+    if not 0 < limit <= threading.TIMEOUT_MAX:
+        raise InputError(f"--limit must be a positive number of seconds, not {limit:g}")
+    check_engine(engine)
+    _prepare(folder)
+    options = ["--engine", engine, *(["--no-peer"] if no_peer else [])]
+    return Plan(names, folder, ranks or _default_ranks(engine), options, quick, limit)
+
+
+def _default_ranks(engine: str) -> int:
+    """Return one rank for each GPU, else for each core, four at most."""
     import importlib.util
 
     from collops.comm.cores import available_cores
@@ -260,18 +297,19 @@ def _ranks(engine: str) -> int:
 
 
 def _prepare(folder: Path) -> None:
+    """Create a folder for records, or raise `InputError` if it has others' files or ranks have been started."""
     from collops.apps.files import prepare_folder
 
     if started() is not None:
         raise InputError(
-            "bench all starts the ranks of each benchmark itself: call it without a launcher, with --ranks"
+            "the command starts the ranks of each benchmark itself: call it without a launcher, with --ranks"
         )
     prepare_folder(folder)
     for path in sorted(folder.glob("*.json")):
         read_record(path)  # raises now rather than at the end if the page could not show a record
 
 
-def _show(plan: Plan, where: Console, outcomes: list[Outcome]) -> None:
+def show(plan: Plan, where: Console, outcomes: list[Outcome]) -> None:
     """Run the plan, with a line for each benchmark, and on a terminal a progress bar."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

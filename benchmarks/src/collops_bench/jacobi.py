@@ -5,9 +5,12 @@ There are four families of grids: one of fixed size (strong scaling), and three 
 show the scaling.
 
 The clock ``wall`` is the cost of one more iteration: a long run less a short one. ``one rank`` is the first rank alone
-on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over ranks), and
-``of_memory_limit``, the time in which all ranks copy the grid over the time of an iteration, which may exceed 1 if a
-variant sweeps several times per pass over memory.
+on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over devices), and
+``of_memory_limit``, the time in which the devices copy the grid over the time of an iteration, which may exceed 1 if a
+variant sweeps several times per pass over memory. Devices are those of the ranks, or of a process that drives several.
+
+Programs of the user (``--peer``) run between the check of the values and the variants; their times are those that they
+print, called ``NAME (peer)``.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import Reference, memory_limit
+from collops.apps.jacobi.samples import command_of, run_sample
+from collops.apps.stages import local_stage
 from collops_bench.record import Check, Measurement, check
-from collops_bench.timing import Plan, interleave_iterations
+from collops_bench.timing import Plan, Timing, interleave_iterations, timing_of_iterations
 
 if TYPE_CHECKING:
     from collops.apps.jacobi import Variant
@@ -90,19 +95,27 @@ def _measure(context: Context, case: _Case) -> Measurement:
     }
     limit = memory_limit(problem, comm, engine)
     rounds = 3 if context.options.quick else 5
+    peers = {
+        f"{text.partition('=')[0]} (peer)": _of_program(context, text, case, rounds)
+        for text in context.options.programs
+    }
     timings = interleave_iterations(programs, comm, engine, Plan(rounds=rounds), short=case.short, long=case.long)
     for variant in variants.values():
         variant.free()
     alone = timings[ALONE].wall.median
+    devices = {ALONE: 1} | {name: variant.device_count for name, variant in variants.items()}
     figures = {
         name: {
             "speedup": alone / timing.wall.median,
-            "efficiency": alone / timing.wall.median / (1 if name == ALONE else comm.size),
-            "of_memory_limit": limit * (comm.size if name == ALONE else 1) / timing.wall.median,
+            "efficiency": alone / timing.wall.median / devices[name],
+            "of_memory_limit": limit * comm.size / devices[name] / timing.wall.median,
         }
         for name, timing in timings.items()
     }
-    best = min(variants, key=lambda name: timings[name].wall.median)
+    # Not those of one process with more devices than the other models have ranks.
+    comparable = [name for name in variants if devices[name] == comm.size]
+    best = min(comparable, key=lambda name: timings[name].wall.median)
+    timings |= peers
     return Measurement(
         case.name,
         {"nx": case.nx, "ny": case.ny, "dtype": problem.dtype, "memory_limit": limit},
@@ -117,6 +130,21 @@ def _measure(context: Context, case: _Case) -> Measurement:
 def _iterations(variant: Variant, most: int) -> Callable[[int], Any]:
     norms = variant.engine.xp.zeros(most)
     return lambda count: variant.advance(count, norms)
+
+
+def _of_program(context: Context, text: str, case: _Case, rounds: int) -> Timing:
+    """Time an iteration of a program of the user: the first rank runs it, while the others wait. Collective."""
+    found = []
+    for _ in range(rounds):
+        seconds = {}
+        for count in (case.short, case.long):
+            with local_stage(context.comm):
+                if context.comm.rank == 0:
+                    name, command = command_of(text)
+                    seconds[count] = run_sample(name, command, Problem(case.nx, case.ny, count)).seconds
+        found.append(context.comm.allgather_metadata([*seconds.values()])[0])
+    pairs = [{"wall": (full - brief) / (case.long - case.short), "whole": full / case.long} for brief, full in found]
+    return timing_of_iterations(case.long, pairs)
 
 
 def _alone(context: Context, problem: Problem) -> Callable[[int], Any]:

@@ -20,7 +20,7 @@ from collops.backend import engine as find_engine
 from collops.errors import InputError
 from collops.operators import VStack
 from collops.solvers import CGLS, solve
-from collops_bench.peers import why_not_loaded
+from collops_bench.peers import why_missing, why_not_loaded
 from collops_bench.record import Measurement, check
 from collops_bench.timing import Plan, interleave
 
@@ -82,10 +82,8 @@ def _of_ranks(context: Context) -> _Programs:
         "collops in jax.jit": (lambda x: cj.allreduce(x, comm=comm), jax.jit),
     }
     missing = {}
-    reason = _obstacle() if context.options.peer else "not asked for"
-    reasons = [reason for reason in comm.allgather_metadata(reason) if reason is not None]
-    if reasons:
-        missing["mpi4jax"] = reasons[0]
+    if (reason := why_missing(context, _obstacle)) is not None:
+        missing["mpi4jax"] = reason
     else:
         import mpi4jax
         from mpi4py import MPI

@@ -1,9 +1,9 @@
 """Several devices of one process as a mesh, and the table of NCCL4JAX by its method on three of them, with CuPy's NCCL.
 
 NCCL4JAX reported the mean of 50 calls after the first, each with a wait, of 10, 500 and 2000 elements, called alone and
-under ``jax.jit``. JAX by itself compiles a call that is mapped over GPUs, but not under ``jit``, every time; records
-made before collops.jax kept its steps have that cost in ``alone``. CuPy makes one call from Python for each GPU,
-compiled programs one for all of them.
+under ``jax.jit``. Alone, a mapped call of JAX dispatches three programs to all devices. JAX compiles foreign operations
+every time; records made before collops.jax kept its steps have that cost in ``alone``. CuPy makes one call from Python
+for each GPU, compiled programs one for all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Mesh:
     """
 
     def __init__(self, devices: Sequence[Any]) -> None:
-        self.size = len(devices)
+        self.size, self.platform = len(devices), devices[0].platform
         self._mesh = jax.sharding.Mesh(np.array(devices), "devices")
         self._spec = jax.sharding.PartitionSpec("devices")
         self._joined = cj.clique(devices)
@@ -75,10 +75,11 @@ def table(context: Context) -> Iterator[Measurement]:
         programs: dict[str, Callable[[], Any]] = {
             "collops alone": _waited_for(alone, x),
             "collops under jit": _waited_for(cj.jit(alone), x),
+            "lax.psum alone": _waited_for(mesh.mapped(mesh.psum), x),
             "lax.psum under jit": _waited_for(jax.jit(mesh.mapped(mesh.psum)), x),
         }
         missing = {}
-        if (reason := _obstacle()) is None:
+        if (reason := _obstacle(mesh)) is None:
             programs["CuPy"] = _Cupy(mesh.size, elements)
         else:
             missing["CuPy"] = reason
@@ -114,8 +115,10 @@ def _mean_of_calls(program: Callable[[], Any]) -> float:
     return (time.perf_counter() - begin) / _CALLS
 
 
-def _obstacle() -> str | None:
-    """Return why CuPy's NCCL cannot be called."""
+def _obstacle(mesh: Mesh) -> str | None:
+    """Return why CuPy's NCCL cannot be called on the devices of a mesh."""
+    if mesh.platform == "cpu":
+        return "the devices of JAX are CPUs"
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed"
     from cupy.cuda import nccl

@@ -5,22 +5,32 @@ constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. T
 points, 40 shots, 101 receivers and 1001 samples. Rays are straight. The peer runs the operator of PyLops with its
 fastest engine: Numba on hosts (in double precision, as in the tutorial), CUDA on GPUs (in single precision). Images on
 GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with sums in fixed order.
+
+The case "streamed" is a boat that tows a cable, so that each shot has receivers of its own. Its traces are in files on
+this machine, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations,
+whose vectors are images, reads them shot by shot and keeps none. The clock "wall" has an iteration, "whole" a long
+solve with reading the traces, over its iterations. Figures are ratios to the first program.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collops.apps.survey import Geometry, Grid, Survey, read
 from collops.apps.survey.geometry import shots_of
 from collops.array import DistributedArray
+from collops.operators import LinearOperator
 from collops.operators.kirchhoff import Kirchhoff
+from collops.solvers import CG
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
@@ -30,6 +40,7 @@ from collops_bench.shared import (
     agreement,
     messages_of_a_call,
     messages_of_an_iteration,
+    solve_exactly,
     solvers_of_collops,
 )
 from collops_bench.timing import Plan, Timing, interleave, interleave_iterations
@@ -117,7 +128,7 @@ class Problem:
             deterministic=deterministic,
         )
 
-    def model(self, context: Context, operator: Kirchhoff) -> DistributedArray:
+    def model(self, context: Context, operator: LinearOperator) -> DistributedArray:
         """Return the reflectivity in the layout of the operator's domain."""
         values = context.engine.from_host(self.reflectivity.astype(self.dtype))
         domain: Any = operator.domain  # one layout, not a stack of them
@@ -136,7 +147,7 @@ class Problem:
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield forward, adjoint and an iteration, for each problem."""
+    """Yield forward, adjoint and an iteration, and one with streamed traces, for each problem."""
     on_device = context.engine.memory == "device"
     dtype = "float32" if on_device else "float64"
     if context.options.quick:
@@ -148,6 +159,9 @@ def measure(context: Context) -> Iterator[Measurement]:
     obstacle = _obstacle(context, peer)
     for problem in problems:
         yield from _measure(context, obstacle if obstacle is not None else peer, problem)
+        with tempfile.TemporaryDirectory() as folder:
+            yield _measure_streamed(context, problem, Path(context.comm.allgather_metadata(folder)[0]))
+            context.comm.barrier()
 
 
 def _obstacle(context: Context, peer: Peer | str) -> str | None:
@@ -182,11 +196,8 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
             len(shots_of(rank, problem.shots, comm.size)) * problem.receivers * problem.samples
             for rank in range(comm.size)
         ]
-        peer_x, peer_y = peer.replicated(x.local_array.reshape(-1)), peer.split(y.local_array.reshape(-1), traces)
-        start = peer.replicated(engine.xp.zeros_like(x.local_array.reshape(-1)))
-        forward[PEER] = lambda: peer_operator.matvec(peer_x).local_array
-        adjoint[PEER] = lambda: peer_operator.rmatvec(peer_y).local_array
-        solvers[PEER] = lambda iterations: peer.cgls(peer_operator, peer_y, start, iterations)
+        for name, way in peer.ways().items():
+            _add_peer(name, way, peer_operator, x.local_array, y.local_array, traces, (forward, adjoint, solvers))
 
     # In single precision a travel time on the edge of a sample may be rounded either way.
     tolerance = {"float64": 1e-8, "float32": 2e-4}[problem.dtype]
@@ -221,6 +232,82 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
     short, long = (2, 6) if context.options.quick else (5, 20)
     timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
     yield measurement("iteration", timings, ours, sent_by_iteration)
+
+
+def _measure_streamed(context: Context, problem: Problem, folder: Path) -> Measurement:
+    """Measure an iteration on traces that are read shot by shot, against one with all in memory. Collective."""
+    comm, engine = context.comm, context.engine
+    grid = Grid(problem.nx, problem.nz, _SPACING, _SPACING)
+    cable = np.stack([np.linspace(0, grid.x[-1] / 3, problem.receivers), np.full(problem.receivers, 20.0)])
+    boat = np.stack([np.linspace(0, grid.x[-1] * 2 / 3, problem.shots), np.full(problem.shots, 10.0)]).round(4)
+    cables = [(cable + np.array([[place], [0.0]])).round(4) for place in boat[0]]
+    survey = Survey(Geometry(boat, cables, problem.samples, _INTERVAL), comm)
+    operator = survey.operator(_VELOCITY, grid, frequency=20.0, dtype=problem.dtype, engine=engine)
+    image = problem.model(context, operator)
+    survey.traces = survey.by_shot(engine.to_host(operator.forward(image).local_array))
+
+    def migration(path: Path, streamed: bool) -> Callable[[int], Any]:
+        headers = read(path, comm).headers
+
+        def migrate(iterations: int) -> Any:
+            found = Survey(survey.geometry, comm, headers)  # which has read no traces yet
+            if not streamed:
+                data = found.data(dtype=problem.dtype, engine=engine)
+                return solve_exactly(operator, data, iterations).x.local_array
+            equations = found.normal_equations(operator, engine=engine)
+            return solve_exactly(equations.operator, equations.right, iterations, kind=CG).x.local_array
+
+        return migrate
+
+    files, missing = {"SEG-Y": "shots.sgy", "Zarr": "shots.zarr"}, {}
+    if not all(comm.allgather_metadata(importlib.util.find_spec("segyio") is not None)):
+        missing = {f"{way}, SEG-Y": "segyio is not installed on all ranks" for way in ("resident", "streamed")}
+        del files["SEG-Y"]
+    paths = {name: survey.save(folder / file, grid) for name, file in files.items()}
+    programs = {
+        f"{way}, {name}": migration(path, way == "streamed")
+        for way in ("resident", "streamed")
+        for name, path in paths.items()
+    }
+    # The normal equations square the condition, of which CGLS only has the rounding errors.
+    tolerance = {"float64": 1e-8, "float32": 1e-4}[problem.dtype]
+    compared = {name: partial(migrate, _COMPARED_ITERATIONS[problem.dtype]) for name, migrate in programs.items()}
+    checks = agreement(context, f"streamed shots of the {problem.name}", compared, tolerance)
+    plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=5, seconds=0.2)
+    short, long = (2, 6) if context.options.quick else (5, 20)
+    timings = interleave_iterations(programs, comm, engine, plan, short=short, long=long)
+    of_resident = next(iter(timings.values())).clocks
+    return Measurement(
+        "streamed",
+        problem.parameters,
+        timings,
+        missing,
+        ours="streamed, Zarr",
+        checks=checks,
+        figures={
+            name: {f"{clock} ratio": each.median / of_resident[clock].median for clock, each in one.clocks.items()}
+            for name, one in timings.items()
+        },
+        messages=messages_of_an_iteration(programs["streamed, Zarr"]),
+    )
+
+
+def _add_peer(
+    name: str,
+    way: Peer,
+    operator: Any,
+    image: Any,
+    data: Any,
+    traces: list[int],
+    programs: tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]], dict[str, Callable[[int], Any]]],
+) -> None:
+    """Add the peer to the programs of the forward, of the adjoint and of an iteration."""
+    forward, adjoint, solvers = programs
+    x, y = way.replicated(image.reshape(-1)), way.split(data.reshape(-1), traces)
+    start = way.replicated(0 * image.reshape(-1))
+    forward[name] = lambda: operator.matvec(x).local_array
+    adjoint[name] = lambda: operator.rmatvec(y).local_array
+    solvers[name] = lambda iterations: way.cgls(operator, y, start, iterations)
 
 
 def _local_of_peer(context: Context, problem: Problem) -> Any:

@@ -5,10 +5,11 @@ If it is not installed, the reason is recorded instead of its times.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from collops.errors import CollopsError
 if TYPE_CHECKING:
     from collops_bench.registry import Context
 
-__all__ = ["PEER", "Peer", "load_peer", "why_not_loaded"]
+__all__ = ["BY_MPI", "PEER", "Peer", "load_peer", "why_missing", "why_no_petsc", "why_not_loaded"]
 
 PEER = "PyLops-MPI"
 """Name of the peer in records."""
+BY_MPI = f"{PEER}, MPI"
+"""Its name there where device arrays travel by MPI although there is NCCL."""
 
 
 class Peer:
@@ -69,6 +72,21 @@ class Peer:
             return self.replicated(local)
         return self.split(local, [array.layout.local_size(rank) for rank in range(self.ranks)])
 
+    def ways(self) -> dict[str, Peer]:
+        """Return the peer by the name of each way that its messages can travel: as it is, on GPUs also by MPI."""
+        if self._nccl is None:
+            return {PEER: self}
+        by_mpi = copy.copy(self)
+        by_mpi._nccl = None
+        return {PEER: self, BY_MPI: by_mpi}
+
+    def allreduce(self, local: Any) -> Any:
+        """Return the sum over all ranks, as operators of the peer make it."""
+        from mpi4py import MPI
+
+        mixin = self.module.Distributed.DistributedMixIn()
+        return mixin._allreduce(MPI.COMM_WORLD, self._nccl, local, op=MPI.SUM, engine=self.engine)
+
     def vstack(self, operators: Sequence[Any]) -> Any:
         """Stack every rank's operators vertically."""
         return self.module.MPIVStack(ops=list(operators))
@@ -93,11 +111,27 @@ class Peer:
 
 def load_peer(context: Context) -> Peer | str:
     """Return the peer, or the reason why there is none. Collective."""
+    reason = why_missing(context, _obstacle)
+    return _peer(context.engine.name, context.comm.size) if reason is None else reason
+
+
+def why_missing(context: Context, obstacle: Callable[[], str | None]) -> str | None:
+    """Return why a peer is not measured: the first rank's reason of those that `obstacle` returns. Collective."""
     if not context.options.peer:
         return "not asked for"
-    reason = _obstacle()
-    reasons = [reason for reason in context.comm.allgather_metadata(reason) if reason is not None]
-    return reasons[0] if reasons else _peer(context.engine.name, context.comm.size)
+    reasons = context.comm.allgather_metadata(obstacle())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def why_no_petsc(context: Context) -> str | None:
+    """Return why PETSc is not measured, or None. Collective."""
+
+    def obstacle() -> str | None:
+        if context.engine.memory == "device":
+            return "measured on hosts only"
+        return None if importlib.util.find_spec("petsc4py") else "petsc4py is not installed"
+
+    return why_missing(context, obstacle)
 
 
 @cache

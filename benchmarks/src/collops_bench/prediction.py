@@ -23,7 +23,7 @@ from collops_bench.model import (
 )
 from collops_bench.record import Measurement, Record
 from collops_bench.scaling import CGLS, MIGRATION, SPARSE
-from collops_bench.speed import place, seconds_in_words, three_digits
+from collops_bench.speed import markdown, place, seconds_in_words, three_digits
 
 __all__ = [
     "BEGIN",
@@ -265,12 +265,6 @@ def scaling_tables(scaling: Scaling) -> str:
     return "\n\n".join(parts)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int) -> str:
-    """Return a table in Markdown whose first `words` columns are text and the others numbers."""
-    ruler = ["---"] * words + ["---:"] * (len(head) - words)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows))
-
-
 def _gain(family: Family, first: float, seconds: float, ranks: int) -> float:
     """Return the parallel efficiency."""
     return first / seconds / (ranks if family.scaling == STRONG else 1)
@@ -287,7 +281,7 @@ def _measured(scaling: Scaling) -> str:
             family, family.measured[first] * (first if family.scaling == STRONG else 1), family.measured[last], last
         )
         rows.append([family.kind, family.words, family.scaling, *times, f"{100 * gain:.0f} %"])
-    return _table(head, rows, 3)
+    return markdown(head, rows, 3)
 
 
 def _models(scaling: Scaling) -> str:
@@ -304,7 +298,7 @@ def _models(scaling: Scaling) -> str:
                 three_digits(model.messages),
             ]
         )
-    return _table(head, rows, 1)
+    return markdown(head, rows, 1)
 
 
 def _errors(scaling: Scaling) -> str:
@@ -315,7 +309,7 @@ def _errors(scaling: Scaling) -> str:
             off = f"{round(100 * (predicted / seconds - 1)):+d} %"
             times = [seconds_in_words(seconds), seconds_in_words(predicted)]
             rows.append([f"{kind}, {max(family.measured)} GPUs", family.words, family.scaling, *times, off])
-    return _table(head, rows, 3)
+    return markdown(head, rows, 3)
 
 
 def predictions(scaling: Scaling, counts: Sequence[int] = _MANY) -> str:
@@ -331,7 +325,7 @@ def predictions(scaling: Scaling, counts: Sequence[int] = _MANY) -> str:
             seconds = scaling.seconds(family, count)
             cells += [seconds_in_words(seconds), f"{100 * _gain(family, first, seconds, count):.0f} %"]
         rows.append(cells)
-    return _table(head, rows, 3)
+    return markdown(head, rows, 3)
 
 
 def _source(scaling: Scaling) -> str:

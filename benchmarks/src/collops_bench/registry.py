@@ -25,6 +25,7 @@ class Options:
     quick: bool = False  # small sizes and few rounds, as a trial
     peer: bool = True  # whether to measure the peer as well, where it is installed
     transport: str = "auto"  # for device arrays, as in :func:`collops.world`
+    programs: tuple[str, ...] = ()  # NAME=PATH of programs that the user has built, for ``jacobi``
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,11 @@ BENCHMARKS = {
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays."),
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
         Benchmark("robustness", "What deadlines and agreements add to a CGLS iteration."),
-        Benchmark("lsm", "Least-squares Kirchhoff migration.", 2 * _GIB, _GIB),
+        Benchmark("lsm", "Least-squares Kirchhoff migration.", 4 * _GIB, _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("collectives", "Messages of all sizes against the raw library."),
+        Benchmark("pairwise", "Latency and bandwidth between two ranks, as OSU defines them."),
         Benchmark("starforest", "Star forests and sparse products on every transport.", 12 * _GIB, _GIB),
         Benchmark("jax", "Collectives inside compiled JAX programs.", 12 * _GIB, _GIB // 4, own_device=True),
         Benchmark("jacobi", "Jacobi's method by every programming model.", 24 * _GIB, _GIB),
@@ -90,7 +92,9 @@ def run(
     `report` gets the record so far and each new measurement, on every rank. The record is the same on all ranks except
     for the description of the transports.
     """
-    record = new_record(name, comm, engine, asdict(options))
+    described = asdict(options)
+    del described["programs"]  # paths of one machine; the measurements have the names
+    record = new_record(name, comm, engine, described)
     for measurement in BENCHMARKS[name].measure(Context(comm, engine, options)):
         record.measurements.append(measurement)
         if report is not None:

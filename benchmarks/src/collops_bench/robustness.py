@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +25,10 @@ from collops.comm import Communicator
 from collops.comm.cores import available_cores
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.mpi import ControlChannel, MpiTransport
-from collops.errors import CollopsError
 from collops.operators import VStack
-from collops.solvers import CGLS, solve
+from collops_bench.cgls import Case, host_cases
 from collops_bench.record import Measurement, check
-from collops_bench.shared import CHECKED_ITERATIONS
+from collops_bench.shared import CHECKED_ITERATIONS, solve_exactly
 from collops_bench.timing import Spread, timing_of_iterations
 
 if TYPE_CHECKING:
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["OURS", "PLAIN", "measure", "median_and_doubt"]
 
 OURS, PLAIN = "collops", "without deadlines"
-_ROWS, _COLUMNS = 2000, 100  # of each rank
 
 
 class _PlainTransport(MpiTransport):
@@ -66,8 +63,9 @@ def measure(context: Context) -> Iterator[Measurement]:
     if context.engine.memory == "device" or context.comm.control is None:
         return
     comms = _communicators(context.comm.control)
-    for name, local in _PROBLEMS.items():
-        yield _measure(context, comms, name, local)
+    for case in host_cases():
+        if case.stack == "VStack":
+            yield _measure(context, comms, case)
 
 
 def _communicators(control: Any) -> dict[str, Communicator]:
@@ -82,40 +80,10 @@ def _communicators(control: Any) -> dict[str, Communicator]:
     return made
 
 
-# This rank's operator from a random generator, so badly scaled that no solver ends early.
-
-
-def _diagonal(random: np.random.Generator) -> Any:
-    from pylops import Diagonal
-
-    return Diagonal(random.permutation(np.logspace(0, -3, _ROWS)))
-
-
-def _derivative(random: np.random.Generator) -> Any:
-    from pylops import FirstDerivative
-
-    return FirstDerivative(_ROWS)
-
-
-def _matrix(random: np.random.Generator) -> Any:
-    from pylops import MatrixMult
-
-    return MatrixMult(random.normal(size=(_ROWS, _COLUMNS)) * np.logspace(0, -3, _COLUMNS))
-
-
-_PROBLEMS: Mapping[str, Callable[[np.random.Generator], Any]] = {
-    "VStack of diagonals": _diagonal,
-    "VStack of first derivatives": _derivative,
-    "VStack of matrices": _matrix,
-}
-
-
-def _measure(
-    context: Context, comms: Mapping[str, Communicator], name: str, local: Callable[[np.random.Generator], Any]
-) -> Measurement:
+def _measure(context: Context, comms: Mapping[str, Communicator], case: Case) -> Measurement:
     def part(rank: int) -> tuple[Any, np.ndarray]:
         random = np.random.default_rng([2026, rank])
-        return local(random), random.normal(size=_ROWS)
+        return case.local(context, random), random.normal(size=case.rows)
 
     comm = context.comm
     solvers = {kind: _solver(each, *part(comm.rank)) for kind, each in comms.items()}
@@ -124,7 +92,7 @@ def _measure(
     checks = [
         check(
             comm,
-            f"solution of {name} after {CHECKED_ITERATIONS} iterations, {kind} against serial PyLops",
+            f"solution of {case.name} after {CHECKED_ITERATIONS} iterations, {kind} against serial PyLops",
             float(np.linalg.norm(solver(CHECKED_ITERATIONS) - expected) / np.linalg.norm(expected)),
             1e-9,
         )
@@ -151,8 +119,8 @@ def _measure(
     added, doubt = (100 * each / timings[PLAIN].wall.median for each in median_and_doubt(difference))
 
     return Measurement(
-        f"CGLS iteration, {name}",
-        {"rows_per_rank": _ROWS, "iterations": [short, long]},
+        f"CGLS iteration, {case.name}",
+        {"rows_per_rank": case.rows, "iterations": [short, long]},
         timings,
         checks=checks,
         figures={OURS: {"added, percent": added, "doubt, percent": doubt}},
@@ -162,16 +130,8 @@ def _measure(
 def _solver(comm: Communicator, local: Any, data: np.ndarray) -> Callable[[int], np.ndarray]:
     """Return a function that solves in so many iterations, and returns the solution."""
     operator = VStack([local], comm=comm)
-    y = DistributedArray(Layout.split((_ROWS * comm.size,), comm.size), comm, data)
-    run = partial(solve, CGLS(tol=0.0, precision=0.0), operator, y)
-
-    def solution(iterations: int) -> np.ndarray:
-        result = run(niter=iterations)
-        if result.iterations != iterations:
-            raise CollopsError(f"CGLS stopped after {result.iterations} of {iterations} iterations: {result.status}")
-        return result.x.local_array
-
-    return solution
+    y = DistributedArray(Layout.split((len(data) * comm.size,), comm.size), comm, data)
+    return lambda iterations: solve_exactly(operator, y, iterations).x.local_array
 
 
 def _serial_solution(operators: list[Any], data: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from collops_bench.shared import (
     messages_of_an_iteration,
     solvers_of_collops,
 )
-from collops_bench.starforest import stencil_rows
+from collops_bench.starforest import ring_rows, stencil_rows
 from collops_bench.timing import Plan, interleave, interleave_iterations
 
 __all__ = ["CGLS", "MIGRATION", "SPARSE", "measure"]
@@ -141,17 +141,12 @@ def _iteration(
 
 def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measurement:
     """Measure the product of a 27-point stencil on a cube whose planes are distributed over the ranks."""
-    from scipy import sparse
-
     comm, engine = context.comm, context.engine
     square, layout = side * side, Layout.split((planes,), comm.size)
     mine = layout.slices(comm.rank)[0]
     count = mine.stop - mine.start
     slab = stencil_rows(side, mine.start, mine.stop)
-    # The cube is periodic: the last plane comes before the first one.
-    columns = (slab.indices.astype(np.int64) + (mine.start - 1) * square) % (planes * square)
-    local = sparse.csr_array((slab.data, columns, slab.indptr), shape=(count * square, planes * square))
-    matrix = CSRMatrix(local, comm=comm)
+    matrix = CSRMatrix(ring_rows(slab, square, mine.start, planes), comm=comm)
     x = ones(matrix.domain, comm=comm, dtype="float32", engine=engine)
     y = zeros(matrix.range, comm=comm, dtype="float32", engine=engine)
     degrees = engine.from_host(np.diff(slab.indptr).astype("float32"))

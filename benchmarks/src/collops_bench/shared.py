@@ -10,7 +10,7 @@ import numpy as np
 
 from collops import profile
 from collops.errors import CollopsError
-from collops.solvers import CGLS, solve
+from collops.solvers import CG, CGLS, solve
 from collops.solvers.cgls import SingleReductionCGLS
 from collops_bench.record import Check, check
 from collops_bench.registry import Context
@@ -23,6 +23,7 @@ __all__ = [
     "largest_error",
     "messages_of_a_call",
     "messages_of_an_iteration",
+    "solve_exactly",
     "solvers_of_collops",
 ]
 
@@ -46,22 +47,30 @@ def solvers_of_collops(
     missing : dict of str to str
         Ways that cannot be had, and why.
     """
-    several = {}
-    if context.comm.size > 1:
-        several[ONE_REDUCTION] = lambda iterations: (
-            _solve(operator, data, iterations, "auto", SingleReductionCGLS).x.local_array
-        )
+
+    def way(graph: bool | str, kind: type[CGLS] = CGLS) -> Callable[[int], Any]:
+        return lambda iterations: solve_exactly(operator, data, iterations, graph, kind).x.local_array
+
+    several = {ONE_REDUCTION: way("auto", SingleReductionCGLS)} if context.comm.size > 1 else {}
     if context.engine.memory == "host":
-        return {_HOST: lambda iterations: _solve(operator, data, iterations, False).x.local_array} | several, {}
-    eager = {_EAGER: lambda iterations: _solve(operator, data, iterations, False).x.local_array}
-    execution = _solve(operator, data, CHECKED_ITERATIONS, "auto").execution
+        return {_HOST: way(False)} | several, {}
+    eager = {_EAGER: way(False)}
+    execution = solve_exactly(operator, data, CHECKED_ITERATIONS).execution
     if not execution.startswith("replayed"):
         return eager, {_REPLAYED: execution}
-    return {_REPLAYED: lambda iterations: _solve(operator, data, iterations, True).x.local_array} | several | eager, {}
+    return {_REPLAYED: way(True)} | several | eager, {}
 
 
-def _solve(operator: Any, data: Any, iterations: int, graph: bool | str, kind: type[CGLS] = CGLS) -> Any:
-    # A benchmark continues beyond convergence.
+def solve_exactly(
+    operator: Any, data: Any, iterations: int, graph: bool | str = "auto", kind: type[CGLS] | type[CG] = CGLS
+) -> Any:
+    """Return the result of a method after so many iterations, also beyond convergence. Collective.
+
+    Raises
+    ------
+    CollopsError
+        If it stopped early: its time would not be comparable.
+    """
     method = kind(tol=0.0, precision=0.0)
     result = solve(method, operator, data, niter=iterations, graph=graph, progress=False)
     if result.iterations != iterations:

@@ -5,32 +5,40 @@ coefficients along the three axes are 1, 0.1 and 0.01; and convection with diffu
 sides are products with random vectors. Both programs solve until the residual is 1e-8 of the first; the figure
 ``iterations`` is how many they need, and the clock ``wall`` the cost of one more. Both begin at zero and
 stop by the norm of the residual itself, so that iterations differ by rounding only.
+
+The last measurement is of whole solutions to 1e-12, by CG in double precision and by CG in single precision with
+flexible GMRES around it.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.array import DistributedArray, random
 from collops.errors import CollopsError
 from collops.operators import CSRMatrix
-from collops.preconditioners import chebyshev, jacobi
+from collops.preconditioners import chebyshev, inner_solve, jacobi
 from collops.solvers import bicgstab, cg, gmres
+from collops_bench.peers import why_no_petsc
 from collops_bench.record import Check, Measurement, check
 from collops_bench.registry import Context
 from collops_bench.shared import messages_of_an_iteration
-from collops_bench.timing import Plan, interleave_iterations
+from collops_bench.timing import Plan, interleave, interleave_iterations
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
 
 __all__ = ["box_rows", "measure"]
 
 PETSC = "PETSc"
+REFINED = "PETSc, basis as orthonormal as ours"
 _RTOL, _MOST = 1e-8, 2000
 _DEGREE = 3  # of the Chebyshev polynomial
+_IN_WORDS = {"none": "no preconditioner", "jacobi": "Jacobi", "chebyshev": "Chebyshev"}
 _SAME = 2  # iterations by which programs may differ
 _METHODS: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
     "CG": (cg, "cg", {"tol": 0.0}),
@@ -66,10 +74,11 @@ _CASES = (
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield one measurement for each matrix, method and preconditioner."""
-    obstacle = _obstacle(context)
+    """Yield one measurement for each matrix, method and preconditioner, and one of single precision, refined."""
+    obstacle = why_no_petsc(context)
     for case in _CASES:
         yield _measure(context, case, obstacle)
+    yield _refined(context)
 
 
 def box_rows(
@@ -92,12 +101,17 @@ def box_rows(
     return sparse.csr_array(total)[rows]
 
 
-def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement:
-    comm, quick = context.comm, context.options.quick
+def _local_rows(case: _Case, quick: bool, comm: Communicator) -> Any:
+    """Return this rank's share of the rows of a case."""
     shape = (8, 6, 5) if quick else (80, 50, 50)
     size = int(np.prod(shape))
     first, last = (size * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-    local = box_rows(shape, case.diffusion, case.convection, slice(first, last))
+    return box_rows(shape, case.diffusion, case.convection, slice(first, last))
+
+
+def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement:
+    comm, quick = context.comm, context.options.quick
+    local = _local_rows(case, quick, comm)
     A = CSRMatrix(local, comm=comm)
     truth = random(A.domain, seed=1, comm=comm, engine=context.engine.name)
     y = A @ truth
@@ -108,6 +122,8 @@ def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement
     missing = {} if obstacle is None else {PETSC: obstacle}
     if obstacle is None:
         programs[PETSC] = _petsc(case, local, y, getattr(M, "bounds", None))
+        if case.method == "GMRES(30)":
+            programs[REFINED] = _petsc(case, local, y, None, refined=True)
     found = {name: solve(_MOST, _RTOL) for name, solve in programs.items()}
     checks = [_right(context, name, x, truth) for name, (x, _) in found.items()]
     counts = {name: iterations for name, (_, iterations) in found.items()}
@@ -123,14 +139,35 @@ def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement
     )
     return Measurement(
         case.name,
-        {"rows": size, "entries": int(comm.allreduce(np.array(local.nnz))), "iterations": [short, long]},
+        {"rows": A.shape[0], "entries": int(comm.allreduce(np.array(local.nnz))), "iterations": [short, long]},
         timings,
         missing,
         peer=PETSC,
         checks=checks,
         figures={name: {"iterations": float(count)} for name, count in counts.items()},
         messages=messages_of_an_iteration(solvers["collops"]) if long >= 10 else None,
-        headline=f"{case.method} iteration with {case.precondition}, {case.matrix}, {size:,} rows",
+        headline=f"{case.method} iteration, {_IN_WORDS[case.precondition]}, {case.matrix}, {A.shape[0]:,} rows",
+    )
+
+
+def _refined(context: Context) -> Measurement:
+    """Measure whole solutions to 1e-12, in double precision and by corrections in single precision."""
+    comm, quick = context.comm, context.options.quick
+    case = _CASES[0]
+    A = CSRMatrix(_local_rows(case, quick, comm), comm=comm)
+    single = CSRMatrix(_local_rows(case, quick, comm).astype(np.float32), comm=comm)
+    truth = random(A.domain, seed=1, comm=comm, engine=context.engine.name)
+    y, M = A @ truth, inner_solve(single, cg, niter=_MOST, tol=0.0, rtol=1e-4)
+    programs: dict[str, Callable[[], Any]] = {
+        "collops, double precision": lambda: cg(A, y, niter=_MOST, tol=0.0, rtol=1e-12, progress=False).x.local_array,
+        "collops": lambda: gmres(A, y, M=M, flexible=True, restart=10, rtol=1e-12, progress=False).x.local_array,
+    }
+    return Measurement(
+        "CG in single precision, refined, Poisson",
+        {"rows": A.shape[0], "rtol": 1e-12},
+        interleave(programs, comm, context.engine, Plan(rounds=3 if quick else 9)),
+        peer="collops, double precision",
+        checks=[_right(context, name, solve(), truth, 1e-9) for name, solve in programs.items()],
     )
 
 
@@ -147,7 +184,9 @@ def _ours(case: _Case, A: CSRMatrix, y: DistributedArray, M: Any) -> _Program:
     return solve
 
 
-def _petsc(case: _Case, local: Any, y: DistributedArray, bounds: tuple[float, float] | None) -> _Program:
+def _petsc(
+    case: _Case, local: Any, y: DistributedArray, bounds: tuple[float, float] | None, refined: bool = False
+) -> _Program:
     from petsc4py import PETSc  # pyright: ignore[reportAttributeAccessIssue]
 
     sizes = (local.shape[0], None), (local.shape[0], None)
@@ -161,6 +200,10 @@ def _petsc(case: _Case, local: Any, y: DistributedArray, bounds: tuple[float, fl
     if case.method != "CG":
         solver.setPCSide(PETSc.PC.Side.RIGHT)
     solver.setNormType(PETSc.KSP.NormType.UNPRECONDITIONED)
+    if refined:  # as without options, a single pass of the classical Gram-Schmidt method
+        solver.setOptionsPrefix("refined_")
+        PETSc.Options()["refined_ksp_gmres_cgs_refinement_type"] = "refine_always"
+        solver.setFromOptions()
     solver.pc.setType("ksp" if case.precondition == "chebyshev" else case.precondition)
     if bounds is not None:
         options, inner = PETSc.Options(), solver.pc.getKSP()
@@ -193,17 +236,8 @@ def _exactly(name: str, solve: _Program) -> Callable[[int], Any]:
     return run
 
 
-def _right(context: Context, name: str, x: Any, truth: DistributedArray) -> Check:
+def _right(context: Context, name: str, x: Any, truth: DistributedArray, tolerance: float = 1e-4) -> Check:
     """Check a solution against the vector from which the right-hand side was made."""
     error = context.engine.to_host(x) - context.engine.to_host(truth.local_array)
     scale = float(truth.norm(np.inf))
-    return check(context.comm, f"solution by {name}", float(abs(error).max(initial=0.0)) / scale, 1e-4)
-
-
-def _obstacle(context: Context) -> str | None:
-    """Return why PETSc is not measured."""
-    if not context.options.peer:
-        return "not asked for"
-    if context.engine.memory == "device":
-        return "measured on hosts only"
-    return None if importlib.util.find_spec("petsc4py") else "petsc4py is not installed"
+    return check(context.comm, f"solution by {name}", float(abs(error).max(initial=0.0)) / scale, tolerance)

@@ -12,6 +12,7 @@ from collops_bench.record import Measurement, Record
 __all__ = [
     "BEGIN",
     "END",
+    "NOT_MEASURED",
     "Share",
     "SpeedRow",
     "bytes_in_words",
@@ -19,19 +20,23 @@ __all__ = [
     "label",
     "limits_shares",
     "longest",
+    "markdown",
     "place",
+    "programs_of",
     "replace_between",
     "seconds_in_words",
     "speed_rows",
     "speed_summary",
     "speed_table",
     "three_digits",
+    "time_in_words",
     "update_readme",
 ]
 
+NOT_MEASURED = "not measured"
 BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
 # Words in names of cases that do not change the kind of work.
-_WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random"})
+_WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random", "Poisson", "anisotropic"})
 _NOT_SHOWN = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
 # The limits to which figures are relative.
 _LIMITS = {
@@ -67,10 +72,8 @@ def speed_rows(records: Sequence[Record]) -> Iterator[SpeedRow]:
 def _row(record: Record, measurement: Measurement) -> SpeedRow:
     peer, name = "none", None
     if measurement.peer is not None:
-        measured = measurement.timings.get(measurement.peer)
-        name = None if measured is None else measurement.peer
-        time = "not measured" if measured is None else seconds_in_words(measured.wall.median)
-        peer = f"{measurement.peer}: {time}"
+        name = measurement.peer if measurement.peer in measurement.timings else None
+        peer = f"{measurement.peer}: {time_in_words(measurement, measurement.peer)}"
     seconds = measurement.timings[measurement.ours].wall.median
     work = ", ".join(word for word in measurement.case.split(", ") if word not in _WAYS)
     devices = record.machine["devices"]
@@ -124,11 +127,17 @@ def speed_summary(records: Sequence[Record]) -> str:
 
 def _table(rows: Iterable[SpeedRow]) -> str:
     cells = [
-        f"| {row.work} | {row.place} | {row.ours} | {row.peer} | {three_digits(row.ratio)}x |"
+        [row.work, row.place, row.ours, row.peer, f"{three_digits(row.ratio)}x"]
         for row in rows
         if row.ratio is not None
     ]
-    return "\n".join(["| work | machine | collops | peer | ratio |", "| --- | --- | ---: | ---: | ---: |", *cells])
+    return markdown(["work", "machine", "collops", "peer", "ratio"], cells, words=2)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Return a table in Markdown whose first `words` columns are text and the others numbers."""
+    ruler = ["---"] * words + ["---:"] * (len(head) - words)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *rows))
 
 
 def update_readme(path: str | Path, records: Sequence[Record]) -> None:
@@ -197,6 +206,17 @@ def in_words(measurement: Measurement) -> str:
         else:
             words.append(str(value) if key in ("dtype", "size", "scaling") else f"{name} {value}")
     return f"{measurement.case} ({', '.join(words)})" if words else measurement.case
+
+
+def programs_of(measurements: Iterable[Measurement]) -> list[str]:
+    """Return the names of all programs with a time, in the order in which they are met."""
+    return list(dict.fromkeys(name for one in measurements for name in one.timings))
+
+
+def time_in_words(measurement: Measurement, program: str) -> str:
+    """Write the median time of a program, or that it was not measured."""
+    timing = measurement.timings.get(program)
+    return NOT_MEASURED if timing is None else seconds_in_words(timing.wall.median)
 
 
 def seconds_in_words(seconds: float) -> str:

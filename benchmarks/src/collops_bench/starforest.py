@@ -1,9 +1,11 @@
 """Star forests on every transport and those of PETSc, scatters by index, and a sparse matrix product.
 
 A size is the bytes of float64 values that a rank's roots have. The forests: *shift*, every root has its leaf on the
-next rank, in order; *random*, every leaf has any root of any rank. The scatters are those of PETSc's published
-measurements: parallel to parallel (a random permutation), sequential to parallel (each rank adds the whole of an array
-of its own, its ranks' shares interleaved), and parallel to sequential (the way back).
+next rank, in order; *random*, every leaf has any root of any rank. On hosts the time of a move contains the writing of
+its source. The scatters are those of PETSc's published measurements: parallel to parallel (a random permutation),
+sequential to parallel (each rank adds the whole of an array of its own, its ranks' shares interleaved), and parallel to
+sequential (the way back). On hosts they are also made of calls of MPI, point-to-point and as neighbourhood collectives
+with the same packing, and by PETSc.
 
 The product is that of a 27-point stencil with as many rows on every rank; its efficiency is the time of one rank's
 own rows, without neighbours, over that of the distributed product.
@@ -11,7 +13,6 @@ own rows, without neighbours, over that of the distributed product.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import numpy as np
 from collops.array import DistributedArray, IndexScatter, Layout, ones
 from collops.exchange import StarForest, possible_transports
 from collops.operators.csr import CSRMatrix
+from collops_bench.peers import why_no_petsc
 from collops_bench.record import Check, Measurement, check
 from collops_bench.registry import Context
 from collops_bench.shared import messages_of_a_call
@@ -29,8 +31,9 @@ from collops_bench.timing import Plan, interleave
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["measure", "stencil_rows"]
+__all__ = ["NEIGHBOURHOOD", "POINT_TO_POINT", "measure", "ring_rows", "stencil_rows"]
 
+POINT_TO_POINT, NEIGHBOURHOOD = "MPI point-to-point", "MPI neighbourhood"
 _ITEM = 8
 _PETSC_TYPES = ("basic", "neighbor")
 _ROUTINES = ("parallel to parallel", "sequential to parallel", "parallel to sequential")
@@ -101,6 +104,9 @@ def _movers(context: Context, plan: Plan, graph: str, size: int) -> Iterator[Mea
                 _mover_into(forests, peers, name, leaves, target)
                 error = float(abs(target - degrees).max())
             checks.append(check(comm, f"{case} by {name} against its values by counting", error, 0.0))
+        if context.engine.memory == "host":
+            source = roots if case == "bcast" else leaves
+            programs = {name: _written_first(source, program) for name, program in programs.items()}
         timings = interleave(programs, comm, context.engine, plan)
         fastest = min((name for name in peers), key=lambda name: timings[name].wall.median, default="PETSc")
         yield Measurement(
@@ -115,6 +121,21 @@ def _movers(context: Context, plan: Plan, graph: str, size: int) -> Iterator[Mea
         )
     for forest in forests.values():
         forest.free()
+
+
+def _written_first(source: Any, program: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a program that writes its source before it moves it.
+
+    Otherwise the receiver's cache would keep the values from the last round, and what reads them there, as MPI's copies
+    between processes do, would move nothing.
+    """
+    values = source.copy()
+
+    def run() -> None:
+        source[...] = values
+        program()
+
+    return run
 
 
 def _mover(forest: StarForest, case: str, roots: Any, leaves: Any, xp: Any) -> Callable[[], Any]:
@@ -134,13 +155,9 @@ def _mover_into(forests: dict[str, StarForest], peers: dict[str, Any], name: str
 def _petsc(
     context: Context, count: int, ranks: np.ndarray, indices: np.ndarray
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return PETSc's star forests by type, or why there are none."""
-    if not context.options.peer:
-        return {}, {"PETSc": "not asked for"}
-    if context.engine.memory == "device":
-        return {}, {"PETSc": "measured on hosts only"}
-    if importlib.util.find_spec("petsc4py") is None:
-        return {}, {"PETSc": "petsc4py is not installed"}
+    """Return PETSc's star forests by type, or why there are none. Collective."""
+    if (reason := why_no_petsc(context)) is not None:
+        return {}, {"PETSc": reason}
     from petsc4py import PETSc  # pyright: ignore[reportAttributeAccessIssue]
 
     edges = np.stack([ranks, indices], axis=1).astype(PETSc.IntType)
@@ -154,8 +171,10 @@ def _petsc(
     return forests, {}
 
 
-def _petsc_mover(forest: Any, case: str, roots: Any, leaves: Any) -> Callable[[], Any]:
+def _petsc_mover(forest: Any, case: str, roots: Any, leaves: Any, *, add: bool = True) -> Callable[[], Any]:
     from mpi4py import MPI
+
+    combine = MPI.SUM if add else MPI.REPLACE
 
     def bcast() -> None:
         forest.bcastBegin(MPI.DOUBLE, roots, leaves, MPI.REPLACE)
@@ -164,8 +183,8 @@ def _petsc_mover(forest: Any, case: str, roots: Any, leaves: Any) -> Callable[[]
     sums = roots
 
     def reduce() -> None:
-        forest.reduceBegin(MPI.DOUBLE, leaves, sums, MPI.SUM)
-        forest.reduceEnd(MPI.DOUBLE, leaves, sums, MPI.SUM)
+        forest.reduceBegin(MPI.DOUBLE, leaves, sums, combine)
+        forest.reduceEnd(MPI.DOUBLE, leaves, sums, combine)
 
     return bcast if case == "bcast" else reduce
 
@@ -182,6 +201,7 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
     else:
         # Element k of the array of rank r is element k * ranks + r of the whole.
         ends = (share, np.arange(share), layout, np.arange(share) * comm.size + comm.rank)
+    owners, places = np.divmod(ends[3], share)
     forward = routine != "parallel to sequential"
     scatter = IndexScatter(*ends, comm=comm)
     scatters = {_program(name): scatter.with_transport(name) for name in _transports(context)}
@@ -194,18 +214,73 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
             programs[name] = lambda each=each: each.forward(x, y)
         else:
             programs[name] = lambda each=each: each.reverse(y, x)
+    local_x, local_y = (end.local_array if isinstance(end, DistributedArray) else end for end in (x, y))
+    raw: dict[str, Callable[[], None]] = {}
+    graph = None
+    if context.engine.memory == "host" and comm.size > 1 and context.options.peer:
+        graph, raw = _raw_scatters(comm, owners, places, local_x, local_y, forward)
+    peers, missing = _petsc(context, share, owners, places)
+    for name, peer in peers.items():
+        raw[name] = _petsc_mover(peer, "reduce" if forward else "bcast", local_y, local_x, add=False)
+    programs |= raw
+    result_of_raw = local_y if forward else local_x
     reference: Any = None
     for name, program in programs.items():
+        if name in raw:
+            result_of_raw[...] = -1
         result = program()
-        local = result.local_array if isinstance(result, DistributedArray) else result
+        local = result_of_raw if name in raw else result.local_array if isinstance(result, DistributedArray) else result
         reference = local.copy() if reference is None else reference
         error = float(abs(local - reference).max()) if share else 0.0
         checks.append(check(comm, f"{routine} by {name} against that by the first", error, 0.0))
     timings = interleave(programs, comm, engine, plan)
     for each in scatters.values():
         each.free()
+    if graph is not None:
+        graph.Free()
     parameters = {"bytes_per_rank": size, "dtype": "float64"}
-    return Measurement(f"scatter {routine}", parameters, timings, peer="collops mpi", checks=checks)
+    return Measurement(f"scatter {routine}", parameters, timings, missing, peer="collops mpi", checks=checks)
+
+
+def _raw_scatters(
+    comm: Communicator, owners: np.ndarray, places: np.ndarray, x: Any, y: Any, forward: bool
+) -> tuple[Any, dict[str, Callable[[], None]]]:
+    """Return the scatter by calls of MPI: point-to-point, and a neighbourhood collective, with the same packing.
+
+    Before them comes the communicator of the neighbourhood, which the caller frees.
+
+    Element i of `x` and element ``places[i]`` of `y` on the rank ``owners[i]`` belong together.
+    """
+    from mpi4py import MPI
+
+    base = comm.control
+    order = np.argsort(owners, kind="stable")
+    counts = np.bincount(owners, minlength=comm.size)
+    others = np.array(base.alltoall(counts.tolist()))
+    wanted = np.concatenate(base.alltoall(np.split(places[order], np.cumsum(counts)[:-1])))
+    given, got = ((x, order, counts), (y, wanted, others)) if forward else ((y, wanted, others), (x, order, counts))
+    (source, packed_from, sent), (target, unpacked_to, received) = given, got
+    out, into = np.empty(sent.sum()), np.empty(received.sum())
+    to, by = np.flatnonzero(sent), np.flatnonzero(received)
+    graph = base.Create_dist_graph_adjacent(by.tolist(), to.tolist())
+    outgoing = [out, sent[to], np.cumsum(sent)[to] - sent[to], MPI.DOUBLE]
+    incoming = [into, received[by], np.cumsum(received)[by] - received[by], MPI.DOUBLE]
+    pieces_out = [(rank, piece) for rank, piece in enumerate(np.split(out, np.cumsum(sent)[:-1])) if len(piece)]
+    pieces_in = [(rank, piece) for rank, piece in enumerate(np.split(into, np.cumsum(received)[:-1])) if len(piece)]
+
+    def by_messages() -> None:
+        requests = [base.Irecv(piece, rank) for rank, piece in pieces_in]
+        np.take(source, packed_from, out=out, mode="clip")  # others are buffered
+        requests += [base.Isend(piece, rank) for rank, piece in pieces_out]
+        MPI.Request.Waitall(requests)
+        target[unpacked_to] = into
+
+    def by_neighbours() -> None:
+        np.take(source, packed_from, out=out, mode="clip")  # others are buffered
+        graph.Neighbor_alltoallv(outgoing, incoming)
+        target[unpacked_to] = into
+
+    return graph, {POINT_TO_POINT: by_messages, NEIGHBOURHOOD: by_neighbours}
 
 
 def _array(context: Context, end: Layout | int, mine: np.ndarray) -> Any:
@@ -240,29 +315,30 @@ def stencil_rows(side: int, first: int, last: int, dtype: str = "float32") -> An
     )
 
 
-def _ring_rows(slab: Any, square: int, rank: int, ranks: int) -> Any:
-    """Return a slab's rows as those of a rank in a ring: planes beyond it are those of the next ranks."""
+def ring_rows(slab: Any, square: int, first: int, planes: int) -> Any:
+    """Return a slab's rows as those from the plane `first` of a ring of planes: the last one comes before the first."""
     from scipy import sparse
 
-    rows = slab.shape[0]
-    kind = np.int32 if rows * ranks < np.iinfo(np.int32).max - rows else np.int64
-    columns = slab.indices.astype(kind) + kind(rank * rows - square)
-    # Only what the first and the last plane name can be around the ring.
-    for ends in (slice(0, slab.indptr[square]), slice(slab.indptr[rows - square], None)):
-        columns[ends] %= kind(rows * ranks)
-    return sparse.csr_array((slab.data, columns, slab.indptr), shape=(rows, rows * ranks))
+    rows, whole = slab.shape[0], square * planes
+    kind = np.int32 if whole < np.iinfo(np.int32).max - rows else np.int64
+    columns = slab.indices.astype(kind) + kind((first - 1) * square)
+    if rows:  # a rank may have no plane
+        # Only what the first and the last plane name can be around the ring.
+        for ends in (slice(0, slab.indptr[square]), slice(slab.indptr[rows - square], None)):
+            columns[ends] %= kind(whole)
+    return sparse.csr_array((slab.data, columns, slab.indptr), shape=(rows, whole))
 
 
 def _product(context: Context, plan: Plan, side: int) -> Measurement:
     """Measure the product of a stencil, each rank having a slab of `side` planes, periodic across ranks."""
     comm, engine = context.comm, context.engine
     slab = stencil_rows(side, 0, side)
-    matrix = CSRMatrix(_ring_rows(slab, side * side, comm.rank, comm.size), comm=comm)
+    matrix = CSRMatrix(ring_rows(slab, side * side, side * comm.rank, side * comm.size), comm=comm)
     matrices = {
         _program(name): matrix.with_transport(name) for name in _transports(context) if name in _PRODUCT_TRANSPORTS
     }
     alone = comm.subgroup(tuple(range(comm.size)))
-    single = CSRMatrix(_ring_rows(slab, side * side, 0, 1), comm=alone)
+    single = CSRMatrix(ring_rows(slab, side * side, 0, side), comm=alone)
     x = ones(matrix.domain, comm=comm, dtype="float32", engine=engine)
     y = ones(matrix.range, comm=comm, dtype="float32", engine=engine)
     sx, sy = (ones(single.domain, comm=alone, dtype="float32", engine=engine) for _ in range(2))

@@ -25,7 +25,9 @@ __all__ = [
     "Timing",
     "interleave",
     "interleave_iterations",
+    "per_part",
     "synchronize",
+    "time_batch",
     "timing_of_iterations",
 ]
 
@@ -113,7 +115,7 @@ def interleave(
         for name, program in programs.items():
             if spent[name] > plan.bound:
                 continue
-            sample = _time(program, calls[name], comm, engine)
+            sample = time_batch(program, calls[name], comm, engine)
             samples[name].append(sample)
             spent[name] += sample["wall"] * calls[name]
     return {name: _timing(calls[name], rounds) for name, rounds in samples.items()}
@@ -139,8 +141,8 @@ def interleave_iterations(
     samples: dict[str, list[dict[str, float]]] = {name: [] for name in solvers}
     for _ in range(plan.rounds):
         for name, solve in solvers.items():
-            brief = _time(lambda solve=solve: solve(short), 1, comm, engine)["wall"]
-            full = _time(lambda solve=solve: solve(long), 1, comm, engine)["wall"]
+            brief = time_batch(lambda solve=solve: solve(short), 1, comm, engine)["wall"]
+            full = time_batch(lambda solve=solve: solve(long), 1, comm, engine)["wall"]
             samples[name].append({"wall": (full - brief) / (long - short), "whole": full / long})
     return {name: timing_of_iterations(long, rounds) for name, rounds in samples.items()}
 
@@ -158,18 +160,18 @@ def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:
 def _batch(program: Callable[[], object], comm: Communicator, engine: Engine, plan: Plan) -> int:
     """Warm up, and return the number of calls in a batch, the same on all ranks."""
     program()
-    once = _time(program, 1, comm, engine)["wall"]
+    once = time_batch(program, 1, comm, engine)["wall"]
     if once > plan.seconds:
         return 1
-    once = _time(program, 1, comm, engine)["wall"]
+    once = time_batch(program, 1, comm, engine)["wall"]
     if once > plan.seconds / 4:
         return max(1, min(plan.most_calls, round(plan.seconds / once)))
-    several = _time(program, 5, comm, engine)["wall"]
+    several = time_batch(program, 5, comm, engine)["wall"]
     return max(5, min(plan.most_calls, math.ceil(plan.seconds / several)))
 
 
-def _time(program: Callable[[], object], calls: int, comm: Communicator, engine: Engine) -> dict[str, float]:
-    """Return the seconds per call of one batch, for the slowest rank, by clock."""
+def time_batch(program: Callable[[], object], calls: int, comm: Communicator, engine: Engine) -> dict[str, float]:
+    """Return the seconds per call of a batch of `calls`, for the slowest rank, by clock. Collective."""
     events = _events(engine)
     synchronize(engine)
     comm.barrier()
@@ -216,13 +218,18 @@ class Captured:
 
     def of_one_call(self, timing: Timing) -> Timing:
         """Return the timing of one call from that of replays."""
-        clocks = {
-            name: replace(
-                spread,
-                median=spread.median / self.calls,
-                minimum=spread.minimum / self.calls,
-                maximum=spread.maximum / self.calls,
-            )
-            for name, spread in timing.clocks.items()
-        }
-        return Timing(timing.calls * self.calls, clocks)
+        return per_part(timing, self.calls)
+
+
+def per_part(timing: Timing, parts: int) -> Timing:
+    """Return the timing of one of the `parts` that a program has."""
+    clocks = {
+        name: replace(
+            spread,
+            median=spread.median / parts,
+            minimum=spread.minimum / parts,
+            maximum=spread.maximum / parts,
+        )
+        for name, spread in timing.clocks.items()
+    }
+    return Timing(timing.calls * parts, clocks)

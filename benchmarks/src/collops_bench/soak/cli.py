@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collops.cli.command import Debug, Engine, Json, Quiet, Ranks, Transport, check_engine, with_world
-from collops.cli.console import console
+from collops.cli.console import console, table_of_numbers
 from collops.errors import CollopsError, InputError
 from collops_bench.record import Measurement, new_record, prepare_record, write_record
 
@@ -95,12 +95,7 @@ def _run(
 
 def _show(tally: Tally, where: Any) -> None:
     """Print the tally, and the command that repeats each failure."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("case", "times", "seconds", "failures"):
-        table.add_column(column, justify="left" if column == "case" else "right")
+    table = table_of_numbers(None, "case", "times", "seconds", "failures")
     for name in sorted(tally.cases):
         failed = sum(failure.case == name for failure in tally.failures)
         table.add_row(name, str(tally.cases[name]), f"{tally.times[name]:.1f}", str(failed or ""))

@@ -1,0 +1,294 @@
+"""What the literature reports, beside the same measurements of this machine: tables and pictures.
+
+Every number comes from a record of another benchmark; this module has the published figures, and the tables and
+pictures of both.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from collops_bench.charts import Chart, by_size, new_figure, save, sheet
+from collops_bench.jacobi import ALONE
+from collops_bench.pairwise import BANDWIDTH, LATENCY
+from collops_bench.peers import BY_MPI, PEER
+from collops_bench.record import Measurement, Record
+from collops_bench.speed import (
+    NOT_MEASURED,
+    bytes_in_words,
+    markdown,
+    place,
+    programs_of,
+    seconds_in_words,
+    three_digits,
+    time_in_words,
+)
+from collops_bench.starforest import NEIGHBOURHOOD, POINT_TO_POINT
+
+__all__ = ["CLAIMS", "Claim", "Section", "sections", "text_of"]
+
+_NCCL4JAX_TABLE = "the table of NCCL4JAX"
+_LINEAR = 30  # ratio of values up to which bars have a linear axis
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published ratio of two times, minus one if it is a gain in percent."""
+
+    what: str
+    source: str  # where it was published, and the machine
+    value: float
+    percent: bool
+    benchmark: str  # whose records have both times
+    case: str  # of its measurements
+    # by name: the programs whose times are divided, of each list the first that was measured
+    pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+
+    def here(self, record: Record) -> Iterator[tuple[str, float]]:
+        """Yield the ratios of this machine by name: the largest over the sizes, of a gain the median."""
+        for name, pair in self.pairs.items():
+            ratios = []
+            for one in record.measurements:
+                measured = [next((one.timings[each] for each in names if each in one.timings), None) for names in pair]
+                if one.case.startswith(self.case) and None not in measured:
+                    slow, fast = (timing.wall.median for timing in measured if timing is not None)
+                    ratios.append(slow / fast)
+            if ratios:
+                yield name, 100 * (statistics.median(ratios) - 1) if self.percent else max(ratios)
+
+    def words(self, value: float) -> str:
+        """Write a value of this claim."""
+        return f"{value:+.3g} %" if self.percent else f"{three_digits(value)}x"
+
+
+_GSOC = "PyLops-MPI's report of its work on NCCL (2025)"
+_FOREST = "PETSc's star forests on 64 GPUs"
+_BY_NEIGHBOURS = {NEIGHBOURHOOD: [NEIGHBOURHOOD], "collops, default transport": ["collops"]}
+_BY_NCCL = {
+    PEER: ([BY_MPI], [PEER]),
+    "collops": (["collops staged", "collops mpi"], ["collops nccl"]),
+}
+CLAIMS = (
+    Claim(
+        "bandwidth of an allreduce by NCCL over that by MPI, with NVLink",
+        f"{_GSOC}, four H200; 10x on four A40 without NVLink",
+        800,
+        False,
+        "collectives",
+        "allreduce",
+        _BY_NCCL,
+    ),
+    Claim(
+        "speed of a compiled allreduce of JAX over CuPy's",
+        "NCCL4JAX, three GPUs",
+        5.9,
+        False,
+        "jax",
+        _NCCL4JAX_TABLE,
+        {"collops": (["CuPy"], ["collops under jit"])},
+    ),
+    Claim(
+        "gain of neighbourhood collectives over staging through the host",
+        _FOREST,
+        30.9,
+        True,
+        "starforest",
+        "scatter",
+        {name: (["collops staged"], fast) for name, fast in _BY_NEIGHBOURS.items()},
+    ),
+    Claim(
+        "gain of neighbourhood collectives over point-to-point messages",
+        _FOREST,
+        8.25,
+        True,
+        "starforest",
+        "scatter",
+        {name: ([POINT_TO_POINT, "collops mpi"], fast) for name, fast in _BY_NEIGHBOURS.items()},
+    ),
+)
+"""The figures that are known to have been published."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table with its picture."""
+
+    name: str  # of the picture's file
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    charts: Sequence[Chart] = ()  # drawn side by side
+    bars: Sequence[tuple[str, float]] = ()  # or else these
+    label: str = ""  # of the axis of bars
+
+    def picture(self, folder: Path) -> Path | None:
+        """Write the picture into a folder, and return its path; there is none without numbers."""
+        path = folder / f"{self.name}.png"
+        if self.charts:
+            return sheet(self.charts, self.title, path)
+        if not self.bars:
+            return None
+        picture = new_figure(9, 1.2 + 0.15 * sum(2 + name.count("\n") for name, _ in self.bars))
+        panel = picture.subplots()
+        names, values = zip(*self.bars, strict=True)
+        drawn = panel.barh(range(len(values)), values, height=0.7)
+        panel.bar_label(drawn, [three_digits(value) for value in values], padding=3)
+        panel.set_yticks(range(len(names)), names)
+        panel.set_ylim(len(names) - 0.4, -0.6)
+        panel.set_xscale("log" if max(values) > _LINEAR * min(values) > 0 else "linear")
+        panel.margins(x=0.15)
+        panel.set(xlabel=self.label, title=self.title)
+        return save(picture, path)
+
+
+def sections(records: Sequence[Record]) -> list[Section]:
+    """Return the tables that can be made of records; those of one place belong together."""
+    made = [_claims(records)]
+    for record in records:
+        writers = {
+            "collectives": _bandwidths,
+            "lsm": _migration,
+            "jacobi": _jacobi,
+            "jax": _jax,
+            "starforest": _scatters,
+            "pairwise": _pairwise,
+        }
+        if record.benchmark in writers:
+            made += writers[record.benchmark](record)
+    return [section for section in made if section.rows]
+
+
+def _claims(records: Sequence[Record]) -> Section:
+    rows, bars = [], []
+    for claim in CLAIMS:
+        published = f"{claim.words(claim.value)} ({claim.source})"
+        found = [
+            (f"{name}, {place(record)}", value)
+            for record in records
+            if record.benchmark == claim.benchmark
+            for name, value in claim.here(record)
+        ]
+        for name, value in found:
+            rows.append([claim.what, published, name, claim.words(value), f"{value / claim.value:.2g}"])
+            bars.append((f"{claim.what}:\n{name}", value / claim.value))
+        if not found:
+            rows.append([claim.what, published, "", NOT_MEASURED, ""])
+    head = ["figure", "published", "here", "value", "here / published"]
+    return Section("claims", "Published figures", head, rows, bars=bars, label="here / published")
+
+
+def _name(record: Record, what: str) -> str:
+    return f"{what}-{record.machine_name}-{record.ranks}"
+
+
+def _bandwidths(record: Record) -> Iterator[Section]:
+    found = [one for one in record.measurements if one.case == "allreduce"]
+    programs = programs_of(found)
+    rows = []
+    for one in found:
+        times = {name: timing.wall.median for name, timing in one.timings.items()}
+        ratio = f"{three_digits(times[PEER] / times[one.ours])}x" if PEER in times else ""
+        size = one.parameters["size"]
+        rates = [f"{size / times[name] / 1e9:.3g}" if name in times else "" for name in programs]
+        rows.append([bytes_in_words(size), *rates, ratio])
+    title = f"Allreduce, GB/s of a rank's message, {place(record)}"
+    head = ["size of a message", *programs, f"{PEER} / {found[0].ours if found else 'collops'}"]
+    charts = by_size(replace(record, measurements=found))
+    yield Section(_name(record, "bandwidth"), title, head, rows, charts)
+
+
+def _migration(record: Record) -> Iterator[Section]:
+    ways = [name for name in (PEER, BY_MPI) if any(name in one.timings for one in record.measurements)]
+    rows, bars = [], []
+    for one in record.measurements:
+        if one.headline is None:  # it is not beside a peer
+            continue
+        programs = [name for name in (one.ours, *ways) if name in one.timings]
+        ratio = "" if one.speedup is None else f"{three_digits(one.speedup)}x"
+        rows.append([str(one.headline), *(time_in_words(one, name) for name in (one.ours, *ways)), ratio])
+        bars += [(f"{one.headline}: {name}", 1e3 * one.timings[name].wall.median) for name in programs]
+    title = f"Least-squares migration, engine {record.engine}, {place(record)}"
+    head = ["work", "collops", *ways, f"{PEER} / collops"]
+    yield Section(_name(record, f"migration-{record.engine}"), title, head, rows, bars=bars, label="ms")
+
+
+def _jacobi(record: Record) -> Iterator[Section]:
+    for number, one in enumerate(record.measurements):
+        rows, bars = [], []
+        for name, timing in one.timings.items():
+            speedup, efficiency = one.figures[name]["speedup"], one.figures[name]["efficiency"]
+            rows.append([name, seconds_in_words(timing.wall.median), f"{speedup:.3g}", f"{100 * efficiency:.0f} %"])
+            bars += [(name, speedup)] if name != ALONE else []
+        grid = f"{one.parameters['nx']} x {one.parameters['ny']}"
+        title = f"Jacobi's method, {grid}, {place(record)}"
+        head = ["model", "an iteration", "speed-up over one rank", "efficiency"]
+        yield Section(_name(record, f"jacobi-{number}"), title, head, rows, bars=bars, label="speed-up over one rank")
+
+
+def _jax(record: Record) -> Iterator[Section]:
+    found = [one for one in record.measurements if one.case == _NCCL4JAX_TABLE]
+    if found:
+        programs = programs_of(found)
+        bars = [
+            (f"{name}, {one.parameters['elements']}", 1e6 * one.timings[name].wall.median)
+            for one in found
+            for name in programs
+            if name in one.timings
+        ]
+        rows = [[str(one.parameters["elements"]), *(time_in_words(one, name) for name in programs)] for one in found]
+        title = f"NCCL4JAX's table: allreduce on {found[0].parameters['parties']} devices of one process"
+        kind = next(iter(record.machine["devices"]), "CPU")
+        yield Section(
+            _name(record, "nccl4jax"), f"{title}, {kind}", ["elements", *programs], rows, bars=bars, label="µs"
+        )
+
+
+def _scatters(record: Record) -> Iterator[Section]:
+    found = [one for one in record.measurements if one.case.startswith("scatter ")]
+    programs = programs_of(found)
+    direct = POINT_TO_POINT if POINT_TO_POINT in programs else "collops mpi"
+    gains = {
+        "collops over staging": ("collops staged", "collops"),
+        "collops over point-to-point": (direct, "collops"),
+        "neighbourhood over point-to-point": (direct, NEIGHBOURHOOD),
+    }
+    gains = {words: pair for words, pair in gains.items() if set(pair) <= set(programs)}
+    rows = []
+    for one in sorted(found, key=lambda one: one.case):
+        times = [time_in_words(one, name) for name in programs]
+        size = bytes_in_words(one.parameters["bytes_per_rank"])
+        rows.append([one.case.removeprefix("scatter "), size, *times, *(_gain(one, *pair) for pair in gains.values())])
+    head = ["scatter", "bytes a rank", *programs, *gains]
+    charts = by_size(replace(record, measurements=found))
+    yield Section(_name(record, "scatters"), f"Scatters of star forests, {place(record)}", head, rows, charts)
+
+
+def _gain(measurement: Measurement, slow: str, fast: str) -> str:
+    times = measurement.timings
+    if slow not in times or fast not in times:
+        return NOT_MEASURED
+    return f"{100 * (times[slow].wall.median / times[fast].wall.median - 1):+.0f} %"
+
+
+def _pairwise(record: Record) -> Iterator[Section]:
+    for case, unit in ((LATENCY, "Latency (us)"), (BANDWIDTH, "Bandwidth (MB/s)")):
+        found = [one for one in record.measurements if one.case == case]
+        programs = programs_of(found)
+        rows = [[str(one.parameters["size"]), *(f"{_osu(one, name, case):.2f}" for name in programs)] for one in found]
+        head = ["# Size", *(f"{name}, {unit}" for name in programs)]
+        charts = by_size(replace(record, measurements=found))
+        title = f"OSU: {case} between two ranks, {place(record)}"
+        yield Section(_name(record, f"osu-{case}"), title, head, rows, charts)
+
+
+def _osu(measurement: Measurement, program: str, case: str) -> float:
+    seconds = measurement.timings[program].wall.median
+    return 1e6 * seconds if case == LATENCY else measurement.parameters["size"] / seconds / 1e6
+
+
+def text_of(section: Section) -> str:
+    """Return a table as Markdown."""
+    return f"**{section.title}**\n\n{markdown(section.head, section.rows)}\n"
