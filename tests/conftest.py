@@ -57,7 +57,7 @@ if collops.world().size == 4:  # a device each
 # cores do them; whole migrations, and all other applications, run on any number of ranks.
 ONLY_TO_THREE_RANKS = tuple(
     f"tests/apps/test_{name}.py"
-    for name in ("lsm_conditioning", "lsm_migrate", "lsm_regularisation", "lsm_uncertainty", "outputs")
+    for name in ("lsm_conditioning", "lsm_migrate", "lsm_regularisation", "lsm_split", "lsm_uncertainty", "outputs")
 )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collops_bench.record import Measurement, Record, read_folder
-from collops_bench.speed import seconds_in_words, speed_table
+from collops_bench.published import sections, text_of
+from collops_bench.record import Record, read_folder
+from collops_bench.speed import markdown, programs_of, speed_table, time_in_words
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -16,16 +17,6 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _WIRES = ("nccl", "mpi", "staged")
 _SIZES = {8: "8 B", 1 << 16: "64 KiB", 1 << 20: "1 MiB", 1 << 22: "4 MiB", 1 << 26: "64 MiB"}
 _FOREST_SIZES = {1 << 10: "1 KiB", 1 << 16: "64 KiB", 1 << 19: "512 KiB"}
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    ruler = ["---"] + ["---:"] * (len(header) - 1)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ruler, *rows))
-
-
-def _time(measurement: Measurement, program: str) -> str:
-    timing = measurement.timings.get(program)
-    return "not measured" if timing is None else seconds_in_words(timing.wall.median)
 
 
 def _largest(records: Sequence[Record], benchmark: str, devices: bool) -> Record:
@@ -44,39 +35,48 @@ def transports(records: Sequence[Record]) -> str:
     """Return what messages of device arrays take on each transport."""
     record = _largest(records, "collectives", devices=True)
     rows = [
-        [f"`{m.case}` of {_SIZES[size]}", *(_time(m, f"collops {wire}") for wire in _WIRES)]
+        [f"`{m.case}` of {_SIZES[size]}", *(time_in_words(m, f"collops {wire}") for wire in _WIRES)]
         for m in record.measurements
         if (size := m.parameters.get("size")) in _SIZES and m.case in ("allreduce", "sendrecv")
     ]
-    return f"{_table(['message', *(f'`{wire}`' for wire in _WIRES)], rows)}\n\n{_machine(record)}.\n"
+    return f"{markdown(['message', *(f'`{wire}`' for wire in _WIRES)], rows)}\n\n{_machine(record)}.\n"
 
 
 def models(records: Sequence[Record]) -> str:
     """Return what an iteration of Jacobi's method takes in each programming model."""
     record = _largest(records, "jacobi", devices=True)
     cases = [m for m in record.measurements if m.parameters["nx"] in (2048, 16384)]
-    names = list(dict.fromkeys(name for m in cases for name in m.timings))
+    names = programs_of(cases)
     header = ["model", *(f"{m.parameters['nx']} x {m.parameters['ny']}" for m in cases)]
-    rows = [[f"`{name}`" if name != "one rank" else name, *(_time(m, name) for m in cases)] for name in names]
-    return f"{_table(header, rows)}\n\nTime of one iteration in {cases[0].parameters['dtype']}; {_machine(record)}.\n"
+    rows = [[f"`{name}`" if name != "one rank" else name, *(time_in_words(m, name) for m in cases)] for name in names]
+    return f"{markdown(header, rows)}\n\nTime of one iteration in {cases[0].parameters['dtype']}; {_machine(record)}.\n"
 
 
 def forests(records: Sequence[Record]) -> str:
     """Return what star forests take on each wire of hosts."""
     record = _largest(records, "starforest", devices=False)
-    programs = ("collops shared", "collops p2p", "collops neighbor", "PETSc basic", "PETSc neighbor")
+    known = ("collops shared", "collops mpi", "collops p2p", "collops neighbor", "PETSc basic", "PETSc neighbor")
+    programs = [name for name in known if any(name in m.timings for m in record.measurements)]
     rows = [
-        [f"{m.case}, {_FOREST_SIZES[size]} a rank", *(_time(m, program) for program in programs)]
+        [f"{m.case}, {_FOREST_SIZES[size]} a rank", *(time_in_words(m, program) for program in programs)]
         for m in record.measurements
         if (size := m.parameters.get("bytes_per_rank")) in _FOREST_SIZES and m.case.startswith(("bcast", "reduce"))
     ]
     header = ["mover", *(name.replace("collops ", "") for name in programs)]
-    return f"{_table(header, rows)}\n\n{_machine(record)}.\n"
+    return f"{markdown(header, rows)}\n\n{_machine(record)}.\n"
+
+
+def published(records: Sequence[Record]) -> str:
+    """Return the published figures beside those of the records, and the scatters on the most GPUs."""
+    claims, *_ = sections(records)
+    forests = [r for r in records if r.benchmark == "starforest" and r.machine["devices"]]
+    scatters = sections([max(forests, key=lambda record: record.ranks)])[-1]
+    return f"{text_of(claims)}\n{text_of(scatters)}"
 
 
 def _tables() -> Iterator[tuple[str, str]]:
     records = list(read_folder(RESULTS).values())
-    for write in (transports, models, forests):
+    for write in (transports, models, forests, published):
         yield write.__name__, write(records)
     yield "speed", speed_table(records) + "\n"
 

@@ -11,8 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collops.apps.survey import Grid, Survey
 from collops.cli import main
-from tests.apps.files import diffractor_file, small_survey, stacked_volume, velocity_volume
+from tests.apps.files import (
+    diffractor_file,
+    random_traces,
+    small_geometry,
+    small_survey,
+    stacked_volume,
+    velocity_volume,
+)
 from tests.docs.pages import ROOT
 
 __all__ = ["LAUNCHER", "run_small"]
@@ -40,14 +48,22 @@ _SMALLER = {
     r"^solve(?!.*--matrix)": "--points 8",
     r"^jacobi": "-nx 34 -ny 34 -niter 4 -nccheck 1",
     r"^soak": "--minutes 0.001",
-    r"^bench (?!plot|predict|all|.*--help)\w": "--quick --no-peer --json record.json",
+    r"^bench (?!plot|predict|all|published|.*--help)\w": "--quick --no-peer --json record.json",
     r"^bench$": "--help",
+    r"^bench published": "--results benchmarks/results",
     r"^bench all": "--only limits --ranks 1 --quick --no-peer --limit 100",
 }
 
 
 def _volume(path: Path) -> None:
     stacked_volume(path, np.random.default_rng(0).normal(size=(4, 3, 60)).astype("float32"))
+
+
+def _shots(path: Path) -> None:
+    geometry = small_geometry()
+    survey = Survey(geometry)
+    survey.traces = random_traces(geometry)
+    survey.save(path, Grid(31, 21, 12.5, 10.0))
 
 
 def _zarr(path: Path, **arrays: np.ndarray) -> None:
@@ -91,6 +107,7 @@ def _right_hand_side(path: Path) -> None:
 
 _FILES: dict[str, Callable[[Path], object]] = {
     "line.sgy": small_survey,
+    "line.zarr": _shots,
     "area.sgy": lambda path: diffractor_file(path, np.array([150.0, 220.0, 240.0])),
     "volume.sgy": velocity_volume,
     "model.npy": lambda path: np.save(path, np.full((41, 31), 1800.0)),
@@ -133,7 +150,7 @@ def _run(words: str, folder: Path) -> int:
     for name, make in _FILES.items():
         if name in words:
             make(folder / name)
-    if re.match("report|bench (plot|predict)", words):
+    if re.match("report|bench (plot|predict|published)", words):
         _results(folder / "benchmarks" / "results")
         (folder / "docs").mkdir()
         for name in ("README.md", "docs/scaling.md"):

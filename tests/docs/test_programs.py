@@ -12,6 +12,7 @@ ELSEWHERE = {
     "README.md": "tests/test_readme.py",
     "from-pylops-mpi.md": "tests/compat/test_page.py",
 }
+FOLDER = 'comm.allgather_metadata(__import__("tempfile").mkdtemp())[0]'
 # What is written for GPUs, as it is run where there are none, and in little time.
 ON_HOSTS = {
     "jacobi.md": {
@@ -19,7 +20,8 @@ ON_HOSTS = {
         'engine("cupy")': 'engine("numpy")',
         'engine="cupy"': 'engine="numpy"',
     },
-    "checkpoints.md": {'"/scratch/line"': 'comm.allgather_metadata(__import__("tempfile").mkdtemp())[0]'},
+    "checkpoints.md": {'"/scratch/line"': FOLDER},
+    "lsm.md": {'"/scratch"': FOLDER},
 }
 # What a page's programs cannot run without.
 NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native"}

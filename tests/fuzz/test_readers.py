@@ -15,7 +15,7 @@ from scipy import io, sparse
 
 import collops
 from collops import errors
-from collops.apps.survey.geometry import Geometry
+from collops.apps.survey import Geometry, Grid, Survey
 from tests.fuzz.cases import Case, parsed
 from tests.fuzz.damage import damaged, victim
 from tests.fuzz.runner import Transports
@@ -50,6 +50,13 @@ def survey(path):
         write_survey(path, Geometry(sources, [receivers] * 2, 20, 0.004), [np.ones((3, 20), np.float32)] * 2, {})
 
 
+def survey_store(path):
+    station = np.stack([np.linspace(0, 400, 3), np.full(3, 2.5)])
+    survey = Survey(Geometry(station[:, :2], [station] * 2, 20, 0.004))
+    survey.traces = [np.ones((3, 20), np.float32) for _ in survey.shots]
+    survey.save(path, Grid(2, 2, 1.0, 1.0))
+
+
 def section(path):
     pytest.importorskip("segyio")
     from tests.apps.files import write_traces
@@ -80,7 +87,8 @@ READERS = {
     "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, transport='auto')"),
     "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
-    "survey": (survey, "s.segy", "segy.read_traces(segy.read_headers(path), range(1))"),
+    "survey": (survey, "s.segy", "headers.read_traces(segy.read_headers(path), range(1))"),
+    "survey in Zarr": (survey_store, "s.zarr", "headers.read_traces(zarr.read_headers(path), range(1))"),
     "section": (section, "s.segy", "velocity.read_section(Path(path))"),
 }
 
@@ -89,7 +97,7 @@ READERS = {
 @pytest.mark.parametrize("kind", READERS)
 def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     from collops.apps.solve import _read_rhs
-    from collops.apps.survey import segy, velocity
+    from collops.apps.survey import headers, segy, velocity, zarr
 
     write, name, call = READERS[kind]
     whole, hurt = folder / "whole" / name, folder / "hurt" / name
@@ -100,7 +108,8 @@ def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     write(whole)
     comm.barrier()
     transports = Transports()
-    space = {"collops": collops, "path": str(hurt), "Path": Path, "segy": segy, "velocity": velocity}
+    space = {"collops": collops, "path": str(hurt), "Path": Path}
+    space |= {"headers": headers, "segy": segy, "velocity": velocity, "zarr": zarr}
     space["read_rhs"] = _read_rhs
     known = {each for each in errors.__all__ if each != "ARGUMENT_ERRORS"}
     failures = []
