@@ -111,11 +111,13 @@ def test_a_median_lies_in_its_interval():
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="PyLops' fast engine needs Numba")
 def test_lsm(comm) -> None:
     # Each rank compiles the peer's kernels anew, for seconds.
-    *ways, streamed = measured("lsm", comm, most_ranks=1)
-    assert [one.case for one in ways] == ["forward", "adjoint", "iteration"]
-    assert streamed.case == "streamed" and set(streamed.timings) == {
-        f"{way}, {name}" for way in ("resident", "streamed") for name in ("SEG-Y", "Zarr")
-    }
+    found = measured("lsm", comm, most_ranks=1)
+    assert [one.case for one in found] == ["forward", "adjoint", "iteration", "streamed", "streamed"]
+    line, area = found[3:]
+    assert len(line.parameters["image"]) == 2 and len(area.parameters["image"]) == 3
+    for one in (line, area):
+        assert set(one.timings) == {f"{way}, {name}" for way in ("resident", "streamed") for name in ("SEG-Y", "Zarr")}
+        assert len(one.checks) == 3 and "operator bytes" in one.figures[one.ours]
 
 
 @pytest.mark.serial

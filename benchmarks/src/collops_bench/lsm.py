@@ -6,10 +6,12 @@ points, 40 shots, 101 receivers and 1001 samples. Rays are straight. The peer ru
 fastest engine: Numba on hosts (in double precision, as in the tutorial), CUDA on GPUs (in single precision). Images on
 GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with sums in fixed order.
 
-The case "streamed" is a boat that tows a cable, so that each shot has receivers of its own. Its traces are in files on
-this machine, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations,
-whose vectors are images, reads them shot by shot and keeps none. The clock "wall" has an iteration, "whole" a long
-solve with reading the traces, over its iterations. Figures are ratios to the first program.
+The case "streamed" is a boat that tows cables, so that each shot has receivers of its own: along a line and, on GPUs,
+on an area of 512 x 512 points with 256 depths, with travel times at every eighth point. The traces are in files on this
+machine, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations, whose
+vectors are images, reads them shot by shot and keeps none. The clock "wall" has an iteration, "whole" a long solve with
+reading the traces, over its iterations. Figures are ratios to the first program; "operator bytes" is the memory of a
+rank that the operator and its tables take.
 """
 
 from __future__ import annotations
@@ -159,8 +161,12 @@ def measure(context: Context) -> Iterator[Measurement]:
     obstacle = _obstacle(context, peer)
     for problem in problems:
         yield from _measure(context, obstacle if obstacle is not None else peer, problem)
+    surveys: list[Callable[[], _Towed]] = [partial(_Towed.along_a_line, context, problem) for problem in problems]
+    if on_device or context.options.quick:
+        surveys.append(partial(_Towed.on_an_area, context))
+    for make in surveys:
         with tempfile.TemporaryDirectory() as folder:
-            yield _measure_streamed(context, problem, Path(context.comm.allgather_metadata(folder)[0]))
+            yield _measure_streamed(context, make(), Path(context.comm.allgather_metadata(folder)[0]))
             context.comm.barrier()
 
 
@@ -234,16 +240,64 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
     yield measurement("iteration", timings, ours, sent_by_iteration)
 
 
-def _measure_streamed(context: Context, problem: Problem, folder: Path) -> Measurement:
+@dataclass(frozen=True)
+class _Towed:
+    """A survey whose shots have receivers of their own, the image that explains it, and how long it is measured."""
+
+    name: str
+    survey: Survey
+    grid: Grid
+    velocity: float
+    image: np.ndarray  # of the grid's shape
+    parameters: dict[str, Any]
+    coarsen: int  # travel times are kept at every so many points
+    rounds: int
+    iterations: tuple[int, int]  # of a short and of a long solve
+    compared: int  # iterations after which images are compared
+
+    @classmethod
+    def along_a_line(cls, context: Context, problem: Problem) -> _Towed:
+        """Return a survey of the sizes of a problem, with one cable."""
+        grid = Grid(problem.nx, problem.nz, _SPACING, _SPACING)
+        cable = np.stack([np.linspace(0, grid.x[-1] / 3, problem.receivers), np.full(problem.receivers, 20.0)])
+        boat = np.stack([np.linspace(0, grid.x[-1] * 2 / 3, problem.shots), np.full(problem.shots, 10.0)]).round(4)
+        cables = [(cable + np.array([[place], [0.0]])).round(4) for place in boat[0]]
+        survey = Survey(Geometry(boat, cables, problem.samples, _INTERVAL), context.comm)
+        image, compared = problem.reflectivity.reshape(grid.shape), _COMPARED_ITERATIONS[problem.dtype]
+        rounds, iterations = (3, (2, 6)) if context.options.quick else (5, (5, 20))
+        return cls(problem.name, survey, grid, _VELOCITY, image, problem.parameters, 1, rounds, iterations, compared)
+
+    @classmethod
+    def on_an_area(cls, context: Context) -> _Towed:
+        """Return a 3-D survey with four cables; its image is too large for hosts unless the run is quick."""
+        quick = context.options.quick
+        points, depths, shots, receivers = (24, 16, 4, 8) if quick else (512, 256, 24, 64)
+        grid = Grid(points, depths, 10.0, 5.0, ny=points, dy=10.0)
+        width = grid.x[-1]
+        along, across = np.meshgrid(np.linspace(0, width / 3, receivers // 4), np.linspace(0, width / 8, 4))
+        cables = np.stack([across.ravel(), along.ravel(), np.full(receivers, 10.0)])
+        random = np.random.default_rng(5)
+        boat = np.stack([random.uniform(0, width / 2, shots), random.uniform(0, width / 2, shots), np.full(shots, 5.0)])
+        spreads = [(cables + place * [[1.0], [1.0], [0.0]]).round(4) for place in boat.T[:, :, None]]
+        samples = 301 if quick else 1001
+        survey = Survey(Geometry(boat.round(4), spreads, samples, _INTERVAL), context.comm)
+        image = np.zeros(grid.shape)
+        image[..., depths // 2], image[..., depths * 5 // 6] = -1.0, 0.5
+        sizes = {"image": [points, points, depths], "shots": shots, "receivers": receivers, "samples": samples}
+        name = f"migration of {points} x {points} x {depths}"
+        return cls(name, survey, grid, 2000.0, image, sizes | {"dtype": "float32"}, 8, 2, (1, 3), 2)
+
+
+def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurement:
     """Measure an iteration on traces that are read shot by shot, against one with all in memory. Collective."""
-    comm, engine = context.comm, context.engine
-    grid = Grid(problem.nx, problem.nz, _SPACING, _SPACING)
-    cable = np.stack([np.linspace(0, grid.x[-1] / 3, problem.receivers), np.full(problem.receivers, 20.0)])
-    boat = np.stack([np.linspace(0, grid.x[-1] * 2 / 3, problem.shots), np.full(problem.shots, 10.0)]).round(4)
-    cables = [(cable + np.array([[place], [0.0]])).round(4) for place in boat[0]]
-    survey = Survey(Geometry(boat, cables, problem.samples, _INTERVAL), comm)
-    operator = survey.operator(_VELOCITY, grid, frequency=20.0, dtype=problem.dtype, engine=engine)
-    image = problem.model(context, operator)
+    comm, engine, survey, dtype = context.comm, context.engine, towed.survey, towed.parameters["dtype"]
+    free = context.free_memory()
+    operator = survey.operator(
+        towed.velocity, towed.grid, frequency=20.0, coarsen=towed.coarsen, dtype=dtype, engine=engine
+    )
+    memory = free - context.free_memory()
+    domain: Any = operator.domain  # one layout, not a stack of them
+    image = DistributedArray(domain, comm, engine.from_host(towed.image.astype(dtype)))
     survey.traces = survey.by_shot(engine.to_host(operator.forward(image).local_array))
 
     def migration(path: Path, streamed: bool) -> Callable[[int], Any]:
@@ -252,7 +306,7 @@ def _measure_streamed(context: Context, problem: Problem, folder: Path) -> Measu
         def migrate(iterations: int) -> Any:
             found = Survey(survey.geometry, comm, headers)  # which has read no traces yet
             if not streamed:
-                data = found.data(dtype=problem.dtype, engine=engine)
+                data = found.data(dtype=dtype, engine=engine)
                 return solve_exactly(operator, data, iterations).x.local_array
             equations = found.normal_equations(operator, engine=engine)
             return solve_exactly(equations.operator, equations.right, iterations, kind=CG).x.local_array
@@ -263,31 +317,32 @@ def _measure_streamed(context: Context, problem: Problem, folder: Path) -> Measu
     if not all(comm.allgather_metadata(importlib.util.find_spec("segyio") is not None)):
         missing = {f"{way}, SEG-Y": "segyio is not installed on all ranks" for way in ("resident", "streamed")}
         del files["SEG-Y"]
-    paths = {name: survey.save(folder / file, grid) for name, file in files.items()}
+    paths = {name: survey.save(folder / file, towed.grid) for name, file in files.items()}
     programs = {
         f"{way}, {name}": migration(path, way == "streamed")
         for way in ("resident", "streamed")
         for name, path in paths.items()
     }
     # The normal equations square the condition, of which CGLS only has the rounding errors.
-    tolerance = {"float64": 1e-8, "float32": 1e-4}[problem.dtype]
-    compared = {name: partial(migrate, _COMPARED_ITERATIONS[problem.dtype]) for name, migrate in programs.items()}
-    checks = agreement(context, f"streamed shots of the {problem.name}", compared, tolerance)
-    plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=5, seconds=0.2)
-    short, long = (2, 6) if context.options.quick else (5, 20)
-    timings = interleave_iterations(programs, comm, engine, plan, short=short, long=long)
+    tolerance = {"float64": 1e-8, "float32": 1e-4}[dtype]
+    compared = {name: partial(migrate, towed.compared) for name, migrate in programs.items()}
+    checks = agreement(context, f"streamed shots of the {towed.name}", compared, tolerance)
+    short, long = towed.iterations
+    timings = interleave_iterations(programs, comm, engine, Plan(rounds=towed.rounds), short=short, long=long)
     of_resident = next(iter(timings.values())).clocks
+    figures = {
+        name: {f"{clock} ratio": each.median / of_resident[clock].median for clock, each in one.clocks.items()}
+        for name, one in timings.items()
+    }
+    figures["streamed, Zarr"]["operator bytes"] = float(memory)
     return Measurement(
         "streamed",
-        problem.parameters,
+        towed.parameters,
         timings,
         missing,
         ours="streamed, Zarr",
         checks=checks,
-        figures={
-            name: {f"{clock} ratio": each.median / of_resident[clock].median for clock, each in one.clocks.items()}
-            for name, one in timings.items()
-        },
+        figures=figures,
         messages=messages_of_an_iteration(programs["streamed, Zarr"]),
     )
 
