@@ -168,10 +168,13 @@ class LocalSpectra(Directed):
                 slice(one * half, one * half + 2 * half * count)
                 for one, half, count in zip(shift, self._halves, self._count, strict=True)
             )
-            blocks = xp.fft.fftn(given[part].reshape(tiles) * window, axes=axes) * factors.on(engine)
-            blocks = xp.fft.ifftn(blocks, axes=axes)
-            blocks = (blocks if image.dtype.kind == "c" else blocks.real) * window
-            total = engine.add(total, part, blocks.reshape(given[part].shape))
+            blocks, factor = given[part].reshape(tiles) * window, factors.on(engine)
+            if image.dtype.kind == "c":
+                blocks = xp.fft.ifftn(xp.fft.fftn(blocks, axes=axes) * factor, axes=axes)
+            else:  # the factors of opposite wavenumbers are equal
+                blocks = xp.fft.rfftn(blocks, axes=axes) * factor[..., : tiles[-1] // 2 + 1]
+                blocks = xp.fft.irfftn(blocks, s=tuple(tiles[1::2]), axes=axes)
+            total = engine.add(total, part, (blocks * window).reshape(given[part].shape))
         return total[inside]
 
 
