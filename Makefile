@@ -1,4 +1,4 @@
-# make demo     make .venv, install, migrate a made survey on two ranks, say where the pictures are
+# make demo     make .venv, install, migrate a synthetic survey on two ranks, say where the pictures are
 # make test     make .venv, install, run linters and all tests on 1, 2, 3 and 4 ranks; those on one rank beside the linters
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    all tests of JAX with its oldest supported version, not only those of its primitives

@@ -1,4 +1,4 @@
-"""What this process may still use: memory, within the limits of its machine, and room in a folder.
+"""The resources that this process may still use: memory, within the limits of its machine, and space in a folder.
 
 Batch systems and containers allow a job less memory than its machine has, and kill it without a word when it takes
 more. They do so by control groups; `collops` reads those that this process belongs to, of both versions, with all

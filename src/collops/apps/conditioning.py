@@ -45,7 +45,7 @@ _MUTE_HELP = (
 
 
 class ShotHeaders(NamedTuple):
-    """What the headers say of the traces of one shot."""
+    """The headers of the traces of one shot."""
 
     offsets: np.ndarray  # distance from the source along the line, m, not negative
     channels: np.ndarray  # their numbers in the field record

@@ -46,8 +46,8 @@ class Quotient(tuple):
 def quotient(a: Any, b: Any) -> Any:
     """Return the coefficient ``a / b``: 0 where `b` is 0, and NaN where `b` is infinite.
 
-    Of scalars on the host it is a number. Others are divided by the kernels of :func:`collops.array.axpby`, so that the
-    division needs no operation of its own.
+    It is a number if both scalars are on the host. Others are divided by the kernels of
+    :func:`collops.array.axpby`, so that the division needs no operation of its own.
 
     Parameters
     ----------

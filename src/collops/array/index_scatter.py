@@ -38,8 +38,8 @@ class IndexScatter(OnTransport):
         A layout, split in any way or replicated; or the number of elements of each rank's private array. A target that
         is a layout is split or replicated as a whole; all its copies receive the values.
     source_indices, target_indices : sequence of int or None
-        Of equal length; ``None`` for all elements of a private array, or for all that this rank holds of a split layout
-        (of a replicated one: all elements, given by rank 0).
+        Indices, as many of both; ``None`` for all elements of a private array, or for all that this rank holds of a
+        split layout (of a replicated one: all elements, given by rank 0).
     comm : Communicator, optional
         The ranks; the world by default.
     **options

@@ -40,8 +40,8 @@ def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> A
     axis : int or tuple of int, optional
         The axes to sum over; all by default.
     dtype : dtype, optional
-        Of the result. By default as in NumPy: booleans and small integers become 64-bit integers. Half-precision
-        numbers are summed in float32.
+        Element type of the result. By default as in NumPy: booleans and small integers become 64-bit integers.
+        Half-precision numbers are summed in float32.
     out : None
         Not supported; here so that ``numpy.sum(x)`` works.
     """

@@ -47,7 +47,7 @@ def transfers(
     Parameters
     ----------
     layout : Layout
-        Of the array. Of several copies of a block, a rank receives the one at its own process coordinates.
+        Layout of the array. If a block has several copies, a rank receives the one at its own process coordinates.
     rank : int
         The rank whose transfers are returned.
     wanted : callable
@@ -92,7 +92,7 @@ def _pieces(
 ) -> Iterator[tuple[int, Box, Box]]:
     """Yield who holds each piece of a region, as boxes of its block and of the region.
 
-    Of several copies, the one at the process coordinates `place` is meant; with `only_here`, no piece but those there.
+    If there are several copies, the one at the process coordinates `place` counts; with `only_here`, only pieces there.
     """
     owning = list(place)
     along = [

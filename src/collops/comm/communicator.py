@@ -162,7 +162,7 @@ class Communicator:
         Returns
         -------
         array
-            Of the shape and dtype of `x`.
+            The result, with the shape and dtype of `x`.
 
         Raises
         ------

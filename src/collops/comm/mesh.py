@@ -29,7 +29,7 @@ _Item = TypeVar("_Item")
 
 
 class TcpError(Exception):
-    """What went wrong with one message."""
+    """A message failed."""
 
     library = "TCP"
 

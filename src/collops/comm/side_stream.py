@@ -9,7 +9,7 @@ from collops.comm.transport import Pending
 __all__ = ["HIGHEST_PRIORITY", "SideStream"]
 
 HIGHEST_PRIORITY = -5
-"""Of a stream; a device that has fewer priorities takes its highest."""
+"""Priority of a stream; a device that has fewer priorities takes its highest."""
 
 
 class SideStream(Pending):

@@ -202,7 +202,7 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
     Returns
     -------
     forest : StarForest
-        Of the values.
+        The forest along which the values travel.
     counts : numpy.ndarray
         Number of values of each point of this rank's leaf array, 0 where there is no leaf; they follow each other, too.
 

@@ -189,8 +189,8 @@ class StarForest(OnTransport):
         comm, leaves, **options
             As for the class.
         layout : Layout
-            Of the roots, any process grid. Root arrays are this rank's parts, ravelled. Where copies exist, leaves take
-            the nearest: this rank's own, or that of its row or column of the process grid.
+            Layout of the roots, on any process grid. Root arrays are this rank's parts, ravelled. Where copies exist,
+            leaves take the nearest: this rank's own, or that of its row or column of the process grid.
         indices : sequence of int
             For each leaf the index of its root in the global array, in C order.
 

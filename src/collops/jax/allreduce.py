@@ -31,7 +31,7 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     Returns
     -------
     jax.Array
-        Of the shape and dtype of `x`.
+        The result, with the shape and dtype of `x`.
 
     Raises
     ------

@@ -18,7 +18,7 @@ def alltoall(x: Any, *, comm: Any = None) -> Any:
     Parameters
     ----------
     x : array or pytree of arrays
-        Of shape ``(size, *shape)``, the same on every rank.
+        Blocks for the ranks, in shape ``(size, *shape)``, which is the same on every rank.
     comm
         As for :func:`allreduce`.
 
@@ -60,7 +60,7 @@ def alltoallv(x: Any, send_counts: Sequence[int], receive_counts: Sequence[int],
     Returns
     -------
     jax.Array
-        Of shape ``(sum(receive_counts), *x.shape[1:])``.
+        The blocks that arrive, in shape ``(sum(receive_counts), *x.shape[1:])``.
 
     Raises
     ------

@@ -61,7 +61,7 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     Returns
     -------
     jax.Array
-        Of shape `shape`.
+        This rank's block, in shape `shape`.
 
     Raises
     ------

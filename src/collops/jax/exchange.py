@@ -108,7 +108,7 @@ def sendrecv(
     sendbuf : array
         The array to send.
     recvbuf : array
-        Of the shape and dtype of the received array, with arbitrary values.
+        An array with the shape and dtype of the received one, with arbitrary values.
     source, dest : int
         The ranks from which to receive and to which to send. ``None`` receives from any rank: on hosts only, and
         without a derivative.
@@ -158,7 +158,7 @@ def neighbor_exchange(
     sends : sequence of array
         The arrays for `destinations`.
     templates : sequence of array
-        Of the shapes and dtypes of the arrays from `sources`, with arbitrary values.
+        Arrays with the shapes and dtypes of those from `sources`, with arbitrary values.
     destinations, sources : sequence of int
         Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
     tag, comm

@@ -31,7 +31,7 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     Returns
     -------
     jax.Array
-        Of the shape and dtype of `x`.
+        The result, with the shape and dtype of `x`.
 
     Raises
     ------

@@ -52,7 +52,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     Returns
     -------
     jax.Array
-        Of shape ``(sum(counts), *x.shape[1:])``.
+        The blocks of all ranks, in shape ``(sum(counts), *x.shape[1:])``.
 
     Raises
     ------
@@ -82,14 +82,14 @@ def reduce_scatter(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     Parameters
     ----------
     x : array or pytree of arrays
-        Of shape ``(size, *shape)``, the same on every rank.
+        Blocks for the ranks, in shape ``(size, *shape)``, which is the same on every rank.
     op, comm
         As for :func:`allreduce`.
 
     Returns
     -------
     jax.Array
-        Of shape `shape`.
+        This rank's block of the result, in shape `shape`.
 
     Raises
     ------

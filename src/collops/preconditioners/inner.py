@@ -28,7 +28,7 @@ def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **o
     solver : callable
         A solver such as :func:`collops.cg`.
     **options
-        Of the solver, such as ``niter``, its own preconditioner ``M``, or tolerances (``tol=0, rtol=1e-3`` of
+        Options of the solver, such as ``niter``, its own preconditioner ``M``, or tolerances (``tol=0, rtol=1e-3`` of
         :func:`collops.cg`).
 
     Returns

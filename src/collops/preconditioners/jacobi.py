@@ -32,7 +32,7 @@ def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
     Returns
     -------
     LinearOperator
-        Of every engine. Applying it sends no messages.
+        Works on every engine. Applying it sends no messages.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOpera
     Returns
     -------
     LinearOperator
-        Of host engines. Applying it sends no messages. JAX calls the host.
+        Works on arrays on the host; JAX calls the host. Applying it sends no messages.
 
     Raises
     ------

@@ -361,7 +361,7 @@ def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any
 def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: int) -> str | None:
     """Return how two fingerprints differ in words, or ``None`` if they are of one problem.
 
-    Of options that are given for each iteration, only those of the iterations done must be the same.
+    Options that are given for each iteration must be the same for the iterations done only.
     """
     if saved["method"] != present["method"]:
         return f"it is a checkpoint of {saved['method']}, not of {present['method']}"

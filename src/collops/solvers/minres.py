@@ -21,7 +21,7 @@ from collops.solvers.state import scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
 _LARGEST_ROUNDING = 10.0
-"""What rounding makes of zeros of the tridiagonal matrix, in units of its norm and of the precision."""
+"""Bound on the rounding errors in zeros of the tridiagonal matrix, in units of its norm and of the precision."""
 
 
 @dataclass(slots=True)

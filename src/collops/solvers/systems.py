@@ -1,4 +1,4 @@
-"""What methods for square systems share: operators with a shift, tests of the residual, and checks of the arguments."""
+"""Operators with a shift, tests of the residual, and checks of arguments that methods for square systems share."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def by_angle(
     problem : Problem
         The survey, the velocity and the wavelet.
     traces : list of arrays
-        Of the shots of this rank.
+        The traces of the shots of this rank.
     columns : array of int
         Numbers of the columns along x; in 3-D in the middle of the axis y.
     classes : int

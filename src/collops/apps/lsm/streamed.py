@@ -87,7 +87,7 @@ class Rows:
     Parameters
     ----------
     samples : int
-        Of each trace.
+        Number of samples of each trace.
     counts : list of int
         Traces of each part.
     compared : callable

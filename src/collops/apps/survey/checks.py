@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FACTORS = (1, 2, 4, 8)
-"""Of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""
+"""Factors of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""
 
 _IMAGES = 8  # that a rank needs besides its tables
 # Copies of the traces that a migration needs: conditioned, muted and weighted ones, and the vectors of the solver.

@@ -259,7 +259,7 @@ class Survey:
         Returns
         -------
         Gradient, Section, Volume or array
-            What the other methods take as a velocity as well.
+            A velocity that the other methods take.
         """
         name = "given" if isinstance(velocity, np.ndarray) else str(velocity)
         with local_stage(self.comm):
@@ -529,7 +529,7 @@ class Survey:
         classes : int
             Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
         traces : list of arrays, optional
-            What to migrate, by shots of this rank; by default `traces` of the survey.
+            The traces to migrate, by shots of this rank; by default `traces` of the survey.
         engine : str, optional
             That of the operator.
 
@@ -587,7 +587,7 @@ class Survey:
         path : str or Path
             The file, which is replaced.
         image : array or DistributedArray
-            Of the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
+            The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
             Its grid; depth steps are at most 65.535 m.
         title : str

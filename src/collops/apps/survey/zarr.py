@@ -66,7 +66,7 @@ class ZarrShots:
     def inspect(cls, path: str | Path) -> ZarrShots:
         """Open a group, or an array in one, and check its axes.
 
-        Of a group it chooses the array that MDIO names as the default, or the first of `DATA_NAMES`.
+        From a group it chooses the array that MDIO names as the default, or the first of `DATA_NAMES`.
         """
         path = Path(path)
         if not path.exists():

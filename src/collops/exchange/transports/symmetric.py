@@ -139,9 +139,9 @@ class _Ends(NamedTuple):
         The number of receivers; where their parts of the leaving values end, in points; the addresses of their memory,
         of counters of how often they have read, and of counters there of how often this rank has filled.
     receiving : tuple
-        What arrives; the number of senders; the addresses of counters of how often they have filled, and of counters
-        there of how often this rank has read; and `state`, how often this rank has sent and read, and how many blocks
-        have done so in this turn.
+        The pattern of what arrives; the number of senders; the addresses of counters of how often they have filled, and
+        of counters there of how often this rank has read; and `state`, how often this rank has sent and read, and
+        how many blocks have done so in this turn.
     """
 
     sending: tuple[int, Any, Any, Any, Any]

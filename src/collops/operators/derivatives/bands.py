@@ -151,7 +151,7 @@ class Several(Enum):
 
 
 class Problem(NamedTuple):
-    """What a kernel computes: the products of some terms with local arrays of one shape and dtype, on an engine.
+    """The task of a kernel: the products of some terms with local arrays of one shape and dtype, on an engine.
 
     `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
     With `add`, they are added to the values of the only target.

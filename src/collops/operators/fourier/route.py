@@ -35,10 +35,10 @@ def find_route(
 ) -> tuple[list[Stage], Layout]:
     """Return the stages of a transform, and the layout that the result is left in or brought to.
 
-    Of all ways that of least cost is taken: elements that the busiest rank receives and transforms, and a constant for
-    each message. `extents` are the axes to transform, in the order of those that are whole, and their extents
-    afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by default that
-    in which the last transform leaves it; LayoutError is raised if it has another shape or number of ranks.
+    The way of least cost is taken. The cost counts the elements that the busiest rank receives and transforms, and a
+    constant for each message. `extents` are the axes to transform, in the order of those that are whole, and their
+    extents afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by
+    default that in which the last transform leaves it; LayoutError is raised for another shape or number of ranks.
     """
     shape = alike(domain, extents).shape
     if target is not None and (target.shape != shape or target.ranks != domain.ranks):

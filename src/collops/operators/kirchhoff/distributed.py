@@ -80,7 +80,7 @@ class Kirchhoff(LinearOperator):
         rays in a constant velocity, or given travel times.
     travel_times : tuple of two arrays, optional
         Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
-        Of the sources only this rank's columns are read, or all if the image is split. Infinity means that nothing
+        Each rank reads only the columns of its own sources, or all if the image is split. Infinity means that nothing
         arrives.
     amplitude : {"none", "2d", "2.5d", "3d"}, optional
         ``"none"`` models travel times only. The others model the amplitudes of reflected waves (see Notes):
@@ -100,7 +100,7 @@ class Kirchhoff(LinearOperator):
         Keep tables at every so many image points along each axis only, between which the kernels interpolate (see
         Notes). Not in mode ``"byot"``.
     layout : Layout, optional
-        Of the image: replicated (the default), or split over the ranks along any axes, such as by
+        Layout of the image: replicated (the default), or split over the ranks along any axes, such as by
         ``Layout.split(dims, comm.size)``.
     comm : Communicator, optional
         The ranks; the world by default.

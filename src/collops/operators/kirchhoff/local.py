@@ -34,7 +34,7 @@ class LocalKirchhoff:
     wavelet_center : int
         Index of the tap at time zero.
     weights : Weights, optional
-        What arrivals are multiplied by: the same rows, of the operator's dtype; by default nothing.
+        Factors of the arrivals, with the same rows and the operator's dtype; none by default.
     bands : Bands, optional
         Filters against aliasing; by default none.
     engine : str or Engine, optional

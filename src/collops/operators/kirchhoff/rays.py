@@ -59,7 +59,7 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
     position : array
         Coordinates of the station, one for each axis.
     velocity : array
-        Of the shape of the grid, m/s.
+        Velocity at the points of the grid, m/s.
     """
     spacing, axes = np.array(grid.spacing), len(grid.axes)
     at = grid.value_at(velocity, position)

@@ -61,7 +61,7 @@ def tables_of_stations(
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
-        Of the shape of the grid, m/s.
+        Velocity at the points of the grid, m/s.
     grid, scale : Grid, Scale
         The image points; the samples.
     needed : sequence of arrays
@@ -73,7 +73,7 @@ def tables_of_stations(
     factor : int
         Tables have every so many image points along each axis, and the kernels interpolate.
     weighting : Weighting, optional
-        What the weights are; none by default.
+        Amplitudes and apertures; none by default.
     folder : Path, optional
         Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
         of them ends, instead of this rank's in its memory and messages.

@@ -1,4 +1,4 @@
-"""What the kernels multiply arrivals by (spreading, obliquity, apertures), and the wavelets that they give them.
+"""Factors of arrivals in the kernels (spreading, obliquity, apertures), and the wavelets of arrivals.
 
 A weight belongs to a source, a receiver and an image point. Its separable part and the directions of the rays are
 tables for each station; the kernels compute the rest of them, which saves a table for each pair.

@@ -1,4 +1,4 @@
-"""What methods of nonlinear least squares share: evaluations, tests, and searches for a step that decreases enough."""
+"""Evaluations, tests and line searches that the methods of nonlinear least squares share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a search looks at: half the squared norm of the residual, and its slope along the direction."""
+    """The numbers of a line search: half the squared norm of the residual, and its slope along the direction."""
 
     value: float
     slope: float

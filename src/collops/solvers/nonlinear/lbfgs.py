@@ -25,7 +25,7 @@ __all__ = ["lbfgs"]
 class LBFGSState:
     """Vectors and inner products of L-BFGS between two iterations, with the letters of the book.
 
-    Of the last pairs of a step and a change of the gradient, number k is at the place k modulo the memory.
+    Pair number k, of a step and a change of the gradient, is at the place k modulo the memory.
     """
 
     x: Any
