@@ -201,6 +201,21 @@ class Communicator:
                     return target
         return self._run("allreduce", x, out, op)
 
+    def sums_in_kernels(self, engine: Engine) -> bool:
+        """Return whether kernels of `engine` may end with a short allreduce, see :meth:`join_sum`. Not collective."""
+        device = self._device
+        kernels = device is not None and device.short is not None and engine.memory == "device"
+        return kernels and not active and self._pending is None
+
+    def join_sum(self, x: Any) -> Any:
+        """Begin an allreduce of `x` with which a kernel ends that is launched next, and return the kernel's argument.
+
+        `x` is short and on the device. Collective: other ranks may call :meth:`allreduce` instead.
+        """
+        if counted:
+            messages.record("allreduce", x.size, x.nbytes)
+        return self._begin(engine_of(x)).short.join()
+
     def start_allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Callable[[], Any]:
         """Begin to reduce `x` over the ranks; the function that is returned waits for the result and returns it.
 
