@@ -41,7 +41,7 @@ class Stream:
         self.calls.append("wait")
 
 
-current = [Stream(9)]
+STREAM = [Stream(9)]  # the current one
 
 
 class Memory(bytearray):
@@ -62,7 +62,7 @@ def module(comm, tmp_path_factory):
             patch.delitem(sys.modules, name, raising=False)
         cupy = fake_cupy(tmp_path_factory.mktemp("kernels"))
         cupy.cuda.alloc_pinned_memory, cupy.cuda.Event = Memory, Event
-        cupy.cuda.get_current_stream = lambda: current[0]
+        cupy.cuda.get_current_stream = lambda: STREAM[0]
         patch.setitem(sys.modules, "cupy", cupy)
         found = importlib.import_module("collops.comm.peer_stores")
         # Threads of a block cannot wait for each other here, but blocks and ranks can.
@@ -78,7 +78,7 @@ def sums(comm, module):
     """The short sums of all ranks, and the memory of this one in 32-bit words."""
     with comm.symmetric(-(-module.memory_bytes(comm.size) // 8), np.uint64, engine="numpy") as window:
         addresses = [window.peer(rank).ctypes.data for rank in range(comm.size)]
-        current[0] = Stream(9)
+        STREAM[0] = Stream(9)
         yield module.PeerStores(comm.rank, addresses), window.local.view(np.uint32)
 
 
@@ -94,7 +94,7 @@ def added(sums, comm, dtype, size, turn, in_place=False):
     source = parts[comm.rank].copy().view(Array)
     target = source if in_place else np.zeros_like(source)
     kind = NCCL_TYPES[WIDTHS.get(dtype, (dtype, 1))[0]]
-    assert sums.add_up(source, target, kind, current[0].ptr)
+    assert sums.add_up(source, target, kind, STREAM[0].ptr)
     expected = parts[0]
     for part in parts[1:]:
         expected = expected + part
@@ -187,7 +187,7 @@ def test_kernels_end_when_the_host_gives_up(comm, sums):
 def test_launches_on_another_stream_are_ordered_after_earlier_ones(comm, sums, last, current, ordered):
     short, _ = sums
     for turn, stream in enumerate((last, current, current)):
-        current[0] = stream
+        STREAM[0] = stream
         added(short, comm, "int64", 2, turn)
         if turn == 0:
             last.calls.clear()
