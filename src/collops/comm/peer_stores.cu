@@ -43,10 +43,10 @@ union Payload {
     Half whole;
 };
 
-// What a rank knows of the others. `given_up` is in the host's memory: the host has stopped waiting.
+// What a rank knows of the others. The epochs of its blocks follow in memory. `given_up` is in the host's memory: the host
+// has stopped waiting.
 struct Link {
     Half ranks, rank, capacity;  // the packets of an inbox from each sender
-    unsigned* epochs;            // of each block
     const volatile int* given_up;
     Packet* inboxes[MOST_RANKS];  // of each rank: by parity of the epoch, sender and packet
 };
@@ -129,9 +129,10 @@ __device__ inline void keep(Payload value, unsigned* words, int place, int count
 // Does the part of a call that the block of this number has, by all its threads: for arrays of `words` 32-bit words, or
 // in an all-to-all of as many for each rank. Arrays that are added up may be one as `source` and `target`.
 __device__ inline void collective(
-    const Link& link, const unsigned* source, unsigned* target, int words, int type, int block)
+    Link& link, const unsigned* source, unsigned* target, int words, int type, int block)
 {
-    const unsigned epoch = link.epochs[block] + 1;
+    Half* epochs = reinterpret_cast<Half*>(&link + 1);
+    const unsigned epoch = static_cast<unsigned>(epochs[block]) + 1;
     const int ranks = static_cast<int>(link.ranks), first = block * CHUNK;
     const int left = (words + 1) / 2 - first, count = left > CHUNK || epoch % REFRESH < 2 ? CHUNK : left;
     Packet* places[MOST_RANKS];
@@ -168,11 +169,11 @@ __device__ inline void collective(
         if (type != ALLTOALL) keep(total, target, place, words);
     }
     __syncthreads();  // all threads have read the epoch
-    if (threadIdx.x == 0) link.epochs[block] = epoch;
+    if (threadIdx.x == 0) epochs[block] = epoch;
 }
 
 extern "C" __launch_bounds__(CHUNK) __global__ void call_collective(
-    const unsigned* source, unsigned* target, const Link* link, long long words, long long type)
+    const unsigned* source, unsigned* target, Link* link, long long words, long long type)
 {
     collective(*link, source, target, static_cast<int>(words), static_cast<int>(type), blockIdx.x);
 }

@@ -54,8 +54,9 @@ class PeerStores:
         self._given_up = cupy.cuda.alloc_pinned_memory(4)
         self._flag = np.frombuffer(self._given_up, np.int32, 1)
         self._flag[0] = 0
-        epochs = memory[rank] + 2 * size * _PACKETS * _PACKET
-        self._link = cupy.asarray(np.array([size, rank, _PACKETS, epochs, self._given_up.ptr, *memory], np.uint64))
+        addresses = [*memory, *[0] * (_MOST_RANKS - size)]
+        epochs = [0] * (_PACKETS // _CHUNK)
+        self._link = cupy.asarray(np.array([size, rank, _PACKETS, self._given_up.ptr, *addresses, *epochs], np.uint64))
         self._kernel = _kernel(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
         self._current = cupy.cuda.get_current_stream
@@ -111,8 +112,8 @@ class PeerStores:
 
 
 def memory_bytes(size: int) -> int:
-    """Return how many bytes each of `size` ranks needs: two inboxes from each rank, and an epoch of each block."""
-    return 2 * size * _PACKETS * _PACKET + 4 * (_PACKETS // _CHUNK)
+    """Return how many bytes each of `size` ranks needs: two inboxes from each rank."""
+    return 2 * size * _PACKETS * _PACKET
 
 
 def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
@@ -128,8 +129,9 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     if runtime.is_hip:
         return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"
     memory = cupy.cuda.Memory(-(-memory_bytes(control.size) // _GRANULE) * _GRANULE)
-    runtime.memset(memory.ptr, 0, memory.size)
-    runtime.deviceSynchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        runtime.memsetAsync(memory.ptr, 0, memory.size, stream.ptr)
+        stream.synchronize()
     addresses, handle, problem = [], "", ""
     try:
         handle = runtime.ipcGetMemHandle(memory.ptr).hex()

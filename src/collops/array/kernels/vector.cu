@@ -414,7 +414,7 @@ struct Pair {
 // finishes last adds up the elements of all ranks. atomicInc wraps, so that `ticket` is 0 again when the kernel ends.
 // Not inlined: one body serves any number of pairs, which compiles in a quarter of the time and runs no slower.
 __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, double* partial, unsigned* ticket,
-                                  unsigned places, unsigned fresh, double x_sign, const Link* link)
+                                  unsigned places, unsigned fresh, double x_sign, Link* link)
 {
     __shared__ bool last;
     Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
@@ -463,7 +463,7 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
 
 // The arrays come first: a launch is prepared with everything else.
 #define ARRAYS(k) const Element *x##k, const Element *y##k
-#define THE_REST double *partial, unsigned *ticket, unsigned places, unsigned fresh, double x_sign, const Link *link
+#define THE_REST double *partial, unsigned *ticket, unsigned places, unsigned fresh, double x_sign, Link *link
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4) dots1(ARRAYS(0), Number* out, Index n0, THE_REST)
 {
