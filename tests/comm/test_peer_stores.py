@@ -102,13 +102,13 @@ def added(sums, comm, dtype, size, turn, in_place=False):
 
 
 @pytest.mark.parametrize("dtype", [*NCCL_TYPES, *WIDTHS])
-@pytest.mark.parametrize("size", [1, 2, 7, 1023, 1024, 1025])
+@pytest.mark.parametrize("size", [1, 2, 7, 511, 512, 513])
 def test_sums(comm, sums, dtype, size):
     for turn in range(5):
         added(sums[0], comm, dtype, size, turn, in_place=turn % 2 == 1)
 
 
-@pytest.mark.parametrize("width", [1, 3, 1024, 2050])
+@pytest.mark.parametrize("width", [1, 3, 512, 1030])
 def test_alltoall(comm, sums, width):
     for turn in range(3):
         blocks = [
@@ -124,7 +124,7 @@ def test_alltoall(comm, sums, width):
 def test_many_sums_of_all_lengths(comm, module, sums):
     """Blocks count their calls for themselves: a long array after short ones."""
     rng = np.random.default_rng(3)
-    for turn, size in enumerate([*rng.integers(1, module.LIMIT // 4, 20), module.LIMIT // 4, 1, 1025]):
+    for turn, size in enumerate([*rng.integers(1, module.LIMIT // 4, 20), module.LIMIT // 4, 1, 513]):
         added(sums[0], comm, "float32", int(size), turn)
 
 
@@ -148,7 +148,7 @@ def test_epochs_begin_anew(comm, module, sums):
     for turn in range(2):  # these send all packets of the block
         added(short, comm, "float64", 1, turn)
     stamps = words[1 : 4 * comm.size * module.LIMIT // 8 * 2 : 2].reshape(2 * comm.size, -1, 2)
-    assert set(stamps[:, :512].ravel().tolist()) == {2**30, 2**30 + 1}
+    assert set(stamps[:, :256].ravel().tolist()) == {2**30, 2**30 + 1}
     comm.barrier()
     epochs[0] = 2**32 - 2
     comm.barrier()

@@ -18,7 +18,7 @@
 // block are sent in two calls out of REFRESH, however short the arrays are.
 
 #ifndef CHUNK
-#define CHUNK 512  // packets of a block, and its most threads
+#define CHUNK 256  // packets of a block, and its most threads
 #endif
 #define MOST_RANKS 8       // of a host
 #define REFRESH (1u << 30)  // calls

@@ -21,9 +21,9 @@ from collops.comm.device_wait import wait_while_source
 
 __all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
 
-LIMIT = 32 << 10
+LIMIT = 128 << 10
 """Bytes of the longest array, or part of one for each rank, beyond which NCCL takes less time."""
-_CHUNK = 512  # packets of a block
+_CHUNK = 256  # packets of a block
 _WARP, _MOST_THREADS = 32, _CHUNK
 _MOST_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
 _PACKETS = LIMIT // (_PACKET // 2)  # of an inbox from each sender

@@ -417,6 +417,7 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
                                   unsigned places, unsigned fresh, double x_sign, Link* link)
 {
     __shared__ bool last;
+    __shared__ Sum results[MOST_PAIRS];  // of thread 0
     Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
     for (int p = 0; p < count; ++p) {
         const Pair pair = pairs[p];
@@ -425,36 +426,38 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
     }
     for (int p = 0; p < count; ++p) {
         const Sum sum = block_sum(totals[p]);
-        if (threadIdx.x == 0) reinterpret_cast<Sum*>(partial)[p * gridDim.x + blockIdx.x] = sum;
+        if (threadIdx.x == 0) results[p] = reinterpret_cast<Sum*>(partial)[p * gridDim.x + blockIdx.x] = sum;
     }
-    if (threadIdx.x == 0) {
+    if (gridDim.x > 1) {
+        if (threadIdx.x == 0) {
+            __threadfence();
+            last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+        }
+        __syncthreads();
+        if (!last) return;
         __threadfence();
-        last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    const volatile double* sums = partial;
-    for (int p = 0; p < count; ++p) {
-        totals[p] = Sum();
-        for (unsigned block = threadIdx.x; block < gridDim.x; block += BLOCK) {
-            const unsigned at = (p * gridDim.x + block) * SUM_PARTS;
+        const volatile double* sums = partial;
+        for (int p = 0; p < count; ++p) {
+            Sum sum = Sum();
+            for (unsigned block = threadIdx.x; block < gridDim.x; block += BLOCK) {
+                const unsigned at = (p * gridDim.x + block) * SUM_PARTS;
 #if SUM_PARTS == 2
-            add(totals[p], Sum{sums[at], sums[at + 1]});
+                add(sum, Sum{sums[at], sums[at + 1]});
 #else
-            add(totals[p], sums[at]);
+                add(sum, sums[at]);
 #endif
+            }
+            sum = block_sum(sum);
+            if (threadIdx.x == 0) results[p] = sum;
         }
     }
-    for (int p = 0; p < count; ++p) {
-        const Sum sum = block_sum(totals[p]);
-        if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
+        for (int p = 0; p < count; ++p) {
             const unsigned place = (places >> (4 * p)) & 15u;
-            const Number value = as_number(sum);
+            const Number value = as_number(results[p]);
             out[place] = (fresh >> place) & 1u ? value : out[place] + value;
             fresh &= ~(1u << place);
         }
-    }
     if (!link) return;
     __syncthreads();
     unsigned* words = reinterpret_cast<unsigned*>(out);
