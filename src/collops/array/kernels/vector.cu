@@ -408,6 +408,15 @@ struct Pair {
     Index n;
 };
 
+// Adds up the numbers of all ranks, by a block whose thread 0 has stored them. Not inlined, so that it takes no registers
+// from what comes before.
+__device__ __noinline__ void add_ranks(Link* link, Number* numbers, int count)
+{
+    __syncthreads();
+    unsigned* words = reinterpret_cast<unsigned*>(numbers);
+    collective(*link, words, words, count * sizeof(Number) / sizeof(unsigned), sizeof(Real) == 8 ? DOUBLE : FLOAT, 0);
+}
+
 // Adds up the products of each pair and, in the block that finishes last, the blocks' sums, always in the same order.
 // `places` has four bits a pair: the element of `out` that the pair adds to. `fresh` has one bit an element of `out`:
 // whether it is overwritten rather than added to. With a `link`, each pair has an element of its own, and the block that
@@ -458,10 +467,7 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
             out[place] = (fresh >> place) & 1u ? value : out[place] + value;
             fresh &= ~(1u << place);
         }
-    if (!link) return;
-    __syncthreads();
-    unsigned* words = reinterpret_cast<unsigned*>(out);
-    collective(*link, words, words, count * sizeof(Number) / sizeof(unsigned), sizeof(Real) == 8 ? DOUBLE : FLOAT, 0);
+    if (link) add_ranks(link, out, count);
 }
 
 // The arrays come first: a launch is prepared with everything else.
