@@ -78,8 +78,9 @@ def lift_local(op: Any) -> LocalOperator:
     op : LocalOperator, array, PyLops or SciPy operator
         One of: a `LocalOperator`, which is returned as it is; an operator of this package on a communicator of one rank
         (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives,
-        Laplacian and Diagonal of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with ``shape``, ``dtype``,
-        ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of ``scipy.sparse.linalg``.
+        Laplacian and Diagonal of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with
+        ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of
+        ``scipy.sparse.linalg``.
 
     Returns
     -------
