@@ -137,6 +137,37 @@ def test_empty_arrays(comm):
     assert comm.allgatherv(np.zeros((0, 2))).shape == (0, 2)
 
 
+def test_alltoall_again(comm):
+    """The same for blocks."""
+    size = comm.size
+    blocks = np.arange(3.0 * size * size).reshape(size, size, 3)  # by sender and receiver
+    x, expected = blocks[comm.rank].copy(), blocks[:, comm.rank]
+    np.testing.assert_array_equal(comm.alltoall(x), expected)
+    wide = np.zeros((size, 6))
+    for given, out in ((x, None), (x, np.empty((size, 3))), (x, wide[:, ::2]), (np.repeat(x, 2, 1)[:, ::2], None)):
+        result = comm.alltoall(given, out=out)
+        assert out is None or result is out
+        np.testing.assert_array_equal(result, expected)
+    given = x.copy()
+    assert comm.alltoall(given, out=given) is given
+    np.testing.assert_array_equal(given, expected)
+    fixed = np.zeros((size, 3))
+    fixed.flags.writeable = False
+    for given, out, error in (
+        (x, np.empty((size, 4)), LayoutError),
+        (x, np.empty((size, 3), "f4"), UnsupportedTypeError),
+        (x, [[0.0] * 3] * size, UnsupportedTypeError),
+        (x, fixed, UnsupportedTypeError),
+        (np.zeros((size + 1, 3)), None, LayoutError),
+        (np.zeros(()), None, LayoutError),
+    ):
+        with pytest.raises(error, match=r"out|list|blocks"):
+            comm.alltoall(given, out=out)
+    with collops.profile.count_messages() as messages:
+        comm.alltoall(x)
+    assert (messages["alltoall"], messages.total) == (1, 1)
+
+
 def test_allreduce_again(comm):
     """What follows a call of the same dtype and operation is not validated again in full, with the same outcome."""
     x = np.arange(6.0) + comm.rank
@@ -291,16 +322,20 @@ SEND_NOTHING = {
     "group",
     "next_plan_tag",
     "reject",
+    "sums_in_kernels",
     "transport_of",
     "wait",
     "wait_until",
 }
 
 
+ON_DEVICES = {"join_sum"}  # tests/comm/test_device_transports.py
+
+
 def test_every_call_that_sends_is_counted(comm, one_host):
     methods = {name for name in dir(comm) if callable(getattr(comm, name)) and not name.startswith("_")}
     calls = calls_that_send(comm)
-    assert methods == calls.keys() | SEND_NOTHING
+    assert methods == calls.keys() | SEND_NOTHING | ON_DEVICES
     for name, (call, expected) in calls.items():
         with collops.profile.count_messages() as messages:
             call()

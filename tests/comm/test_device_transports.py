@@ -8,14 +8,17 @@ import weakref
 import numpy as np
 import pytest
 
+from collops.backend import engine_of
 from collops.comm import messages, staged
 from collops.comm.call import Call
+from collops.comm.checked import CallAgreement, CheckedTransport
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
-from collops.errors import CommunicationTimeout, UnsupportedTypeError
+from collops.errors import CommunicationError, CommunicationTimeout, UnsupportedTypeError
+from collops.profile import count_messages
 from tests.comm import checks, device
 
 
@@ -122,6 +125,97 @@ def test_a_group_is_one_launch(joined, xp):
     assert binding.launches == launches + 1
     np.testing.assert_array_equal(out.get(), np.full(3, float(left)))
     assert float(joined.allreduce(xp.ones(1))[0]) == joined.size
+
+
+class Stores:
+    """Plays short calls: it takes sums of up to three doubles, and all-to-alls of as many."""
+
+    def __init__(self, control):
+        self._control = control
+        self.calls = []
+        self.given_up = False
+
+    def add_up(self, source, target, nccl_type, stream):
+        if nccl_type != 8 or source.size > 3:
+            return False
+        self.calls.append("sum")
+        target[...] = sum(self._control.allgather(np.asarray(source)))
+        return True
+
+    def alltoall(self, source, target, stream):
+        if source.size > 3 * self._control.size:
+            return False
+        self.calls.append("alltoall")
+        target[...] = self._control.alltoall(list(np.asarray(source)))
+        return True
+
+    def join(self):
+        self.calls.append("join")
+        return 7
+
+    def give_up(self):
+        self.given_up = True
+
+
+@pytest.fixture
+def stores(joined):
+    """What runs short calls in the place of NCCL."""
+    if joined.device_transport != "nccl":
+        pytest.skip("other transports have no short calls of their own")
+    joined._device.short = Stores(joined.control)
+    yield joined._device.short
+    joined._device.short = None
+
+
+def test_short_calls_do_not_go_by_nccl(joined, xp, stores):
+    for size in (1, 3, 4):
+        for _ in range(2):  # without and with the fast path
+            with count_messages() as messages:
+                total = joined.allreduce(xp.arange(float(size)))
+            np.testing.assert_array_equal(total.get(), np.arange(float(size)) * joined.size)
+            assert (messages["allreduce"], messages.total) == (1, 1)
+        blocks = np.arange(float(joined.size * size)).reshape(joined.size, size)
+        result = joined.alltoall(xp.asarray(blocks + 100 * joined.rank))
+        expected = [blocks[joined.rank] + 100 * rank for rank in range(joined.size)]
+        np.testing.assert_array_equal(result.get(), expected)
+    assert stores.calls == ["sum", "sum", "alltoall"] * 2
+    joined.allreduce(xp.ones(3), "max")
+    with joined.group():
+        joined.allreduce(xp.ones(3))
+        joined.alltoall(xp.ones((joined.size, 1)))
+    assert stores.calls == ["sum", "sum", "alltoall"] * 2
+
+
+def test_kernels_join_short_sums(joined, xp, stores):
+    engine = engine_of(xp.ones(1))
+    assert joined.sums_in_kernels(engine) and not joined.sums_in_kernels(engine_of(np.ones(1)))
+    number = joined.failures.number
+    with count_messages() as messages:
+        assert joined.join_sum(xp.ones(2)) == 7
+    assert (messages["allreduce"], messages.total, messages.records[0][2]) == (1, 1, 16)
+    assert joined.failures.number == number + 1 and stores.calls == ["join"]
+    with joined.group():
+        assert not joined.sums_in_kernels(engine)
+    joined._device.short = None
+    assert not joined.sums_in_kernels(engine)
+
+
+def test_checked_calls_are_not_joined(joined, stores):
+    """The ranks agree on a call before it begins, which a kernel cannot do."""
+    checked = CheckedTransport(
+        joined._device, CallAgreement(ControlChannel(joined.control), joined.failures, False), ""
+    )
+    assert checked.short is None
+    joined.failures.checked = False
+
+
+def test_short_calls_end_when_a_rank_gives_up(joined, xp, stores):
+    binding = joined._device.binding
+    joined._device.abort()
+    assert stores.given_up
+    with pytest.raises(CommunicationError):
+        joined._device.run(Call("allreduce", xp.ones(1), xp.ones(1), "sum"))
+    joined._device.binding = binding
 
 
 @pytest.mark.parametrize("kind", ["call", "part", "exchange"])

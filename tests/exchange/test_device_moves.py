@@ -37,7 +37,7 @@ def on_device(monkeypatch, tmp_path_factory):
     imported = []
 
     def load(name):
-        for each in ("collops.exchange.packing.launch", name):
+        for each in ("collops.comm.device_launch", name):
             monkeypatch.delitem(sys.modules, each, raising=False)
             imported.append(each)
         return importlib.import_module(name)

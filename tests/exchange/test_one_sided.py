@@ -16,7 +16,7 @@ from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import forest_of
 
 FAKED = (
-    "collops.exchange.packing.launch",
+    "collops.comm.device_launch",
     "collops.exchange.packing.cupy_moves",
     "collops.exchange.transports.symmetric",
 )

@@ -15,7 +15,7 @@ from collops.comm import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import Gradient, Laplacian, lift_local
 from collops.operators.dense import DenseMatrix
-from collops.operators.local import LiftedOperator, OneRank, SparseMatrix
+from collops.operators.local import DiagonalMatrix, LiftedOperator, OneRank, SparseMatrix
 
 from .problems import assert_close, matrix, vector
 
@@ -171,3 +171,29 @@ def test_operators_of_one_rank_are_local(comm):
     if comm.size > 1:
         with pytest.raises(UnsupportedTypeError, match=f"{comm.size} ranks"):
             lift_local(Laplacian((4, 6), comm=comm))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_diagonals_of_pylops(dtype):
+    """They are applied without temporary arrays, also to vectors of another dtype."""
+    diagonal = matrix(3, 4, dtype, 5)
+    theirs = pylops.Diagonal(diagonal, dtype=dtype)
+    op = lift_local(theirs)
+    assert isinstance(op, DiagonalMatrix) and op.shape == (12, 12) and op.dtype == np.dtype(dtype)
+    for kind in (dtype, "f8", "c16"):
+        x = vector(12, kind, 2)
+        for apply, expected in ((op.forward_local, theirs.matvec(x)), (op.adjoint_local, theirs.rmatvec(x))):
+            np.testing.assert_array_equal(apply(x, None), expected)
+            out = np.full(12, np.nan, np.result_type(dtype, kind))
+            assert apply(x, out) is out
+            np.testing.assert_array_equal(out, expected)
+
+
+def test_diagonals_of_pylops_that_are_left_to_it():
+    along_an_axis = pylops.Diagonal(np.arange(3.0), dims=(3, 4), axis=0)
+    of_another_dtype = pylops.Diagonal(np.arange(3.0), dtype="c16")
+    for op in (along_an_axis, of_another_dtype):
+        local = lift_local(op)
+        assert isinstance(local, LiftedOperator)
+        x = vector(op.shape[1], "f8", 1)
+        np.testing.assert_array_equal(local.forward_local(x, None), op.matvec(x))

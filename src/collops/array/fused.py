@@ -273,8 +273,10 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
     if engine.traced:
         return _traced_dots(pairs, conjugate)
     if len(pairs) == 1 and hasattr(x, "local_array"):
-        value = kernels_for(engine).dot(x.local_array, y.local_array, conjugate)
-        communicator = x._plan.communicator
+        communicator, kernels = x._plan.communicator, kernels_for(engine)
+        if communicator is not None and communicator.sums_in_kernels(engine):
+            return (kernels.summed_dot(x.local_array, y.local_array, conjugate, communicator),)
+        value = kernels.dot(x.local_array, y.local_array, conjugate)
         return ((value if communicator is None else communicator.allreduce(value))[()],)
     results = _like_dots(pairs, conjugate)
     if results is not None:
@@ -359,7 +361,10 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
         if x.engine is not engine:
             return None
         jobs.append(((x_local, y_local),))
-    values = kernels_for(engine).dots(jobs, accumulator(dtype), conjugate)
+    kernels = kernels_for(engine)
+    if communicator is not None and communicator.sums_in_kernels(engine):
+        return tuple(kernels.summed_dots(jobs, accumulator(dtype), conjugate, communicator))
+    values = kernels.dots(jobs, accumulator(dtype), conjugate)
     return tuple(values if communicator is None else communicator.allreduce(values, out=values))
 
 

@@ -107,6 +107,7 @@ class Communicator:
         self._derive = derive
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
+        self._movers: dict[tuple[type, Any], Engine] = {}
         self.kept: dict[Any, Any] = {}  # what other modules keep for as long as this communicator lives
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
@@ -182,13 +183,7 @@ class Communicator:
             dtype = x.dtype
             resolved = reductions.get((dtype, op)) if type(op) is str else None
             if resolved is not None and x.flags.c_contiguous:
-                if out is None:
-                    target = empty(x.shape, dtype)
-                elif out is x or (out.dtype is dtype and out.shape == x.shape):
-                    flags = out.flags
-                    target = out if flags.c_contiguous and getattr(flags, "writeable", True) else None
-                else:
-                    target = None
+                target = empty(x.shape, dtype) if out is None else _if_like(x, out)
                 if target is not None:
                     failures = self.failures
                     if failures is not None:  # as in _begin
@@ -200,6 +195,21 @@ class Communicator:
                     transport.run(call)
                     return target
         return self._run("allreduce", x, out, op)
+
+    def sums_in_kernels(self, engine: Engine) -> bool:
+        """Return whether kernels of `engine` may end with a short allreduce, see :meth:`join_sum`. Not collective."""
+        device = self._device
+        kernels = device is not None and device.short is not None and engine.memory == "device"
+        return kernels and not active and self._pending is None
+
+    def join_sum(self, x: Any) -> Any:
+        """Begin an allreduce of `x` with which a kernel ends that is launched next, and return the kernel's argument.
+
+        `x` is short and on the device. Collective: other ranks may call :meth:`allreduce` instead.
+        """
+        if counted:
+            messages.record("allreduce", x.size, x.nbytes)
+        return self._begin(engine_of(x)).short.join()
 
     def start_allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Callable[[], Any]:
         """Begin to reduce `x` over the ranks; the function that is returned waits for the result and returns it.
@@ -271,6 +281,17 @@ class Communicator:
 
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
         """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
+        # Fast path, as in allreduce.
+        engine = self._movers.get((type(x), getattr(x, "dtype", None)))
+        if engine is not None and x.shape[:1] == (self.size,) and x.flags.c_contiguous and not (active or counted):
+            target = None
+            if out is None:
+                target = engine.xp.empty(x.shape, x.dtype)
+            elif out is not x and type(out) is type(x):
+                target = _if_like(x, out)
+            if target is not None:
+                self._begin(engine).run(Call("alltoall", x, target))
+                return target
         return self._run("alltoall", x, out)
 
     def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
@@ -565,6 +586,8 @@ class Communicator:
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
             self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
+        if kind == "alltoall" and call.source is x:
+            self._movers[type(x), x.dtype] = engine
         if pending is not None:
             return partial(_completed, pending, call)
         return call.target if call.out is None else call.copied()
@@ -667,6 +690,14 @@ class Communicator:
         self._begin().run(Call("barrier"))  # with a deadline, which what follows has not
         control = split(self.control, color, key)
         return None if control is None else self._derive(control)
+
+
+def _if_like(x: Any, out: Any) -> Any:
+    """Return `out` if it is a contiguous array like `x`, which can be written, else ``None``."""
+    if out is not x and (out.dtype is not x.dtype or out.shape != x.shape):
+        return None
+    flags = out.flags
+    return out if flags.c_contiguous and getattr(flags, "writeable", True) else None
 
 
 def _completed(pending: Pending, call: Call) -> Any:

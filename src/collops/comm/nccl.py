@@ -3,7 +3,8 @@
 The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
 is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
 convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers and logical operations are
-reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends.
+reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends. Short sums and
+all-to-alls between GPUs of one host take less time without NCCL, see :mod:`collops.comm.peer_stores`.
 """
 
 from __future__ import annotations
@@ -146,7 +147,10 @@ def _readable(version: int) -> str:
 
 
 class NcclTransport(Transport):
-    """NCCL between ranks that drive one GPU each; `unique_id` is from ``binding.unique_id()`` of one rank."""
+    """NCCL between ranks that drive one GPU each; `unique_id` is from ``binding.unique_id()`` of one rank.
+
+    Short calls go by `short` where that is set, on all ranks alike.
+    """
 
     name = "nccl"
     by_address = True
@@ -229,6 +233,9 @@ class NcclTransport(Transport):
 
     def abort(self) -> None:
         """Stop what is under way: a device must not wait for a rank that is gone. No call can follow."""
+        if self.short is not None:
+            self.short.give_up()
+            self.short = None
         abort, comm = self.binding.abort, self._comm
         self.binding = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
         with suppress(self._error):  # the error that led here is the one to raise
@@ -236,7 +243,14 @@ class NcclTransport(Transport):
 
     def _allreduce(self, call: Call, stream: int) -> None:
         datatype, operation, width = call.resolved
-        source = call.source
+        source, short = call.source, self.short
+        if (
+            short is not None
+            and operation == _SUM
+            and not self._grouped
+            and short.add_up(source, call.target, datatype, stream)
+        ):
+            return
         address = source.data.ptr
         target = address if call.target is source else call.target.data.ptr
         self.binding.all_reduce(address, target, source.size * width, datatype, operation, self._comm, stream)
@@ -285,6 +299,8 @@ class NcclTransport(Transport):
     def _alltoall(self, call: Call, stream: int) -> None:
         width = call.source.nbytes // self._size
         if not width:
+            return
+        if self.short is not None and not self._grouped and self.short.alltoall(call.source, call.target, stream):
             return
         source, target, binding, comm = call.source.data.ptr, call.target.data.ptr, self.binding, self._comm
         binding.group_start()

@@ -213,6 +213,11 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
     host = transport = (TcpTransport if isinstance(control, Group) else MpiTransport)(control, failures)
     device = _device_transport(place, control, host, failures)
+    if isinstance(device, NcclTransport):
+        from collops.comm.peer_stores import connected
+
+        device.short, where = connected(control, place.nodes)
+        common["reasons"] += (f"short calls on devices: {where}",)
     answer_after_the_end(failures)
     calls = None
     if place.check != "off":

@@ -14,7 +14,7 @@ from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import LinearOperator
 from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import store
+from collops.operators.memory import Coefficients, store
 
 __all__ = ["applied_on_host"]
 
@@ -77,9 +77,10 @@ def lift_local(op: Any) -> LocalOperator:
     ----------
     op : LocalOperator, array, PyLops or SciPy operator
         One of: a `LocalOperator`, which is returned as it is; an operator of this package on a communicator of one rank
-        (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives and
-        Laplacian of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with ``shape``, ``dtype``,
-        ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of ``scipy.sparse.linalg``.
+        (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives,
+        Laplacian and Diagonal of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with
+        ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of
+        ``scipy.sparse.linalg``.
 
     Returns
     -------
@@ -107,9 +108,9 @@ def lift_local(op: Any) -> LocalOperator:
     matrix = _matrix_behind(op)
     if matrix is not None:
         return _dense(matrix)
-    derivative = _derivative_of_pylops(op)
-    if derivative is not None:
-        return derivative
+    ours = _derivative_of_pylops(op) or _diagonal_of_pylops(op)
+    if ours is not None:
+        return ours
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
     if shape is not None and len(shape) == 2 and dtype is not None:
         if hasattr(op, "tocsr"):
@@ -149,6 +150,31 @@ class LiftedOperator:
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(self._rmatvec(y), out)
+
+
+class DiagonalMatrix:
+    """The product with a vector element by element, without a temporary array."""
+
+    def __init__(self, diagonal: Any) -> None:
+        self.shape = diagonal.size, diagonal.size
+        self.dtype = np.dtype(diagonal.dtype)
+        self._diagonal = Coefficients(diagonal)
+        self._conjugate = Coefficients(diagonal.conj()) if self.dtype.kind == "c" else self._diagonal
+
+    def forward_local(self, x: Any, out: Any) -> Any:
+        """Return the product."""
+        return self._product(self._diagonal, x, out)
+
+    def adjoint_local(self, y: Any, out: Any) -> Any:
+        """Return the product with the conjugate."""
+        return self._product(self._conjugate, y, out)
+
+    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+        engine = engine_of(x)
+        factor = diagonal.on(engine)
+        if out is None or out.dtype != self.dtype or x.dtype != self.dtype:
+            return store(factor * x, out)
+        return engine.xp.multiply(factor, x, out=out)
 
 
 class SparseMatrix(LiftedOperator):
@@ -280,6 +306,14 @@ def _matrix_behind(op: Any) -> Any:
     if op.ndim != 2:
         raise LayoutError(f"a dense local operator is an array with two axes, not of shape {op.shape}")
     return op
+
+
+def _diagonal_of_pylops(op: Any) -> DiagonalMatrix | None:
+    """Return our own form of a diagonal of PyLops with an entry for each element; ``None`` for other operators."""
+    pylops = sys.modules.get("pylops")
+    if pylops is None or type(op) is not pylops.Diagonal or op.diag.size != op.shape[0]:
+        return None
+    return DiagonalMatrix(op.diag.ravel()) if op.diag.dtype == op.dtype else None
 
 
 def _derivative_of_pylops(op: Any) -> OneRank | None:

@@ -9,15 +9,21 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cupy
 import numpy as np
 
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
+from collops.comm.device_launch import Launch
+from collops.comm.peer_stores import kernel_source
 from collops.errors import UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collops.comm import Communicator
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
@@ -31,8 +37,8 @@ _IF_FINITE = np.int32(4)  # added to one of these
 _TIMES_FINITE_NUMBER = np.int32(_TIMES_NUMBER | _IF_FINITE)
 _NULL = np.uint64(0)
 _ONE_BLOCK = (_BLOCK,)
-_NO_PLACES, _FRESH = np.uint32(0), np.uint32(1)
-_X_SIGN = {False: np.float64(1.0), True: np.float64(-1.0)}  # of the imaginary part, by `conjugate`
+# The sign of the imaginary part, by `conjugate`, as the bits of a double.
+_X_SIGN = {conjugate: int(np.float64(sign).view(np.int64)) for conjugate, sign in ((False, 1), (True, -1))}
 
 _Coefficient: TypeAlias = tuple[Any, Any, Any, np.int32]
 """A number, the device scalars that multiply and divide it (or null), and their kind."""
@@ -44,7 +50,7 @@ class _Functions:
     """The kernels of ``vector.cu`` for one element type."""
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
-        source = Path(__file__).with_name("vector.cu").read_text()
+        source = kernel_source() + Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
         self.update_solution_and_direction = module.get_function("update_solution_and_direction")
@@ -231,15 +237,37 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
 
 
-def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool) -> Any:
-    """Launch the inner product of two contiguous arrays of one dtype."""
+def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
+    """Return the sum of :func:`dot` over the ranks, in one launch where the dtype has a kernel."""
+    functions = _functions.get(x.dtype)
+    real = conjugate and x is y and x.dtype.kind == "c"
+    if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
+        return _launch_dot(functions, x, y, conjugate, comm)
+    return comm.allreduce(dot(x, y, conjugate))
+
+
+def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
+    """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.empty((), functions.number_dtype)
-    partial, ticket, most_blocks = _scratch()
-    size = x.size
-    blocks = min(max(1, -(-size // functions.per_block)), most_blocks)
-    arguments = (x, y, np.int64(size), out, partial, ticket, _NO_PLACES, _FRESH, _X_SIGN[conjugate])
-    functions.dots[0]((blocks,), _ONE_BLOCK, arguments)
-    return out
+    link = 0 if comm is None else comm.join_sum(out)
+    return _prepared_dots(functions, (x.size,), _scratch(), 0, 1, conjugate, link)(x, y, out)
+
+
+@lru_cache(maxsize=1024)
+def _prepared_dots(
+    functions: _Functions,
+    sizes: tuple[int, ...],
+    scratch: tuple[int, int, int],
+    places: int,
+    fresh: int,
+    conjugate: bool,
+    link: int,
+) -> Launch:
+    """Return the launch of inner products of arrays of these sizes, which takes the pairs and the array of results."""
+    partial, ticket, most_blocks = scratch
+    blocks = min(max(1, -(-max(sizes) // functions.per_block)), most_blocks)
+    fixed = *sizes, partial, ticket, places, fresh, _X_SIGN[conjugate], link
+    return Launch(functions.dots[len(sizes) - 1], blocks, _BLOCK, 2 * len(sizes) + 1, *fixed)
 
 
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
@@ -251,6 +279,20 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
         out.fill(0)
         fresh = 0
     return _fill(jobs, out, dtype, conjugate, fresh)
+
+
+def summed_dots(
+    slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
+) -> Any:
+    """Return the sum of :func:`dots` over the ranks, where slots have one pair each, all of one real dtype."""
+    functions = _functions_for(slots[0][0][0].dtype)
+    if len(slots) > _PAIRS or functions is None:
+        values = dots(slots, dtype, conjugate)
+        return comm.allreduce(values, out=values)
+    out = cupy.empty(len(slots), dtype)
+    jobs = [(number, *_factor_arrays(x, y, conjugate)) for number, ((x, y),) in enumerate(slots)]
+    _launch(functions, jobs, out, conjugate, _PLACES_MASK, comm)
+    return out
 
 
 def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
@@ -281,27 +323,24 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
     return out
 
 
-def _launch(functions: Any, jobs: list[tuple[int, Any, Any]], out: Any, conjugate: bool, fresh: int) -> int:
-    """Launch one kernel, and return which elements of `out` are still to be overwritten."""
+def _launch(
+    functions: Any,
+    jobs: list[tuple[int, Any, Any]],
+    out: Any,
+    conjugate: bool,
+    fresh: int,
+    comm: Communicator | None = None,
+) -> int:
+    """Launch one kernel, and return which elements of `out` are still to be overwritten.
+
+    The whole of `out` is summed over the ranks of `comm` if that is given.
+    """
     base = jobs[0][0]
-    arguments: list[Any] = []
-    places, largest = 0, 0
-    for position, (number, x, y) in enumerate(jobs):
-        size = x.size
-        arguments += (x, y, np.int64(size))
-        places |= (number - base) << (4 * position)
-        largest = max(largest, size)
-    partial, ticket, most_blocks = _scratch()
-    blocks = min(max(1, -(-largest // functions.per_block)), most_blocks)
-    arguments += (
-        out[base:] if base else out,
-        partial,
-        ticket,
-        np.uint32(places),
-        np.uint32(fresh >> base & _PLACES_MASK),
-        _X_SIGN[conjugate],
-    )
-    functions.dots[len(jobs) - 1]((blocks,), _ONE_BLOCK, tuple(arguments))
+    places = sum((number - base) << (4 * position) for position, (number, _, _) in enumerate(jobs))
+    sizes = tuple(x.size for _, x, _ in jobs)
+    link = 0 if comm is None else comm.join_sum(out)
+    launch = _prepared_dots(functions, sizes, _scratch(), places, fresh >> base & _PLACES_MASK, conjugate, link)
+    launch(*(array for _, *pair in jobs for array in pair), out[base:] if base else out)
     for number, _, _ in jobs:
         fresh &= ~(1 << number)
     return fresh
@@ -331,13 +370,13 @@ def _contiguous(x: Any) -> Any:
 
 _SLOTS = 16
 _PER_THREAD_STREAM = 2  # CUDA's handle for the default stream of each host thread
-_scratches: dict[tuple[int, ...], tuple[np.uint64, np.uint64, int]] = {}
-_unused: dict[int, list[tuple[np.uint64, np.uint64, int]]] = {}
+_scratches: dict[tuple[int, ...], tuple[int, int, int]] = {}
+_unused: dict[int, list[tuple[int, int, int]]] = {}
 _slabs: list[Any] = []
 _allocating = threading.Lock()
 
 
-def _scratch() -> tuple[np.uint64, np.uint64, int]:
+def _scratch() -> tuple[int, int, int]:
     """Return the addresses of partial sums and ticket, and the number of blocks that they suffice for.
 
     Kernels on one stream run one after the other and share this memory; two streams never do. A captured graph keeps
@@ -356,7 +395,7 @@ def _scratch() -> tuple[np.uint64, np.uint64, int]:
             return _scratches.setdefault(key, _unused[key[0]].pop())
 
 
-def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
+def _slab(device: int) -> list[tuple[int, int, int]]:
     """Allocate zeroed scratch memory for several streams, also while a stream is being captured."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device(device).attributes["MultiProcessorCount"]
     bytes_each = 256 * math.ceil((_PAIRS * blocks * 16 + 16) / 256)
@@ -366,7 +405,7 @@ def _slab(device: int) -> list[tuple[np.uint64, np.uint64, int]]:
     _slabs.append(slab)
     starts = range(slab.data.ptr, slab.data.ptr + slab.nbytes, bytes_each)
     # The ticket is behind the partial sums.
-    return [(np.uint64(start), np.uint64(start + bytes_each - 16), blocks) for start in starts]
+    return [(start, start + bytes_each - 16, blocks) for start in starts]
 
 
 # ---- Scalars and norms

@@ -3,6 +3,7 @@
 // One module is compiled for each element type, which ELEMENT selects. Nothing here needs a header or a library, so that
 // NVRTC and hipRTC can both compile it; what differs between the two is in the first section.
 //
+// compile-after: ../../comm/peer_stores.cu
 // compile-with: -DELEMENT=0
 // compile-with: -DELEMENT=1
 // compile-with: -DELEMENT=2
@@ -407,14 +408,25 @@ struct Pair {
     Index n;
 };
 
+// Adds up the numbers of all ranks, by a block whose thread 0 has stored them. Not inlined, so that it takes no registers
+// from what comes before.
+__device__ __noinline__ void add_ranks(Link* link, Number* numbers, int count)
+{
+    __syncthreads();
+    unsigned* words = reinterpret_cast<unsigned*>(numbers);
+    collective(*link, words, words, count * sizeof(Number) / sizeof(unsigned), sizeof(Real) == 8 ? DOUBLE : FLOAT, 0);
+}
+
 // Adds up the products of each pair and, in the block that finishes last, the blocks' sums, always in the same order.
 // `places` has four bits a pair: the element of `out` that the pair adds to. `fresh` has one bit an element of `out`:
-// whether it is overwritten rather than added to. atomicInc wraps, so that `ticket` is 0 again when the kernel ends.
+// whether it is overwritten rather than added to. With a `link`, each pair has an element of its own, and the block that
+// finishes last adds up the elements of all ranks. atomicInc wraps, so that `ticket` is 0 again when the kernel ends.
 // Not inlined: one body serves any number of pairs, which compiles in a quarter of the time and runs no slower.
 __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, double* partial, unsigned* ticket,
-                                  unsigned places, unsigned fresh, double x_sign)
+                                  unsigned places, unsigned fresh, double x_sign, Link* link)
 {
     __shared__ bool last;
+    __shared__ Sum results[MOST_PAIRS];  // of thread 0
     Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
     for (int p = 0; p < count; ++p) {
         const Pair pair = pairs[p];
@@ -423,68 +435,68 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
     }
     for (int p = 0; p < count; ++p) {
         const Sum sum = block_sum(totals[p]);
-        if (threadIdx.x == 0) reinterpret_cast<Sum*>(partial)[p * gridDim.x + blockIdx.x] = sum;
+        if (threadIdx.x == 0) results[p] = reinterpret_cast<Sum*>(partial)[p * gridDim.x + blockIdx.x] = sum;
     }
-    if (threadIdx.x == 0) {
+    if (gridDim.x > 1) {
+        if (threadIdx.x == 0) {
+            __threadfence();
+            last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+        }
+        __syncthreads();
+        if (!last) return;
         __threadfence();
-        last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (!last) return;
-    __threadfence();
-    const volatile double* sums = partial;
-    for (int p = 0; p < count; ++p) {
-        totals[p] = Sum();
-        for (unsigned block = threadIdx.x; block < gridDim.x; block += BLOCK) {
-            const unsigned at = (p * gridDim.x + block) * SUM_PARTS;
+        const volatile double* sums = partial;
+        for (int p = 0; p < count; ++p) {
+            Sum sum = Sum();
+            for (unsigned block = threadIdx.x; block < gridDim.x; block += BLOCK) {
+                const unsigned at = (p * gridDim.x + block) * SUM_PARTS;
 #if SUM_PARTS == 2
-            add(totals[p], Sum{sums[at], sums[at + 1]});
+                add(sum, Sum{sums[at], sums[at + 1]});
 #else
-            add(totals[p], sums[at]);
+                add(sum, sums[at]);
 #endif
+            }
+            sum = block_sum(sum);
+            if (threadIdx.x == 0) results[p] = sum;
         }
     }
-    for (int p = 0; p < count; ++p) {
-        const Sum sum = block_sum(totals[p]);
-        if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
+        for (int p = 0; p < count; ++p) {
             const unsigned place = (places >> (4 * p)) & 15u;
-            const Number value = as_number(sum);
+            const Number value = as_number(results[p]);
             out[place] = (fresh >> place) & 1u ? value : out[place] + value;
             fresh &= ~(1u << place);
         }
-    }
+    if (link) add_ranks(link, out, count);
 }
 
-extern "C" __global__ void __launch_bounds__(BLOCK, 4)
-dots1(const Element* x0, const Element* y0, Index n0, Number* out, double* partial, unsigned* ticket, unsigned places,
-      unsigned fresh, double x_sign)
+// The arrays come first: a launch is prepared with everything else.
+#define ARRAYS(k) const Element *x##k, const Element *y##k
+#define THE_REST double *partial, unsigned *ticket, unsigned places, unsigned fresh, double x_sign, Link *link
+
+extern "C" __global__ void __launch_bounds__(BLOCK, 4) dots1(ARRAYS(0), Number* out, Index n0, THE_REST)
 {
     const Pair pairs[1] = {{x0, y0, n0}};
-    dots(pairs, 1, out, partial, ticket, places, fresh, x_sign);
+    dots(pairs, 1, out, partial, ticket, places, fresh, x_sign, link);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4)
-dots2(const Element* x0, const Element* y0, Index n0, const Element* x1, const Element* y1, Index n1, Number* out,
-      double* partial, unsigned* ticket, unsigned places, unsigned fresh, double x_sign)
+dots2(ARRAYS(0), ARRAYS(1), Number* out, Index n0, Index n1, THE_REST)
 {
     const Pair pairs[2] = {{x0, y0, n0}, {x1, y1, n1}};
-    dots(pairs, 2, out, partial, ticket, places, fresh, x_sign);
+    dots(pairs, 2, out, partial, ticket, places, fresh, x_sign, link);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4)
-dots3(const Element* x0, const Element* y0, Index n0, const Element* x1, const Element* y1, Index n1, const Element* x2,
-      const Element* y2, Index n2, Number* out, double* partial, unsigned* ticket, unsigned places, unsigned fresh,
-      double x_sign)
+dots3(ARRAYS(0), ARRAYS(1), ARRAYS(2), Number* out, Index n0, Index n1, Index n2, THE_REST)
 {
     const Pair pairs[3] = {{x0, y0, n0}, {x1, y1, n1}, {x2, y2, n2}};
-    dots(pairs, 3, out, partial, ticket, places, fresh, x_sign);
+    dots(pairs, 3, out, partial, ticket, places, fresh, x_sign, link);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 4)
-dots4(const Element* x0, const Element* y0, Index n0, const Element* x1, const Element* y1, Index n1, const Element* x2,
-      const Element* y2, Index n2, const Element* x3, const Element* y3, Index n3, Number* out, double* partial,
-      unsigned* ticket, unsigned places, unsigned fresh, double x_sign)
+dots4(ARRAYS(0), ARRAYS(1), ARRAYS(2), ARRAYS(3), Number* out, Index n0, Index n1, Index n2, Index n3, THE_REST)
 {
     const Pair pairs[4] = {{x0, y0, n0}, {x1, y1, n1}, {x2, y2, n2}, {x3, y3, n3}};
-    dots(pairs, 4, out, partial, ticket, places, fresh, x_sign);
+    dots(pairs, 4, out, partial, ticket, places, fresh, x_sign, link);
 }

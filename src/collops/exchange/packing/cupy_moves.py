@@ -16,10 +16,10 @@ import cupy
 import numpy as np
 
 from collops.comm import wait_while_source
+from collops.comm.device_launch import Launch
 from collops.errors import LayoutError
 from collops.exchange.packing import OPERATIONS
 from collops.exchange.packing.index import Index
-from collops.exchange.packing.launch import Launch
 
 __all__ = ["described", "kernel", "processors", "segments"]
 

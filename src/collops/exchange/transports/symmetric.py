@@ -17,9 +17,9 @@ import cupy
 import numpy as np
 
 from collops.comm.agreement import collective_errors
+from collops.comm.device_launch import Launch
 from collops.exchange.exchange import PLACES, Exchange, LocalWork, Transfer
 from collops.exchange.packing import Index, cupy_moves
-from collops.exchange.packing.launch import Launch
 from collops.exchange.transports.shared import landings
 
 _ALIGNMENT = 256

@@ -14,8 +14,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.comm.device_launch import Launch
 from collops.errors import UnsupportedTypeError
-from collops.exchange.packing.launch import Launch
 
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256

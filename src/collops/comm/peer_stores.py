@@ -1,0 +1,171 @@
+"""Short sums and all-to-alls between GPUs of one host, by kernels that store into each other's memory.
+
+NCCL takes 7 to 8 µs for a few numbers between such GPUs, and an iteration of CGLS waits for up to three sums, one after
+another. `peer_stores.cu` explains the kernel. Every rank has some memory for the communicator, which the others
+map by CUDA's handles for other processes. These need nothing but the control plane, and serve any ranks of a host,
+whereas NVSHMEM's heap serves those of one communicator only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cupy
+import numpy as np
+
+from collops.comm.device_launch import Launch
+from collops.comm.device_wait import wait_while_source
+
+__all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
+
+LIMIT = 128 << 10
+"""Bytes of the longest array, or part of one for each rank, beyond which NCCL takes less time."""
+_CHUNK = 256  # packets of a block
+_WARP, _MOST_THREADS = 32, _CHUNK
+_MOST_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
+_PACKETS = LIMIT // (_PACKET // 2)  # of an inbox from each sender
+_GRANULE = 2 << 20  # bytes; the driver maps no less into another process
+_TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's types
+_ALLTOALL = 4
+_LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
+_kept: list[Any] = []
+"""Memory that other ranks may write to until their programs end."""
+
+
+class PeerStores:
+    """Launches the short calls of one communicator. All ranks launch the same ones, in the same order.
+
+    On each device they run in this order, whatever the stream. Only the program can order a CUDA graph that has
+    recorded some with those that are launched on other streams meanwhile.
+
+    Parameters
+    ----------
+    rank : int
+        This rank.
+    memory : sequence of int
+        The addresses of :func:`memory_bytes` zeros of each rank.
+    """
+
+    def __init__(self, rank: int, memory: Sequence[int]) -> None:
+        self._size = size = len(memory)
+        self._given_up = cupy.cuda.alloc_pinned_memory(4)
+        self._flag = np.frombuffer(self._given_up, np.int32, 1)
+        self._flag[0] = 0
+        addresses = [*memory, *[0] * (_MOST_RANKS - size)]
+        epochs = [0] * (_PACKETS // _CHUNK)
+        self._link = cupy.asarray(np.array([size, rank, _PACKETS, self._given_up.ptr, *addresses, *epochs], np.uint64))
+        self._kernel = _kernel(cupy.cuda.Device().id)
+        self._launches: dict[tuple[int, int | None], Launch] = {}
+        self._current = cupy.cuda.get_current_stream
+        self._event = cupy.cuda.Event(disable_timing=True)
+        self._last = self._current()
+        self._stream: int = self._last.ptr
+        _kept.append((self._given_up, self._link))
+
+    def add_up(self, source: Any, target: Any, nccl_type: int, stream: int) -> bool:
+        """Add up contiguous arrays of all ranks on the current stream, whose handle is `stream`.
+
+        Returns whether the kernel takes arrays of this size and NCCL's type.
+        """
+        return self._launch(source, target, source.nbytes, _TYPES.get(nccl_type), stream)
+
+    def alltoall(self, source: Any, target: Any, stream: int) -> bool:
+        """Send each rank its block of a contiguous array; see :meth:`add_up`."""
+        return self._launch(source, target, source.nbytes // self._size, _ALLTOALL, stream)
+
+    def _launch(self, source: Any, target: Any, nbytes: int, kind: int | None, stream: int) -> bool:
+        launch = self._launches.get((nbytes, kind))
+        if launch is None:
+            if kind is None or nbytes % _WORD or not 0 < nbytes <= LIMIT:
+                return False
+            launch = self._launches[nbytes, kind] = self._prepared(nbytes // _WORD, kind)
+        if stream != self._stream:
+            self._follow()
+        launch(source, target)
+        return True
+
+    def join(self) -> int:
+        """Order the current stream after earlier calls, for a kernel that ends with a sum, and return its `link`."""
+        if self._current().ptr != self._stream:
+            self._follow()
+        return self._link.data.ptr
+
+    def give_up(self) -> None:
+        """End all kernels that wait for other ranks, now and later; their results mean nothing."""
+        self._flag[0] = 1
+
+    def _prepared(self, words: int, kind: int) -> Launch:
+        packets = -(-words // 2)
+        threads = min(_MOST_THREADS, -(-packets // _WARP) * _WARP)
+        return Launch(self._kernel, -(-packets // _CHUNK), threads, 2, self._link, words, kind)
+
+    def _follow(self) -> None:
+        """Order the current stream after the one of the last launch, unless only one of them is being recorded."""
+        stream = self._current()
+        if _recorded(stream) == _recorded(self._last):
+            self._event.record(self._last)
+            stream.wait_event(self._event)
+        self._last, self._stream = stream, stream.ptr
+
+
+def memory_bytes(size: int) -> int:
+    """Return how many bytes each of `size` ranks needs: two inboxes from each rank."""
+    return 2 * size * _PACKETS * _PACKET
+
+
+def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
+    """Return what runs the short calls of the ranks of `control`, ``None`` where NCCL has to, and the reason.
+
+    `nodes` has the first rank of each rank's node. Collective; all ranks decide alike.
+    """
+    if len(set(nodes)) > 1:
+        return None, "NCCL, since the ranks are on several hosts"
+    if control.size > _MOST_RANKS:
+        return None, f"NCCL, since there are more than {_MOST_RANKS} ranks"
+    runtime = cupy.cuda.runtime
+    if runtime.is_hip:
+        return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"
+    memory = cupy.cuda.Memory(-(-memory_bytes(control.size) // _GRANULE) * _GRANULE)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        runtime.memsetAsync(memory.ptr, 0, memory.size, stream.ptr)
+        stream.synchronize()
+    addresses, handle, problem = [], "", ""
+    try:
+        handle = runtime.ipcGetMemHandle(memory.ptr).hex()
+    except runtime.CUDARuntimeError as error:
+        problem = str(error)
+    devices, handles, problems = zip(*control.allgather((cupy.cuda.Device().pci_bus_id, handle, problem)), strict=True)
+    if len(set(devices)) < control.size:
+        return None, "NCCL, since ranks share a GPU"
+    _kept.append(memory)
+    if not any(problems):
+        try:
+            for rank, other in enumerate(handles):
+                mine = rank == control.rank
+                addresses.append(memory.ptr if mine else runtime.ipcOpenMemHandle(bytes.fromhex(other)))
+        except runtime.CUDARuntimeError as error:
+            problem = str(error)
+        problems = control.allgather(problem)
+    found = next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
+    if found:
+        return None, f"NCCL, since not every GPU can address the memory of the others ({found})"
+    return PeerStores(control.rank, addresses), f"up to {LIMIT >> 10} KiB by stores into each other's memory"
+
+
+def _recorded(stream: Any) -> bool:
+    """Return whether a CUDA graph records what is launched on a stream now."""
+    return stream.ptr > _LEGACY and stream.is_capturing()
+
+
+def kernel_source() -> str:
+    """Return the text of ``peer_stores.cu``, also for other kernels that end with a sum over the ranks."""
+    text = Path(__file__).with_name("peer_stores.cu").read_text(encoding="utf-8")
+    return f"{wait_while_source()}#define CHUNK {_CHUNK}\n{text}"
+
+
+@cache
+def _kernel(device: int) -> Any:
+    return cupy.RawModule(code=kernel_source(), options=("-std=c++17",)).get_function("call_collective")
