@@ -147,9 +147,33 @@ def test_the_same_bits_in_every_run(monkeypatch, shape, dtype):
             np.testing.assert_array_equal(other, found)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["all of one sign", "few of them large", "most of them zero", "tiny", "huge"])
+def test_integer_sums_of_images_of_any_range(kind, dtype, deterministic, monkeypatch):
+    """Many arrivals on each sample, so that sums of many, and single large ones, do not fit a word."""
+    monkeypatch.setenv("COLLOPS_DETERMINISTIC", str(int(deterministic)))
+    device, host = pair(3, 9, (70, 90), 31, 5, dtype, rough=True)
+    rng = np.random.default_rng(1)
+    image = rng.standard_normal(device.shape[1])
+    if kind == "all of one sign":
+        image = np.abs(image)
+    elif kind == "few of them large":
+        image[::97] *= 1e7
+    elif kind == "most of them zero":
+        image *= rng.uniform(size=image.size) < 0.01
+    else:
+        image *= 1e-30 if kind == "tiny" else 1e30
+    image = image.astype(dtype)
+    found = device.forward_local(cupy.asarray(image)).get().astype(float)
+    expected = host.forward_local(image).astype(float)
+    assert np.linalg.norm(found - expected) < TOLERANCE[dtype] * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_no_number_stays_visible_where_runs_repeat(monkeypatch, value):
-    monkeypatch.setenv("COLLOPS_DETERMINISTIC", "1")
+def test_what_is_no_number_stays_visible(monkeypatch, value, deterministic):
+    monkeypatch.setenv("COLLOPS_DETERMINISTIC", str(int(deterministic)))
     device, _ = pair(2, 3, (7, 9), 50, 5, "float32")
     image = cupy.zeros(63, "float32")
     assert not cupy.asnumpy(device.forward_local(image)).any()

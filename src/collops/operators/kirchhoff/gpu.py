@@ -12,10 +12,17 @@ import numpy as np
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.weights import Bands, Weights
 
+# Measured on an H100: of blocks of 1 x 1 to 5 x 5 traces, 256 to 1024 threads and 1 to 4 points the fastest, or nearly.
+_FORWARD_THREADS = 512  # as in kirchhoff.cu
+_SHAPES = ((2, 4), (1, 4), (2, 2), (1, 2), (1, 1))  # sources and receivers of a block
+_FEWEST_POINTS = 16  # of a thread; where it would have fewer, blocks get fewer traces
+_SAMPLE = 8  # bytes of shared memory, for two integers
+_MOST_SAMPLES = 28_000  # of all traces of a block, in that memory
+_BESIDE = 34  # samples of shared memory beside a window, as in kirchhoff.cu
+_SCALE_BLOCKS, _SCALE_THREADS = 64, 256  # as in kirchhoff.cu
 # Measured on an H200 with images of 401 x 300 and 81 x 60 points, at times that differ by 0.2 to 2.5 samples a depth.
-_THREADS = 256
-_BLOCKS_PER_MULTIPROCESSOR = 8  # blocks to have in total for each multiprocessor, so that the last wave is short
-_LONGEST_SEGMENT = 32  # columns that a thread of the forward kernel marches over
+_ADJOINT_THREADS = 256
+_ADJOINT_BLOCKS = 16  # to have in total for each multiprocessor, so that the last wave is short
 _NOWHERE = np.intp(0)  # the address of tables that a kernel does not read
 
 
@@ -30,13 +37,16 @@ def _module(device: int, options: tuple[str, ...]) -> Any:
 
 
 def _options(
-    tables: FixedTables, receivers_per_block: int, repeatable: bool, rows: int, weights: Weights | None, numbered: bool
+    tables: FixedTables, shape: tuple[int, int], window: int, rows: int, weights: Weights | None, numbered: bool
 ) -> tuple[str, ...]:
-    """Return the macros for types, unrolling, bands, weights and rows."""
-    options = [f"-DRECEIVERS_PER_BLOCK={receivers_per_block}", f"-DBANDS={rows}"]
+    """Return the macros for types, unrolling, sizes, bands, weights and rows."""
+    # The tables are read at four points at a time, unless that takes too many registers.
+    plain = tables.scale.fixed_type.itemsize == 4 and tables.straight is None and weights is None
+    options = [f"-DSOURCES={shape[0]}", f"-DRECEIVERS={shape[1]}", f"-DPOINTS={4 if plain else 1}"]
+    options += [f"-DWINDOW={window}", f"-DBANDS={rows}"]
     options += ["-DCOLLOPS_DOUBLE"] * (tables.scale.dtype.itemsize == 8)
     options += ["-DCOLLOPS_WIDE_TIMES"] * (tables.scale.fixed_type.itemsize == 8)
-    options += ["-DREPEATABLE"] * repeatable + ["-DROWS"] * numbered
+    options += ["-DROWS"] * numbered
     options += [f"-DFACTOR={tables.nodes.factor}"] * (tables.straight is not None)
     if weights is not None:
         options += [f"-DFIELDS={weights.fields.shape[1]}", f"-DAXES={weights.axes}"]
@@ -45,14 +55,24 @@ def _options(
     return tuple(options)
 
 
+def _parts(groups: int, at_a_time: int, most: int) -> int:
+    """Return into how many parts to divide the image: the fewest that nearly fill the last wave of blocks."""
+
+    def used(parts: int) -> float:
+        return groups * parts / (-(-groups * parts // at_a_time) * at_a_time)
+
+    choices = range(1, min(most, 4 * -(-at_a_time // groups)) + 1)
+    return next((parts for parts in choices if used(parts) > 0.9), max(choices, key=used))
+
+
 class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
     Nothing is allocated after construction and nothing synchronises with the device, so that both directions can be
-    captured in a CUDA graph. Tables that are on the device are not copied. Sums are made by atomic additions: results
-    agree from call to call to rounding; with `repeatable`, to the bit, which takes longer: sums are then of integers,
-    and not divided among blocks. `dims` is the shape of the image. `wavelets` has a row of taps for each band, and
-    `center` is the index of their tap at time zero.
+    captured in a CUDA graph. Tables that are on the device are not copied. Blocks that share a trace or an image point
+    add to it in any order: results agree from call to call to rounding; with `repeatable`, to the bit, which may take
+    longer: at most two blocks share a trace, and none a point. `dims` is the shape of the image. `wavelets` has a row
+    of taps for each band, and `center` is the index of their tap at time zero.
     """
 
     def __init__(
@@ -110,59 +130,85 @@ class CudaKernels:
         row = self._bands * n_samples
         self._scratch = cupy.zeros(2 * self._traces * row, dtype=self._dtype)
 
-        self._repeatable = repeatable
-        self._largest_weight = np.float64(1.0 if weights is None else weights.bound)
+        # What sums of arrivals do not exceed, and how large an arrival typically is, where the image is one.
+        bound, typical = (1.0, 1.0) if weights is None else (weights.bound, weights.typical)
+        self._sum_bounds = np.float64(columns * depths * bound), np.float64(typical)
         self._scale = cupy.ones(1)
+        self._found, self._ticket = cupy.zeros(3 * _SCALE_BLOCKS), cupy.zeros(1, np.uint32)
 
+        # Forward: one block for every group of traces, part of the image and window of samples.
         device = cupy.cuda.Device()
-        multiprocessors = device.attributes["MultiProcessorCount"]
-        wanted = _BLOCKS_PER_MULTIPROCESSOR * multiprocessors
-        # How many pairs of a point and a trace there are for each thread. Where there are plenty, long segments and two
-        # receivers a block save memory traffic. Where there are few, every thread must get something
-        # to do: short segments, down to one column, and one receiver a block, with smaller windows to add up.
-        share = columns * depths * self._traces // (wanted * _THREADS)
-        segment = max(1, min(_LONGEST_SEGMENT, share, columns))
-        receivers_per_block = 2 if share >= _LONGEST_SEGMENT and self._receivers > 1 else 1
-        module = _module(device.id, _options(tables, receivers_per_block, repeatable, self._bands, weights, numbered))
+        multiprocessors, points = device.attributes["MultiProcessorCount"], columns * depths
+        shape = self._shape(points, row, multiprocessors)
+        width = _SAMPLE * math.prod(shape)
+        window = min(row, device.attributes["MaxSharedMemoryPerBlockOptin"] // width - _BESIDE)
+        module = _module(device.id, _options(tables, shape, window, self._bands, weights, numbered))
         self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
         self._convolve = module.get_function("convolve")
-
-        # Forward: one block for every (source, group of receivers), part of the image and window of samples.
-        bytes_per_sample = (8 if repeatable else self._dtype.itemsize) * receivers_per_block
-        groups = self._sources * -(-self._receivers // receivers_per_block)
-        window = min(row, device.attributes["MaxSharedMemoryPerBlockOptin"] // bytes_per_sample)
-        slots = depths * -(-columns // segment)
-        parts = 1 if repeatable else min(-(-wanted // groups), max(1, slots // _THREADS))
-        self._forward_grid = (groups, parts, -(-row // window))
-        self._forward_shared = bytes_per_sample * window
+        self._forward_shared = width * (window + _BESIDE)
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
-        self._forward_sizes = _int32(segment, window)
+        registers = -(-self._forward_kernel.num_regs // 8) * 8 * _FORWARD_THREADS
+        at_a_time = multiprocessors * min(
+            device.attributes["MaxRegistersPerMultiprocessor"] // registers,
+            device.attributes["MaxSharedMemoryPerMultiprocessor"] // (self._forward_shared + 1024),
+        )
+        groups, most = self._groups(shape), max(1, points // (_FEWEST_POINTS * _FORWARD_THREADS))
+        parts = _parts(groups, at_a_time, min(most, 2) if repeatable else most)
+        self._forward_grid = (groups, parts, -(-row // window))
+        if self._dtype.itemsize == 8:  # a lower bound, for a finer unit: the largest sample of an image of ones
+            most = 1.000001 * float(self._model(cupy.ones(points)).max())
+            self._sum_bounds = np.float64(most), np.float64(typical)
 
         # Adjoint: one thread a point; receivers are split until there are enough threads.
-        blocks = -(-depths // 32) * -(-columns // (_THREADS // 32))
-        parts = 1 if repeatable else min(-(-2 * wanted // blocks), self._receivers)
+        blocks = -(-depths // 32) * -(-columns // (_ADJOINT_THREADS // 32))
+        parts = 1 if repeatable else min(-(-_ADJOINT_BLOCKS * multiprocessors // blocks), self._receivers)
         receivers = -(-self._receivers // parts)  # of a part
         self._adjoint_grid = (blocks, -(-self._receivers // receivers))
         self._adjoint_sizes = _int32(self._sources, receivers)
+
+    def _groups(self, shape: tuple[int, int]) -> int:
+        """Return how many blocks all traces need if each computes those of so many sources and receivers."""
+        return -(-self._sources // shape[0]) * -(-self._receivers // shape[1])
+
+    def _shape(self, points: int, row: int, multiprocessors: int) -> tuple[int, int]:
+        """Return the sources and receivers of a block of the forward kernel.
+
+        The more traces, the less often tables are read. But they must fit shared memory, four of five must exist, and
+        all multiprocessors must get something to do.
+        """
+
+        def suits(shape: tuple[int, int]) -> bool:
+            groups, traces = self._groups(shape), math.prod(shape)
+            busy = groups * points >= _FEWEST_POINTS * _FORWARD_THREADS * multiprocessors
+            return busy and 4 * groups * traces <= 5 * self._traces and traces * row <= _MOST_SAMPLES
+
+        return next(filter(suits, _SHAPES), _SHAPES[-1])
 
     def forward(self, image: Any, traces: Any) -> None:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
         if self._traces == 0:
             return
-        if self._repeatable:
-            self._choose_scale((1,), (1024,), (image, np.int64(image.size), self._largest_weight, self._scale))
-        raw = self._scratch[: self._bands * traces.size]
+        self._filter(self._model(image), self._wavelets, traces, self._center, as_pairs=False)
+
+    def _model(self, image: Any) -> Any:
+        """Return the traces of a flat image before the convolution, in the scratch memory."""
+        self._choose_scale(
+            (_SCALE_BLOCKS,),
+            (_SCALE_THREADS,),
+            (image, np.int64(image.size), *self._sum_bounds, self._found, self._ticket, self._scale),
+        )
+        raw = self._scratch[: self._bands * self._traces * self._samples]
         if self._forward_grid[1] > 1:
             raw.fill(0)  # the parts of the image add to it
         self._forward_kernel(
             self._forward_grid,
-            (_THREADS,),
-            (image, *self._tables, self._scale, raw, *self._forward_sizes),
+            (_FORWARD_THREADS,),
+            (image, *self._tables, np.int32(self._sources), self._scale, raw),
             shared_mem=self._forward_shared,
         )
-        self._filter(raw, self._wavelets, traces, self._center, as_pairs=False)
+        return raw
 
     def adjoint(self, traces: Any, image: Any) -> None:
         """Migrate flat traces into a flat image, ordered on the current stream."""
@@ -174,7 +220,7 @@ class CudaKernels:
             image.fill(0)
         self._adjoint_kernel(
             self._adjoint_grid,
-            (_THREADS,),
+            (_ADJOINT_THREADS,),
             (self._scratch, *self._tables, image, *self._adjoint_sizes),
         )
 

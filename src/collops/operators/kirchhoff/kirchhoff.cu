@@ -5,19 +5,18 @@
 // mask: a float would keep only four digits of the fraction at the end of a long trace. The host saturates the
 // tables such that a sum never overflows and a point that is never reached falls after the last sample.
 //
-// compile-with: -DRECEIVERS_PER_BLOCK=1
-// compile-with: -DRECEIVERS_PER_BLOCK=2
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
-// compile-with: -DRECEIVERS_PER_BLOCK=1 -DREPEATABLE
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DREPEATABLE -DCOLLOPS_DOUBLE
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=1 -DBANDS=7
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=3 -DAXES=2 -DDIP
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DFIELDS=4 -DAXES=2 -DOBLIQUE -DSPREADS -DDIP -DBANDS=5 -DCOLLOPS_DOUBLE
-// compile-with: -DRECEIVERS_PER_BLOCK=1 -DFIELDS=4 -DAXES=3 -DOBLIQUE -DREPEATABLE
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFIELDS=1 -DBANDS=3
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFACTOR=4
-// compile-with: -DRECEIVERS_PER_BLOCK=2 -DROWS -DFACTOR=3 -DCOLLOPS_WIDE_TIMES -DFIELDS=4 -DAXES=3 -DOBLIQUE -DDIP -DBANDS=5
+// compile-with: -DWINDOW=99 -DPOINTS=2 -DSOURCES=1 -DRECEIVERS=1
+// compile-with: -DWINDOW=99 -DPOINTS=2 -DSOURCES=2 -DRECEIVERS=4
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=2 -DCOLLOPS_WIDE_TIMES
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=4 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=2 -DCOLLOPS_WIDE_TIMES -DCOLLOPS_DOUBLE
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=4 -DFIELDS=1 -DBANDS=7
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=2 -DFIELDS=3 -DAXES=2 -DDIP
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=2 -DFIELDS=4 -DAXES=2 -DOBLIQUE -DSPREADS -DDIP -DBANDS=5 -DCOLLOPS_DOUBLE
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=1 -DRECEIVERS=2 -DFIELDS=4 -DAXES=3 -DOBLIQUE
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=4 -DROWS -DFIELDS=1 -DBANDS=3
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=2 -DRECEIVERS=4 -DROWS -DFACTOR=4
+// compile-with: -DWINDOW=99 -DPOINTS=1 -DSOURCES=1 -DRECEIVERS=2 -DROWS -DFACTOR=3 -DCOLLOPS_WIDE_TIMES -DFIELDS=4 -DAXES=3 -DOBLIQUE -DDIP -DBANDS=5
 //
 // Layouts, all C order: image (columns, depths) with columns = ny * nx; source_times and receiver_times (stations, nodes);
 // traces (sources, receivers, samples); weights (stations, FIELDS, nodes) and bands (rows, nodes). With ROWS, sources and
@@ -25,7 +24,9 @@
 // Nodes are the image points, or with FACTOR every so many along each axis and the last one: the tables then hold what is
 // left of a time, in samples, after that of the straight ray, which `straight` describes: (stations, 4), samples per metre and
 // the position of the station. Inside the kernels a trace has BANDS rows of samples: an arrival falls on the row of its
-// band, and each row has its own wavelet. Options not given cost nothing: they are constants of the compiler.
+// band, and each row has its own wavelet. Options not given cost nothing: they are constants of the compiler. A block of
+// `forward` has SOURCES x RECEIVERS traces, a window of WINDOW samples of each, and reads the tables at POINTS points of each
+// thread at a time.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -63,18 +64,6 @@ typedef Fixed Time;
 #define ROW(rows, number) (number)
 #endif
 
-// Threads add to a trace in any order. With REPEATABLE they add integers, multiples of 1 / scale, for which the order does
-// not matter; `choose_scale` makes those as small as the largest possible sum allows.
-#ifdef REPEATABLE
-typedef unsigned long long Sum;
-#define AS_SUM(value, scale) ((Sum)__double2ll_rn((double)(value) * (scale)))
-#define AS_REAL(sum, scale) ((Real)((double)(long long)(sum) / (scale)))
-#else
-typedef Real Sum;
-#define AS_SUM(value, scale) (value)
-#define AS_REAL(sum, scale) (sum)
-#endif
-
 #ifndef BANDS
 #define BANDS 1
 #endif
@@ -86,8 +75,6 @@ typedef Real Sum;
 #endif
 
 #define SOURCES_PER_PASS 5  // of 4, 5 and 10 the fastest on an H200 at all slopes, in float32 and float64
-
-#define NOWHERE 0x3fffffff  // an index beyond every window
 
 // The fraction of a time, from its bits without a conversion: 1.fraction minus 1.
 __device__ __forceinline__ Real fraction_of(Fixed time, int fraction_bits)
@@ -112,6 +99,19 @@ struct Lattice {
 #endif
 };
 
+// The rows of one station in the tables.
+struct Station {
+    const Time *__restrict__ times;
+    const Rest *__restrict__ ray;
+    const Real *__restrict__ weights;
+};
+
+__device__ __forceinline__ Station station_of(const Time *__restrict__ times, const Rest *__restrict__ straight,
+                                              const Real *__restrict__ weights, long long row, long long n_nodes)
+{
+    return {times + row * n_nodes, straight + 4 * row, weights + row * FIELDS * n_nodes};
+}
+
 // Where a point is in the tables.
 #ifdef FACTOR
 struct Place {
@@ -130,9 +130,10 @@ __device__ __forceinline__ int locate(int index, int n, int stride, int &step, i
     return cell * stride;
 }
 
-__device__ __forceinline__ Place place_of(const Lattice &lattice, int column, int depth)
+__device__ __forceinline__ Place place_of(const Lattice &lattice, int point)
 {
     Place place;
+    const int column = point / lattice.n_depths, depth = point % lattice.n_depths;
     const int x = column % lattice.n_along, y = column / lattice.n_along, n_across = lattice.n_columns / lattice.n_along;
     const int stride_x = Lattice::nodes(lattice.n_depths), stride_y = stride_x * Lattice::nodes(lattice.n_along);
     place.nearest = 0;
@@ -165,12 +166,12 @@ __device__ __forceinline__ Value table_value(const Value *__restrict__ row, cons
     return place.step_y ? between(value, in_plane(row + place.node + place.step_y, place), place.part_y) : value;
 }
 
-__device__ __forceinline__ Fixed time_at(const Time *__restrict__ times, const Rest *__restrict__ straight, int station,
-                                         const Lattice &lattice, const Place &place, int fraction_bits)
+__device__ __forceinline__ Fixed time_at(const Station &station, const Lattice &lattice, const Place &place,
+                                         int fraction_bits)
 {
-    const Rest *__restrict__ ray = straight + 4 * station;
+    const Rest *__restrict__ ray = station.ray;
     const Rest y = place.y - __ldg(ray + 1), x = place.x - __ldg(ray + 2), z = place.z - __ldg(ray + 3);
-    const Rest samples = table_value(times + station * lattice.n_nodes(), place) + __ldg(ray) * sqrt(y * y + x * x + z * z);
+    const Rest samples = table_value(station.times, place) + __ldg(ray) * sqrt(y * y + x * x + z * z);
     return (Fixed)rint((samples < lattice.latest ? samples : lattice.latest) * (Rest)((Fixed)1 << fraction_bits));
 }
 
@@ -178,9 +179,9 @@ __device__ __forceinline__ Fixed time_at(const Time *__restrict__ times, const R
 #else
 typedef int Place;
 
-__device__ __forceinline__ Place place_of(const Lattice &lattice, int column, int depth)
+__device__ __forceinline__ Place place_of(const Lattice &, int point)
 {
-    return column * lattice.n_depths + depth;
+    return point;
 }
 
 template <class Value>
@@ -189,10 +190,9 @@ __device__ __forceinline__ Value table_value(const Value *__restrict__ row, Plac
     return __ldg(row + place);
 }
 
-__device__ __forceinline__ Fixed time_at(const Time *__restrict__ times, const Rest *__restrict__, int station,
-                                         const Lattice &lattice, Place place, int)
+__device__ __forceinline__ Fixed time_at(const Station &station, const Lattice &, Place place, int)
 {
-    return __ldg(times + station * lattice.n_nodes() + place);
+    return __ldg(station.times + place);
 }
 
 #define NEAREST(place) (place)
@@ -207,14 +207,13 @@ struct Fields {
 #endif
 };
 
-__device__ __forceinline__ Fields load_fields(const Real *__restrict__ weights, long long station, long long n_nodes,
-                                              const Place &place)
+__device__ __forceinline__ Fields load_fields(const Station &station, long long n_nodes, const Place &place)
 {
     Fields fields;
 #if FIELDS > 0
 #pragma unroll
     for (int field = 0; field < FIELDS; ++field)
-        fields.values[field] = table_value(weights + (station * FIELDS + field) * n_nodes, place);
+        fields.values[field] = table_value(station.weights + field * n_nodes, place);
 #endif
     return fields;
 }
@@ -247,170 +246,268 @@ __device__ __forceinline__ Real weighed(Real value, const Fields &ours, const Fi
     return value;
 }
 
-// A thread's running sums for the two samples of one trace that its point last fell between.
-struct Run {
-    int index;
-    Real left, right;
+// ---- the scale of the integer sums of `forward`: 1 / scale is their unit ------------------------------------------------
+// A power of two, such that every sum stays below 2^62: none exceeds the largest element of the image times `largest_sum`.
+// In float32, typical arrivals are also smaller than 2^TYPICAL_BITS, so that they and the sums of many of them fit the low
+// word; larger ones take longer. If an element is infinite or NaN, the scale and every sum are NaN. The block that
+// finishes last adds up what all have found, in a fixed order; `ticket` is then 0 again.
+#define SCALE_BLOCKS 64
+#define SCALE_THREADS 256
+#define TYPICAL_BITS 25
+#define NARROW ((Real)(1 << 30))  // arrivals below it fit the low word
+
+struct Sizes {
+    double sum, count, largest;  // of the sizes of elements; of those that are not zero
+
+    __device__ __forceinline__ void add(const Sizes &other)
+    {
+        sum += other.sum;
+        count += other.count;
+        largest = other.largest > largest || other.largest != other.largest ? other.largest : largest;  // or NaN
+    }
 };
 
-// The samples of one trace that a block computes, in shared memory.
-struct Window {
-    Sum *sums;
-    int start, length;
-    double scale;
-};
-
-__device__ __forceinline__ void add_to_window(const Window &window, int index, Real value)
+__device__ __forceinline__ void add_up(Sizes *sizes)
 {
-    const int local = index - window.start;
-    if ((unsigned)local < (unsigned)window.length)
-        atomicAdd(window.sums + local, AS_SUM(value, window.scale));
-}
-
-__device__ __forceinline__ double larger(double a, double b)  // or NaN
-{
-    return b > a || b != b ? b : a;
-}
-
-// ---- the scale of repeatable sums: by one block, from the image -------------------------------------------------------
-// A sum of all elements, times their largest weight, stays below 2^62. If it is infinite or NaN, the scale and every sum
-// are NaN.
-extern "C" __global__ void __launch_bounds__(1024)
-choose_scale(const Real *__restrict__ image, long long n_points, double largest_weight, double *scale)
-{
-    __shared__ double largest[1024];
-    double mine = 0;
-    for (long long point = threadIdx.x; point < n_points; point += blockDim.x)
-        mine = larger(mine, fabs((double)image[point]));
-    largest[threadIdx.x] = mine;
-    for (int half = 512; half > 0; half /= 2) {
+    for (int half = SCALE_THREADS / 2; half > 0; half /= 2) {
         __syncthreads();
         if (threadIdx.x < half)
-            largest[threadIdx.x] = larger(largest[threadIdx.x], largest[threadIdx.x + half]);
+            sizes[threadIdx.x].add(sizes[threadIdx.x + half]);
     }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(SCALE_THREADS)
+choose_scale(const Real *__restrict__ image, long long n_points, double largest_sum, double typical_weight,
+             double *blocks, unsigned *ticket, double *scale)
+{
+    __shared__ Sizes sizes[SCALE_THREADS];
+    __shared__ bool last;
+    Sizes mine = {0, 0, 0};
+    for (long long point = blockIdx.x * SCALE_THREADS + threadIdx.x; point < n_points; point += gridDim.x * SCALE_THREADS) {
+        const double size = fabs((double)image[point]);
+        mine.add({size, size != 0 ? 1.0 : 0.0, size});
+    }
+    sizes[threadIdx.x] = mine;
+    add_up(sizes);
     if (threadIdx.x == 0) {
-        const double bound = largest[0] * largest_weight * n_points;
+        ((Sizes *)blocks)[blockIdx.x] = sizes[0];
+        __threadfence();
+        last = atomicInc(ticket, gridDim.x - 1) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last)
+        return;
+    __threadfence();
+    const volatile double *found = blocks + 3 * threadIdx.x;
+    sizes[threadIdx.x] = {0, 0, 0};
+    if (threadIdx.x < gridDim.x)
+        sizes[threadIdx.x] = {found[0], found[1], found[2]};
+    add_up(sizes);
+    if (threadIdx.x == 0) {
+        const double bound = sizes[0].largest * largest_sum;
         int exponent;
         frexp(bound, &exponent);
-        *scale = isfinite(bound) ? ldexp(1.0, min(62 - exponent, 1000)) : bound - bound;
+        exponent = 62 - exponent;
+#ifndef COLLOPS_DOUBLE
+        int typical;
+        frexp(sizes[0].sum / fmax(sizes[0].count, 1.0) * typical_weight, &typical);
+        exponent = min(exponent, TYPICAL_BITS - typical);
+#endif
+        const int most = sizeof(Real) == 4 ? 126 : 1000;  // of the exponents of reals
+        *scale = isfinite(bound) ? ldexp(1.0, min(exponent, most)) : bound - bound;
     }
 }
 
-// ---- forward: lanes along depth, each marching over a segment of columns ------------------------------------------
-// Neighbouring depths fall on different samples (few conflicts), neighbouring columns on the same or the next one,
-// so that a run of them is summed in registers and reaches shared memory once. Times that follow no order only cost
-// more atomic additions. A trace that is longer than shared memory is computed in windows, one block each.
-extern "C" __global__ void __launch_bounds__(256)
+// ---- forward: a block computes some traces, or windows of them, from a part of the image -----------------------------
+// Neighbouring threads have neighbouring depths, which fall on different samples. Each reads the times of the block's
+// sources and receivers at its point, and adds to all of the block's traces, in shared memory. There, additions of reals
+// are loops of compare-and-swap; those of 32-bit integers are single instructions, and their order does not matter. Hence
+// sums are integers of two words, of which the high one counts how often the low one has wrapped around. An arrival outside
+// the window is added behind it, to a place of the thread's lane, which is faster than a branch.
+#define THREADS 512
+#define LANES 32
+#define TRACES (SOURCES * RECEIVERS)
+
+// Whether a sum of two integers does not fit its type: the sign of the result.
+__device__ __forceinline__ int overflow(int before, int amount)
+{
+    const int after = (int)((unsigned)before + (unsigned)amount);
+    return (before ^ after) & (amount ^ after);
+}
+
+__device__ __forceinline__ void add_wide(int *low, int high, long long amount)
+{
+    const int rest = (int)amount;
+    int more = (int)((amount - rest) >> 32);
+    if (overflow(atomicAdd(low, rest), rest) < 0)
+        more += rest < 0 ? -1 : 1;
+    if (more != 0)
+        atomicAdd(low + high, more);
+}
+
+// What an arrival adds to its trace, times the scale. `whole` is for the low word; `wide` is negative where it does not fit.
+struct Amount {
+    Real value;
+    int whole, wide;
+};
+
+__device__ __forceinline__ Amount amount_of(Real value)
+{
+    const bool fits = sizeof(Real) == 4 && fabs(value) < NARROW;
+    return {value, fits ? (int)rint(value) : 0, fits ? 0 : -1};
+}
+
+// One arrival on its way to two samples of its trace. `add` does not wait for the sums before it; `finish` does.
+struct Arrival {
+    int *low;
+    Amount amount;
+    Fixed time;
+    int right, before_left, before_right;
+
+    __device__ __forceinline__ void add(int fraction_bits)
+    {
+        right = before_left = before_right = 0;
+#ifndef COLLOPS_DOUBLE  // whose amounts are all wide
+        right = __mulhi(2 * amount.whole, (int)((unsigned)time << (32 - fraction_bits) >> 1));
+        before_left = atomicAdd(low, amount.whole - right);
+        before_right = atomicAdd(low + 1, right);
+#endif
+    }
+
+    __device__ __forceinline__ int unfinished() const  // negative if so
+    {
+        return amount.wide | overflow(before_left, amount.whole - right) | overflow(before_right, right);
+    }
+
+    __device__ __forceinline__ void finish(int fraction_bits, int high)
+    {
+        if (overflow(before_left, amount.whole - right) < 0)
+            atomicAdd(low + high, right < amount.whole ? 1 : -1);
+        if (overflow(before_right, right) < 0)
+            atomicAdd(low + high + 1, right < 0 ? -1 : 1);
+        if (amount.wide < 0) {
+            const long long far = llrint((double)(amount.value * fraction_of(time, fraction_bits)));
+            add_wide(low, high, llrint((double)amount.value) - far);
+            add_wide(low + 1, high, far);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
 forward(const Real *__restrict__ image, const Time *__restrict__ source_times, const Time *__restrict__ receiver_times,
         const int *__restrict__ source_rows, const int *__restrict__ receiver_rows, const Rest *__restrict__ straight,
         const Real *__restrict__ source_weights, const Real *__restrict__ receiver_weights,
         const unsigned char *__restrict__ bands, const int *__restrict__ band_rows, Real steepest, Real taper_width,
         int n_receivers, int n_samples, int n_columns, int n_depths, int n_along, Rest dy, Rest dx, Rest dz, Rest latest,
-        int fraction_bits, const double *__restrict__ scale, Real *__restrict__ traces, int segment_columns,
-        int window_length)
+        int fraction_bits, int n_sources, const double *__restrict__ scale, Real *__restrict__ traces)
 {
     extern __shared__ char shared_bytes[];
-    Sum *sums = (Sum *)shared_bytes;
-    const int groups = (n_receivers + RECEIVERS_PER_BLOCK - 1) / RECEIVERS_PER_BLOCK;
-    const int source = blockIdx.x / groups;
-    const int first_receiver = (blockIdx.x % groups) * RECEIVERS_PER_BLOCK;
-    const int receivers = min(RECEIVERS_PER_BLOCK, n_receivers - first_receiver);
-    const int start = blockIdx.z * window_length;
+    const int groups = (n_receivers + RECEIVERS - 1) / RECEIVERS;
+    const int first_source = blockIdx.x / groups * SOURCES;
+    const int first_receiver = blockIdx.x % groups * RECEIVERS;
     const Lattice lattice = {n_columns, n_depths, n_along, dy, dx, dz, latest};
     const long long n_nodes = lattice.n_nodes();
 
-    for (int i = threadIdx.x; i < RECEIVERS_PER_BLOCK * window_length; i += blockDim.x)
+    // Arrivals from the sample before the window on reach it. Without bands their last one is before the last sample.
+    const int row = BANDS * n_samples;
+    const int start = blockIdx.z * WINDOW, end = min(start + WINDOW, row);
+    const int first = max(start - 1, 0), reach = min(end, row - 1) - first;
+    constexpr int stride = WINDOW + LANES + 2;
+    int *sums = (int *)shared_bytes;
+    for (int i = threadIdx.x; i < 2 * TRACES * stride; i += THREADS)
         sums[i] = 0;
     __syncthreads();
-    Window windows[RECEIVERS_PER_BLOCK];
-#pragma unroll
-    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-        windows[r] = {sums + r * window_length, start, window_length, *scale};
+    const int nowhere = WINDOW + 1 + threadIdx.x % LANES;
 
-    const int source_row = ROW(source_rows, source);
-    int rows[RECEIVERS_PER_BLOCK];
+    Station sources[SOURCES], receivers[RECEIVERS];
+    const unsigned char *choices[RECEIVERS];
 #pragma unroll
-    for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-        rows[r] = ROW(receiver_rows, min(first_receiver + r, n_receivers - 1));
+    for (int s = 0; s < SOURCES; ++s)
+        sources[s] = station_of(source_times, straight, source_weights,
+                                ROW(source_rows, min(first_source + s, n_sources - 1)), n_nodes);
+#pragma unroll
+    for (int r = 0; r < RECEIVERS; ++r) {
+        const int receiver = min(first_receiver + r, n_receivers - 1);
+        receivers[r] = station_of(receiver_times, straight, receiver_weights, ROW(receiver_rows, receiver), n_nodes);
+        choices[r] = BANDS > 1 ? bands + ROW(band_rows, receiver) * n_nodes : bands;
+    }
+    const Real factor = (Real)*scale;
 
-    const int segments = (n_columns + segment_columns - 1) / segment_columns;
-    const int slots = segments * n_depths;
-    for (int slot = blockIdx.y * blockDim.x + threadIdx.x; slot < slots; slot += gridDim.y * blockDim.x) {
-        const int depth = slot % n_depths;
-        const int first_column = (slot / n_depths) * segment_columns;
-        const int last_column = min(first_column + segment_columns, n_columns);
-        Run runs[RECEIVERS_PER_BLOCK];
+    const Fixed before = BANDS > 1 ? 0 : (Fixed)first << fraction_bits;
+    const int n_points = n_columns * n_depths;
+    for (int begin = blockIdx.y * POINTS * THREADS; begin < n_points; begin += gridDim.y * POINTS * THREADS) {
+        Real value[POINTS];
+        Fixed source_time[POINTS][SOURCES], receiver_time[POINTS][RECEIVERS];
+        Fields source_fields[POINTS][SOURCES], receiver_fields[POINTS][RECEIVERS];
+        int band[POINTS][RECEIVERS];
 #pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            runs[r].index = NOWHERE;
-            runs[r].left = runs[r].right = 0;
-        }
-        for (int column = first_column; column < last_column; ++column) {
-            const int point = column * n_depths + depth;
-            const Place place = place_of(lattice, column, depth);
-            const Real value = __ldg(image + point);
-            const Fixed source_time = time_at(source_times, straight, source_row, lattice, place, fraction_bits);
-            const Fields source_fields = load_fields(source_weights, source_row, n_nodes, place);
-            Fixed receiver_time[RECEIVERS_PER_BLOCK];
+        for (int p = 0; p < POINTS; ++p) {
+            const int point = begin + p * THREADS + threadIdx.x;
+            if (point >= n_points)
+                break;
+            const Place place = place_of(lattice, point);
+            value[p] = __ldg(image + point);
 #pragma unroll
-            for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r)
-                receiver_time[r] = time_at(receiver_times, straight, rows[r], lattice, place, fraction_bits);
+            for (int s = 0; s < SOURCES; ++s) {
+                source_time[p][s] = time_at(sources[s], lattice, place, fraction_bits);
+                source_fields[p][s] = load_fields(sources[s], n_nodes, place);
+            }
 #pragma unroll
-            for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-                const Fields receiver_fields = load_fields(receiver_weights, rows[r], n_nodes, place);
-                const Real weighted = weighed(value, source_fields, receiver_fields, steepest, taper_width);
-                const Fixed time = source_time + receiver_time[r];
-                int index = (int)(time >> fraction_bits);
-                const Real right = weighted * fraction_of(time, fraction_bits);
-                const Real left = weighted - right;
-                Run &run = runs[r];
-                if ((unsigned)index >= (unsigned)(n_samples - 1))
-                    index = NOWHERE;
-                else if (BANDS > 1) {
-                    const int receiver = min(first_receiver + r, n_receivers - 1);
-                    index += __ldg(bands + ROW(band_rows, receiver) * n_nodes + NEAREST(place)) * n_samples;
-                }
-                if (index != run.index) {
-                    const Window &window = windows[r];
-                    if (index == run.index - 1) {
-                        add_to_window(window, run.index + 1, run.right);
-                        run.right = run.left;
-                        run.left = 0;
-                    } else {
-                        add_to_window(window, run.index, run.left);
-                        if (index == run.index + 1) {
-                            run.left = run.right;
-                        } else {
-                            add_to_window(window, run.index + 1, run.right);
-                            run.left = 0;
-                        }
-                        run.right = 0;
-                    }
-                    run.index = index;
-                }
-                run.left += left;
-                run.right += right;
+            for (int r = 0; r < RECEIVERS; ++r) {
+                receiver_time[p][r] = time_at(receivers[r], lattice, place, fraction_bits);
+                receiver_fields[p][r] = load_fields(receivers[r], n_nodes, place);
+                band[p][r] = BANDS > 1 ? __ldg(choices[r] + NEAREST(place)) : 0;
             }
         }
 #pragma unroll
-        for (int r = 0; r < RECEIVERS_PER_BLOCK; ++r) {
-            add_to_window(windows[r], runs[r].index, runs[r].left);
-            add_to_window(windows[r], runs[r].index + 1, runs[r].right);
+        for (int p = 0; p < POINTS; ++p) {
+            if (begin + p * THREADS + threadIdx.x >= n_points)
+                break;
+            const Amount unweighted = amount_of(value[p] * factor);
+            Arrival arrivals[TRACES];
+            int unfinished = 0;
+#pragma unroll
+            for (int t = 0; t < TRACES; ++t) {
+                const int s = t / RECEIVERS, r = t % RECEIVERS;
+                const Fixed time = source_time[p][s] - before + receiver_time[p][r];
+                int local = (int)(time >> fraction_bits);
+                bool there = BANDS == 1 || (unsigned)local < (unsigned)(n_samples - 1);
+                if (BANDS > 1)
+                    local += band[p][r] * n_samples - first;
+                there &= (unsigned)local < (unsigned)reach;
+                arrivals[t].low = sums + 2 * t * stride + (there ? local : nowhere);
+                arrivals[t].time = time;
+                arrivals[t].amount = FIELDS == 0 ? unweighted
+                                                 : amount_of(weighed(value[p] * factor, source_fields[p][s],
+                                                                     receiver_fields[p][r], steepest, taper_width));
+                arrivals[t].add(fraction_bits);
+            }
+#pragma unroll
+            for (int t = 0; t < TRACES; ++t)
+                unfinished |= arrivals[t].unfinished();
+            if (unfinished < 0)
+#pragma unroll
+                for (int t = 0; t < TRACES; ++t)
+                    arrivals[t].finish(fraction_bits, stride);
         }
     }
     __syncthreads();
 
-    const int row = BANDS * n_samples;
-    traces += ((long long)source * n_receivers + first_receiver) * row + start;
-    const int length = min(window_length, row - start);
-    for (int r = 0; r < receivers; ++r)
-        for (int i = threadIdx.x; i < length; i += blockDim.x) {
-            const Real value = AS_REAL(sums[r * window_length + i], *scale);
+    for (int t = 0; t < TRACES; ++t) {
+        const int source = first_source + t / RECEIVERS, receiver = first_receiver + t % RECEIVERS;
+        if (source >= n_sources || receiver >= n_receivers)
+            continue;
+        Real *trace = traces + ((long long)source * n_receivers + receiver) * row;
+        const int *low = sums + 2 * t * stride - first;
+        for (int i = start + threadIdx.x; i < end; i += THREADS) {
+            const Real sum = (Real)((4294967296.0 * low[stride + i] + low[i]) / *scale);
             if (gridDim.y == 1)
-                traces[(long long)r * row + i] = value;
+                trace[i] = sum;
             else
-                atomicAdd(traces + (long long)r * row + i, value);
+                atomicAdd(trace + i, sum);
         }
+    }
 }
 
 // ---- convolution of every trace with the wavelet --------------------------------------------------------------------
@@ -525,7 +622,7 @@ adjoint(const Pair *__restrict__ pairs, const Time *__restrict__ source_times, c
     const int point = column * n_depths + depth;
     const Lattice lattice = {n_columns, n_depths, n_along, dy, dx, dz, latest};
     const long long n_nodes = lattice.n_nodes();
-    const Place place = place_of(lattice, column, depth);
+    const Place place = place_of(lattice, point);
     const int first_receiver = blockIdx.y * receivers_per_part;
     const int last_receiver = min(first_receiver + receivers_per_part, n_receivers);
     const int row = BANDS * n_samples;
@@ -539,16 +636,18 @@ adjoint(const Pair *__restrict__ pairs, const Time *__restrict__ source_times, c
             const bool there = first_source + s < n_sources;
             source_time[s] = 0;
             if (there) {
-                const int row = ROW(source_rows, first_source + s);
-                source_time[s] = time_at(source_times, straight, row, lattice, place, fraction_bits);
-                source_fields[s] = load_fields(source_weights, row, n_nodes, place);
+                const Station source = station_of(source_times, straight, source_weights,
+                                                  ROW(source_rows, first_source + s), n_nodes);
+                source_time[s] = time_at(source, lattice, place, fraction_bits);
+                source_fields[s] = load_fields(source, n_nodes, place);
             }
         }
         const Pair *trace = pairs + first_source * source_stride + (long long)first_receiver * row;
         for (int receiver = first_receiver; receiver < last_receiver; ++receiver, trace += row) {
-            const int station = ROW(receiver_rows, receiver);
-            const Fixed receiver_time = time_at(receiver_times, straight, station, lattice, place, fraction_bits);
-            const Fields receiver_fields = load_fields(receiver_weights, station, n_nodes, place);
+            const Station station = station_of(receiver_times, straight, receiver_weights, ROW(receiver_rows, receiver),
+                                               n_nodes);
+            const Fixed receiver_time = time_at(station, lattice, place, fraction_bits);
+            const Fields receiver_fields = load_fields(station, n_nodes, place);
             const Pair *samples = trace;
             if (BANDS > 1)
                 samples += __ldg(bands + ROW(band_rows, receiver) * n_nodes + NEAREST(place)) * n_samples;

@@ -135,6 +135,13 @@ class Weights:
         bound = float(self.fields[:, 0].max()) ** 2 * (2.0 if self.oblique else 1.0)
         return bound / math.sqrt(2 * float(self.fields[:, -1].min())) if self.spreads else bound
 
+    @property
+    def typical(self) -> float:
+        """The order of magnitude of the weights that are not zero."""
+        factors = self.fields[:, 0]
+        typical = (float(factors.sum()) / max(int((factors != 0).sum()), 1)) ** 2
+        return typical / math.sqrt(2 * float(self.fields[:, -1].mean())) if self.spreads and typical else typical
+
     def on(self, engine: Engine) -> Weights:
         """Return the same weights in the memory of an engine."""
         return replace(self, fields=engine.from_host(self.fields))
