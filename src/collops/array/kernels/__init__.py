@@ -9,13 +9,18 @@ engines also have ``dots(slots, dtype, conjugate)`` for several inner products a
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import cache
 from typing import Any
 
 from collops.backend import Engine
 
-__all__ = ["kernels_for"]
+__all__ = ["LONG", "kernels_for", "loops"]
 
+LONG = 1 << 16
+"""Elements of vectors and entries of sparse matrices from which on the host uses Numba's loops, where it is installed.
+
+The first use takes half a second, which shorter vectors seldom save."""
 
 _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 
@@ -24,3 +29,11 @@ _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 def kernels_for(engine: Engine) -> Any:
     """Return the module of kernels for `engine`."""
     return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")
+
+
+@cache
+def loops() -> Any:
+    """Return the module of loops over long real vectors on the host; ``None`` where Numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    return importlib.import_module(f"{__name__}.numba_kernels")

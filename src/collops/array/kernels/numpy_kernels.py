@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
+from collops.array import kernels
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
@@ -44,6 +45,10 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
                 return _updated(char, a, x, 1, y * b)
             if out is y and _apart(x, y):
                 return _updated(char, a, x, b, y)
+        if a != 0 and b != 0 and real and suits_loops(y if out is None else out, x, y):
+            out = np.empty_like(y) if out is None else out
+            kernels.loops().axpby(float(a), x.reshape(-1), float(b), y.reshape(-1), out.reshape(-1))
+            return out
     dtype = combined(x.dtype, y.dtype, type(a + b))
     if out is None:
         out = np.empty(x.shape, dtype)
@@ -75,10 +80,27 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
 def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
     length, ratio = _number(length), _number(ratio)
+    real = length.__class__ is not complex and ratio.__class__ is not complex
+    if real and length != 0 and ratio != 0 and suits_loops(direction, x, gradient) and suits_loops(x, gradient):
+        update = kernels.loops().update_solution_and_direction
+        update(x.reshape(-1), float(length), direction.reshape(-1), float(ratio), gradient.reshape(-1))
+        return
     # Piece by piece, so that memory is read once for the direction.
     for x_piece, old, new in _pieces(x, direction, gradient) if x.size > PIECE else [(x, direction, gradient)]:
         axpby(length, old, 1.0, x_piece, x_piece)
         axpby(1.0, new, ratio, old, old)
+
+
+def suits_loops(out: np.ndarray, *others: np.ndarray) -> bool:
+    """Return whether Numba's loops suit arrays: long, real, contiguous, of one dtype, each `out` itself or apart."""
+    char = out.dtype.char
+    return (
+        out.size >= kernels.LONG
+        and char in "fd"
+        and out.flags.carray
+        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in others)
+        and kernels.loops() is not None
+    )
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
@@ -136,12 +158,34 @@ def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
 def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dtype, conjugate: bool) -> np.ndarray:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
     out = np.empty(len(slots), dtype)
+    if len(slots) > 1 and all(len(pairs) == 1 for pairs in slots):
+        xs, ys = zip(*(pairs[0] for pairs in slots), strict=True)
+        if suits_loops(xs[0], *xs, *ys) and dtype == xs[0].dtype and len({x.size for x in xs}) == 1:
+            kernels.loops().dots(tuple(x.reshape(-1) for x in xs), tuple(y.reshape(-1) for y in ys), out)
+            return out
     for number, pairs in enumerate(slots):
         total = dtype.type(0)
         for x, y in pairs:
             total = total + dot(x, y, conjugate)
         out[number] = total
     return out
+
+
+def products_with_two(rows: np.ndarray, two: np.ndarray) -> np.ndarray | None:
+    """Return the inner products of rows with two other rows by a loop that reads each once, if one suits them."""
+    if len(two) != 2 or rows.dtype != two.dtype or not rows.flags.c_contiguous or not suits_loops(*two):
+        return None
+    out = np.empty((len(rows), 2), rows.dtype)
+    kernels.loops().products(rows, *two, out)
+    return out
+
+
+def combine_into_two(rows: np.ndarray, matrix: np.ndarray) -> bool:
+    """Replace the last two rows by the products of `matrix` with all rows if a loop suits them; return whether."""
+    suits = rows.dtype == matrix.dtype and rows.flags.c_contiguous and suits_loops(rows[-1])
+    if suits:
+        kernels.loops().combine(rows, matrix)
+    return suits
 
 
 def divide(a: Any, b: Any) -> Any:
