@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import axpby, divide, zeros
+from collops.array.kernels import kernels_for
 from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.columns import block_layout, column
@@ -213,6 +214,8 @@ def _replace(block: Any, k: int, matrix: Any) -> None:
     for leaf in block.leaves:
         shape = leaf.local_array.shape
         vectors = _as_rows(leaf.local_array)
+        if engine.name == "numpy" and kernels_for(engine).combine_into_two(vectors[: k + 2], matrix):
+            continue
         for piece in pieces(engine, vectors.shape[1]):
             parts = [multiply(matrix[:, some], vectors[some, piece]) for some in _together(engine, k + 2)]
             vectors = engine.put(vectors, (slice(k, k + 2), piece), reduce(add, parts))
