@@ -3,7 +3,8 @@
 Each module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``divide(a, b)``, ``norm_part(x, order)`` and
 ``square_of_sum(ww, wq, qq, beta)``, which return their result, in `out` if the engine is mutable. Modules of mutable
 engines also have ``dots(slots, dtype, conjugate)`` for several inner products at once, and
-``update_solution_and_direction(x, length, direction, ratio, gradient)``, which overwrites `x` and `direction`.
+``update_solution_and_direction(x, length, direction, ratio, gradient)``, which overwrites `x` and `direction`. That of
+NumPy also has ``products_with_two(rows, two)`` and ``combine_into_two(rows, matrix)`` for the basis of GMRES.
 """
 
 from __future__ import annotations

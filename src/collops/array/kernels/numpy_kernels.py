@@ -1,6 +1,7 @@
 """Vector kernels on the host: BLAS for the types that it supports, else NumPy in pieces that fit the cache.
 
-No kernel allocates a temporary of the array's size.
+Long real vectors go through the loops of :mod:`collops.array.kernels.numba_kernels` where Numba is installed. No kernel
+allocates a temporary of the array's size.
 """
 
 from __future__ import annotations

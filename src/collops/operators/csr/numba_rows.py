@@ -2,7 +2,7 @@
 
 A core waits for the memory of a matrix that is larger than its caches, because the hardware fetches too little in
 advance. The loop fetches entries a few kilobytes before it needs them: on one core of an AMD EPYC its products take
-0.60 times as long as SciPy's with seven entries a row, and 0.86 times with 27. It also needs no zeros in the result.
+0.6 times as long as SciPy's with seven entries a row, and 0.85 times with 27. It also needs no zeros in the result.
 """
 
 from __future__ import annotations
