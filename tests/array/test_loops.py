@@ -69,6 +69,14 @@ def test_dots_of_several_pieces(comm, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", REAL)
+def test_inner_products_do_not_depend_on_the_others_of_their_message(comm, dtype):
+    x, y = (ca.random(LENGTH * comm.size, seed=seed, comm=comm, dtype=dtype) for seed in range(2))
+    expected = float(x.vdot(y)), float(y.vdot(y)), float(x.vdot(x))
+    for count in (1, 2, 3):
+        assert tuple(map(float, ca.dots(*[(x, y), (y, y), (x, x)][:count]))) == expected[:count]
+
+
 @pytest.mark.serial
 def test_without_numba(comm, monkeypatch):
     """Long arrays do without the loops then."""

@@ -6,6 +6,7 @@ second-level cache where several are read more than once.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from numba import njit
@@ -14,15 +15,22 @@ __all__ = ["PIECE", "axpby", "combine", "compiled", "dots", "products", "update_
 
 PIECE = 1 << 15
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc"}}
 
+def compiled(function: Any, *, reordered: bool = False) -> Any:
+    """Have a function compiled at its first call, and the result kept on disk where Numba may write to some folder.
 
-def compiled(function: Any) -> Any:
-    """Have a function compiled at its first call, and the result kept on disk where Numba may write to some folder."""
+    Sums may be computed in another order if they are `reordered`. Other results must have the same bits in all variants
+    of a loop, of which the program chooses one by the addresses of the arrays.
+    """
+    options = {
+        "nogil": True,
+        "error_model": "numpy",
+        "fastmath": {"contract", "nsz", "reassoc"} if reordered else False,
+    }
     try:
-        return njit(cache=True, **_OPTIONS)(function)
+        return njit(cache=True, **options)(function)
     except RuntimeError:  # Numba finds no such folder
-        return njit(**_OPTIONS)(function)
+        return njit(**options)(function)
 
 
 @compiled
@@ -43,7 +51,7 @@ def update_solution_and_direction(x, length, direction, ratio, gradient):
         direction[i] = gradient[i] + ratio * old
 
 
-@compiled
+@partial(compiled, reordered=True)
 def dots(xs, ys, out):
     """Set `out` to the inner products of the pairs of two tuples."""
     out[:] = 0
@@ -56,7 +64,7 @@ def dots(xs, ys, out):
             out[pair] += total
 
 
-@compiled
+@partial(compiled, reordered=True)
 def products(rows, u, w, out):
     """Set `out` to the inner products of each row with `u` and with `w`.
 

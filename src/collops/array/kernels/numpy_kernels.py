@@ -39,17 +39,17 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         b = _number(b)
     char = y.dtype.char
     if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.carray:
-        # Fast path of most iterations.
         real = a.__class__ is not complex and b.__class__ is not complex
+        if y.size >= kernels.LONG and a != 0 and b != 0 and real and suits_loops(y if out is None else out, x, y):
+            out = np.empty_like(y) if out is None else out
+            kernels.loops().axpby(float(a), x.reshape(-1), float(b), y.reshape(-1), out.reshape(-1))
+            return out
+        # Fast path of most iterations.
         if b != 0 and 0 < y.size <= PIECE and (real or char in "FD"):
             if out is None and a != 0:
                 return _updated(char, a, x, 1, y * b)
             if out is y and _apart(x, y):
                 return _updated(char, a, x, b, y)
-        if a != 0 and b != 0 and real and suits_loops(y if out is None else out, x, y):
-            out = np.empty_like(y) if out is None else out
-            kernels.loops().axpby(float(a), x.reshape(-1), float(b), y.reshape(-1), out.reshape(-1))
-            return out
     dtype = combined(x.dtype, y.dtype, type(a + b))
     if out is None:
         out = np.empty(x.shape, dtype)
@@ -128,6 +128,10 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
+        if x.size >= kernels.LONG and suits_loops(x, y):
+            out = np.empty(1, x.dtype)
+            kernels.loops().dots((x.reshape(-1),), (y.reshape(-1),), out)
+            return out[0]
         if char in "FD" and conjugate and x is y:
             x = y = x.view(real_of(x.dtype))
         elif char in "FD" and not conjugate:
