@@ -32,6 +32,7 @@ import hypothesis
 import pytest
 
 import collops
+from collops.array import kernels
 from collops.comm.ending import abort
 from collops.comm.mpi import mpi_or_tcp
 from collops.errors import CommunicationTimeout
@@ -172,6 +173,14 @@ def one_host(comm):
     """Skip tests of memory that only ranks of one host share; `tests/robust/two_hosts.py` has those of several."""
     if comm.local_size != comm.size or comm.host_transport == "tcp":
         pytest.skip("needs ranks of one host, with MPI")
+
+
+@pytest.fixture(params=["without loops", "with loops"])
+def loops(request, monkeypatch):
+    """Use the loops of Numba for arrays of any length in one of two runs; otherwise only long ones use them."""
+    if request.param == "with loops":
+        pytest.importorskip("numba")
+        monkeypatch.setattr(kernels, "LONG", 1)
 
 
 @pytest.fixture

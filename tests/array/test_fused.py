@@ -29,6 +29,7 @@ def number(c):
     return factor * float(top) / float(bottom) if bottom else 0.0
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("name", [*INEXACT, *HALF])
 @pytest.mark.parametrize("alias", ["none", "new", "x", "y", "same"])
 def test_axpby(comm, name, alias):
@@ -65,6 +66,7 @@ def test_axpby_of_long_arrays_goes_in_pieces(comm):
         np.testing.assert_allclose(x.vdot(y), np.vdot(a.astype("complex128"), y.gather()), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.usefixtures("loops")
 def test_a_zero_coefficient_excludes_its_array(comm):
     x = ca.ones(5, comm=comm)
     bad = ca.full(5, np.nan, comm=comm)
@@ -106,6 +108,7 @@ def test_axpby_promotes(comm):
     np.testing.assert_array_equal(x.gather(), before)  # nothing was written before the error
 
 
+@pytest.mark.usefixtures("loops")
 def test_axpby_with_strides_and_shared_memory(comm):
     shape = (8, 6)
     layout = Layout.split(shape, comm.size)
@@ -155,6 +158,7 @@ def test_axpby_of_stacks(comm):
     np.testing.assert_allclose((ca.axpby(1.0, x, 1.0, x) - 2 * x).norm(), 0, atol=1e-14)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("name", [*INEXACT, *HALF, "int32"])
 def test_dots(comm, name):
     dtype = dtype_of(name)
@@ -190,6 +194,7 @@ def test_arrays_may_change_before_their_products_are_finished(comm):
     assert finish() == finish() == (6, 12)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
 def test_coefficients_that_count_if_finite(comm, dtype):
@@ -203,6 +208,7 @@ def test_coefficients_that_count_if_finite(comm, dtype):
     np.testing.assert_array_equal(ca.axpby(ca.Finite((3.0, one, two)), y, 1.0, y).local_array, 2.5 * y.local_array)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_update_solution_and_direction(comm, monkeypatch, dtype):
     monkeypatch.setattr("collops.array.kernels.numpy_kernels.PIECE", 3)  # elements, fewer than a rank has

@@ -11,7 +11,7 @@ from scipy.io import mmwrite
 
 import collops
 from collops import profile
-from collops.array import Layout
+from collops.array import Layout, kernels
 from collops.backend import engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix, partition_rows
@@ -26,6 +26,7 @@ def matrix(rows, columns, dtype, seed=1, density=0.2):
     return sp.csr_array(dense.astype(dtype))
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("shape", [(17, 17), (13, 20), (20, 7), (2, 2)])
 def test_products(comm, dtype, shape):
@@ -41,6 +42,7 @@ def test_products(comm, dtype, shape):
     op.dottest()
 
 
+@pytest.mark.usefixtures("loops")
 def test_mixed_types(comm):
     A = matrix(9, 9, "float32")
     op = CSRMatrix.from_global(A, comm=comm, transport="mpi")
@@ -66,6 +68,7 @@ def test_only_one_exchange(comm):
     assert len(op.ghosts) == sum(0 <= ghost < 3 * comm.size for ghost in (3 * comm.rank - 1, 3 * comm.rank + 3))
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.serial
 @pytest.mark.parametrize("filled", [[3, 4, 5], [1, 4, 9], []])
 def test_rows_that_are_mostly_empty(comm, filled):
@@ -77,6 +80,24 @@ def test_rows_that_are_mostly_empty(comm, filled):
     for add in (False, True):
         np.testing.assert_array_equal(block.multiply(x, np.full(12, 7.0), add), dense @ x + 7 * add)
         np.testing.assert_array_equal(block.multiply_adjoint(y, np.full(5, 7.0), add), dense.T @ y + 7 * add)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_rows_of_any_length_in_a_large_matrix(comm, dtype, index):
+    """Among them empty ones, and such as the loop of Numba takes in several steps."""
+    rng = np.random.default_rng(3)
+    lengths = np.resize(np.arange(41), 4000)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    entries = rng.integers(0, 500, starts[-1]).astype(index), rng.integers(-3, 4, starts[-1]).astype(dtype)
+    A = sp.csr_array((entries[1], entries[0], starts), shape=(4000, 500))
+    assert A.nnz > kernels.LONG and A.indices.dtype == index
+    block = block_for(engine("numpy"), A, np.dtype(dtype))
+    x, y = (rng.integers(-3, 4, size).astype(dtype) for size in (500, 4000))
+    for add in (False, True):
+        np.testing.assert_array_equal(block.multiply(x, np.full(4000, 7, dtype), add), A @ x + 7 * add)
+        np.testing.assert_array_equal(block.multiply_adjoint(y, np.full(500, 7, dtype), add), A.T @ y + 7 * add)
 
 
 def test_indices_are_narrow(comm):

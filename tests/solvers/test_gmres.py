@@ -24,6 +24,7 @@ def by_scipy(matrix, data, restart: int, cycles: int = 1, rtol: float = 0.0):
     return x, np.array(norms)
 
 
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("flexible", [False, True])
 @pytest.mark.parametrize(("kind", "dtype"), KINDS)
 def test_iterates_are_those_of_scipy(comm, monkeypatch, kind, dtype, flexible):
@@ -40,6 +41,7 @@ def test_iterates_are_those_of_scipy(comm, monkeypatch, kind, dtype, flexible):
 
 
 @pytest.mark.serial
+@pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("condition", [1e4, 1e8, 1e12])
 def test_an_ill_conditioned_matrix(comm, condition):
     """The basis stays orthonormal, which one pass of Gram and Schmidt's classical method would not achieve."""

@@ -156,6 +156,8 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
     if engine.memory == "device" and engine.mutable and shape[1] <= _FEW:
         # All processors share the sum over long columns.
         return kernels_for(engine).dots([((a, b),) for a in x for b in y], dtype, True).reshape(shape)
+    if engine.name == "numpy" and (found := kernels_for(engine).products_with_two(x, y)) is not None:
+        return found
     products = []
     for piece in pieces(engine, x.shape[1]):
         ours, theirs = (part[:, piece].astype(dtype, copy=False) for part in (x, y))

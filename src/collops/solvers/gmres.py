@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import axpby, divide, zeros
+from collops.array.kernels import kernels_for
 from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.columns import block_layout, column
@@ -143,18 +144,20 @@ class GMRES(SquareSystem):
             state.z = z
 
         # The first pass over the next vector, w / beta, and its norm by the theorem of Pythagoras.
-        h = np.append(s, (uw - np.vdot(c, s)) * per_beta) * per_beta
+        h = _longer(s, (uw - np.vdot(c, s)) * per_beta) * per_beta
         square = ww * per_beta * per_beta
         norm = np.sqrt(np.maximum(square - np.vdot(h, h).real, np.finfo(square.dtype).eps * square))
         per_norm = divide(1.0, norm)
-        v = np.append(-c * per_beta, per_beta)  # the vector by the basis with u
+        last = np.zeros((2, k + 2), h.dtype)  # the two vectors by the basis with u and w
+        last[0, : k + 1] = v = _longer(-c * per_beta, per_beta)
         following = h + h[k] * v
         following[k] = h[k] * per_beta
+        last[1] = _longer(-following, per_beta) * per_norm
         if not np.isfinite(ww):
             _fill(V, k + 1, 0.0)  # or column k would get a part of it, zero times infinity
-        _replace(V, k, np.stack([np.append(v, 0), np.append(-following, per_beta) * per_norm]))
+        _replace(V, k, last)
         if not self.flexible:
-            h = h - (state.H[: k + 1, :k] * c).sum(axis=1) * per_beta  # A M v, where w is A M u
+            h = h - state.H[: k + 1, :k] @ c * per_beta  # A M v, where w is A M u
         state.H[:, k] = 0
         if np.isfinite(ww):
             state.H[: k + 1, k], state.H[k + 1, k] = h, norm
@@ -213,6 +216,8 @@ def _replace(block: Any, k: int, matrix: Any) -> None:
     for leaf in block.leaves:
         shape = leaf.local_array.shape
         vectors = _as_rows(leaf.local_array)
+        if engine.name == "numpy" and kernels_for(engine).combine_into_two(vectors[: k + 2], matrix):
+            continue
         for piece in pieces(engine, vectors.shape[1]):
             parts = [multiply(matrix[:, some], vectors[some, piece]) for some in _together(engine, k + 2)]
             vectors = engine.put(vectors, (slice(k, k + 2), piece), reduce(add, parts))
@@ -254,7 +259,7 @@ def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
     rounding, last = _rounding(state.H[:, :k]), state.H[:, k - 1]
     last[k] = 0
     if norm != 0:  # w may be NaN otherwise
-        last[: k + 1] += norm * np.append(c, beta)
+        last[: k + 1] += norm * _longer(c, beta)
     column, cosine, sine = _rotation(state.Q, last, k - 1, rounding)
     state.R[:k, k - 1] = column[:k]
     upper, lower = state.Q[k - 1], state.Q[k]
@@ -267,7 +272,7 @@ def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: Any) -> tuple
 
     A column that depends on those before it, but for rounding, leaves a zero on the diagonal.
     """
-    turned = (Q * column).sum(axis=1)
+    turned = Q @ column
     rho, sigma = turned[k], turned[k + 1].real
     turned[k] = length = np.hypot(np.abs(rho), sigma)
     if length > rounding:
@@ -278,7 +283,14 @@ def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: Any) -> tuple
 
 def _rounding(H: np.ndarray) -> Any:
     """Return the size of rounding errors of the images of basis vectors."""
-    return 10 * np.finfo(H.dtype).eps * np.sqrt((np.abs(H) ** 2).sum())
+    return 10 * np.finfo(H.dtype).eps * np.linalg.norm(H)
+
+
+def _longer(vector: np.ndarray, value: Any) -> np.ndarray:
+    """Return a vector with one more element; ``numpy.append`` takes several times as long."""
+    longer = np.empty(len(vector) + 1, vector.dtype)
+    longer[:-1], longer[-1] = vector, value
+    return longer
 
 
 @solver

@@ -4,19 +4,25 @@ Each module has ``axpby(a, x, b, y, out)``, ``dot(x, y, conjugate)``, ``divide(a
 ``square_of_sum(ww, wq, qq, beta)``, which return their result, in `out` if the engine is mutable. Modules of mutable
 engines also have ``dots(slots, dtype, conjugate)`` for several inner products at once, and
 ``update_solution_and_direction(x, length, direction, ratio, gradient)``, which overwrites `x` and `direction`. Those of
-devices have ``summed_dot`` and ``summed_dots``, whose results are summed over the ranks of a communicator.
+devices have ``summed_dot`` and ``summed_dots``, whose results are summed over the ranks of a communicator. That of
+NumPy has ``products_with_two(rows, two)`` and ``combine_into_two(rows, matrix)`` for the basis of GMRES.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from functools import cache
 from typing import Any
 
 from collops.backend import Engine
 
-__all__ = ["kernels_for"]
+__all__ = ["LONG", "kernels_for", "loops"]
 
+LONG = 1 << 16
+"""Elements of vectors and entries of sparse matrices from which on the host uses Numba's loops, where it is installed.
+
+The first use takes half a second, which shorter vectors seldom save."""
 
 _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 
@@ -25,3 +31,11 @@ _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 def kernels_for(engine: Engine) -> Any:
     """Return the module of kernels for `engine`."""
     return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")
+
+
+@cache
+def loops() -> Any:
+    """Return the module of loops over long real vectors on the host; ``None`` where Numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    return importlib.import_module(f"{__name__}.numba_kernels")

@@ -1,6 +1,7 @@
 """Vector kernels on the host: BLAS for the types that it supports, else NumPy in pieces that fit the cache.
 
-No kernel allocates a temporary of the array's size.
+Long real vectors go through the loops of :mod:`collops.array.kernels.numba_kernels` where Numba is installed. No kernel
+allocates a temporary of the array's size.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
+from collops.array import kernels
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.errors import UnsupportedTypeError
@@ -37,8 +39,12 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         b = _number(b)
     char = y.dtype.char
     if char in _AXPY and x.dtype.char == char and x.flags.c_contiguous and y.flags.carray:
-        # Fast path of most iterations.
         real = a.__class__ is not complex and b.__class__ is not complex
+        if y.size >= kernels.LONG and a != 0 and b != 0 and real and suits_loops(y if out is None else out, x, y):
+            out = np.empty_like(y) if out is None else out
+            kernels.loops().axpby(float(a), x.reshape(-1), float(b), y.reshape(-1), out.reshape(-1))
+            return out
+        # Fast path of most iterations.
         if b != 0 and 0 < y.size <= PIECE and (real or char in "FD"):
             if out is None and a != 0:
                 return _updated(char, a, x, 1, y * b)
@@ -75,10 +81,27 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
 def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
     length, ratio = _number(length), _number(ratio)
+    real = length.__class__ is not complex and ratio.__class__ is not complex
+    if real and length != 0 and ratio != 0 and suits_loops(direction, x, gradient) and suits_loops(x, gradient):
+        update = kernels.loops().update_solution_and_direction
+        update(x.reshape(-1), float(length), direction.reshape(-1), float(ratio), gradient.reshape(-1))
+        return
     # Piece by piece, so that memory is read once for the direction.
     for x_piece, old, new in _pieces(x, direction, gradient) if x.size > PIECE else [(x, direction, gradient)]:
         axpby(length, old, 1.0, x_piece, x_piece)
         axpby(1.0, new, ratio, old, old)
+
+
+def suits_loops(out: np.ndarray, *others: np.ndarray) -> bool:
+    """Return whether Numba's loops suit arrays: long, real, contiguous, of one dtype, each `out` itself or apart."""
+    char = out.dtype.char
+    return (
+        out.size >= kernels.LONG
+        and char in "fd"
+        and out.flags.carray
+        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in others)
+        and kernels.loops() is not None
+    )
 
 
 def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
@@ -105,6 +128,10 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
+        if x.size >= kernels.LONG and suits_loops(x, y):
+            out = np.empty(1, x.dtype)
+            kernels.loops().dots((x.reshape(-1),), (y.reshape(-1),), out)
+            return out[0]
         if char in "FD" and conjugate and x is y:
             x = y = x.view(real_of(x.dtype))
         elif char in "FD" and not conjugate:
@@ -136,12 +163,34 @@ def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
 def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dtype, conjugate: bool) -> np.ndarray:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
     out = np.empty(len(slots), dtype)
+    if len(slots) > 1 and all(len(pairs) == 1 for pairs in slots):
+        xs, ys = zip(*(pairs[0] for pairs in slots), strict=True)
+        if suits_loops(xs[0], *xs, *ys) and dtype == xs[0].dtype and len({x.size for x in xs}) == 1:
+            kernels.loops().dots(tuple(x.reshape(-1) for x in xs), tuple(y.reshape(-1) for y in ys), out)
+            return out
     for number, pairs in enumerate(slots):
         total = dtype.type(0)
         for x, y in pairs:
             total = total + dot(x, y, conjugate)
         out[number] = total
     return out
+
+
+def products_with_two(rows: np.ndarray, two: np.ndarray) -> np.ndarray | None:
+    """Return the inner products of rows with two other rows by a loop that reads each once, if one suits them."""
+    if len(two) != 2 or rows.dtype != two.dtype or not rows.flags.c_contiguous or not suits_loops(*two):
+        return None
+    out = np.empty((len(rows), 2), rows.dtype)
+    kernels.loops().products(rows, *two, out)
+    return out
+
+
+def combine_into_two(rows: np.ndarray, matrix: np.ndarray) -> bool:
+    """Replace the last two rows by the products of `matrix` with all rows if a loop suits them; return whether."""
+    suits = rows.dtype == matrix.dtype and rows.flags.c_contiguous and suits_loops(rows[-1])
+    if suits:
+        kernels.loops().combine(rows, matrix)
+    return suits
 
 
 def divide(a: Any, b: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import kernels
 from collops.backend import Engine
 
 
@@ -17,12 +18,19 @@ def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     if engine.name == "numpy":
         filled = np.flatnonzero(np.diff(matrix.indptr))
-        return _SciPyBlock(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
+        return _host_block(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
     if engine.name == "cupy":
         from collops.operators.csr.device import DeviceBlock
 
         return DeviceBlock(matrix, dtype)
     return _TracedBlock(engine, matrix, dtype)
+
+
+def _host_block(matrix: Any) -> Any:
+    """Return the block of a matrix on the host, most of whose rows are filled."""
+    if matrix.nnz >= kernels.LONG and matrix.dtype.char in "fd" and kernels.loops() is not None:
+        return _CompiledBlock(matrix)
+    return _SciPyBlock(matrix)
 
 
 class _SciPyBlock:
@@ -72,6 +80,25 @@ class _SciPyBlock:
         return out
 
 
+class _CompiledBlock(_SciPyBlock):
+    """A large real matrix on the host, multiplied by Numba; its adjoint by SciPy."""
+
+    __slots__ = ("_multiply", "_rows")
+
+    def __init__(self, matrix: Any) -> None:
+        from collops.operators.csr.numba_rows import multiply
+
+        super().__init__(matrix)
+        unsigned = (indices.view(f"u{indices.itemsize}") for indices in (matrix.indptr, matrix.indices))
+        self._multiply, self._rows = multiply, (*unsigned, matrix.data)
+
+    def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+        if not self._fits(x, out):
+            return super().multiply(x, out, add)
+        self._multiply(*self._rows, x, out, add)
+        return out
+
+
 class _FewRows:
     """A matrix on the host whose other rows are empty: products read and write only the rows that are not.
 
@@ -84,7 +111,7 @@ class _FewRows:
         first, count = (int(filled[0]), len(filled)) if len(filled) else (0, 0)
         consecutive = count == 0 or filled[-1] - first == count - 1
         self._rows = slice(first, first + count) if consecutive else filled
-        self._filled = _SciPyBlock(matrix[filled])
+        self._filled = _host_block(matrix[filled])
 
     def multiply(self, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
         if not add:

@@ -1,0 +1,69 @@
+"""Products with rows of a sparse matrix on the host, by a loop that Numba compiles.
+
+A core waits for the memory of a matrix that is larger than its caches, because the hardware fetches too little in
+advance. The loop fetches entries a few kilobytes before it needs them: on one core of an AMD EPYC its products take
+0.6 times as long as SciPy's with seven entries a row, and 0.85 times with 27. It also needs no zeros in the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from collops.array.kernels.numba_kernels import compiled
+
+__all__ = ["multiply"]
+
+# Unsigned indices cannot be negative, which Numba would test for each of them.
+_ONE, _TOGETHER = np.uint64(1), np.uint64(8)
+_AHEAD = np.uint64(512)  # entries between those that are multiplied and those that are fetched
+
+
+def _prefetch(typing, array, index):
+    """Fetch the memory of an element into the caches; it may be beyond the end of the array."""
+
+    def generate(context, builder, signature, arguments):
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        )
+        builder.call(function, [address, number(0), number(3), number(1)])  # to read, into all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+_fetch: Any = intrinsic(_prefetch)  # without `typing`, which Numba passes
+
+
+@compiled
+def multiply(starts, columns, values, x, out, add):
+    """Set `out` to the product with `x`, or add it; `starts` and `columns` are unsigned."""
+    j = np.uint64(starts[0])
+    for row in range(np.uint64(out.size)):
+        end = np.uint64(starts[row + _ONE])
+        even = odd = values.dtype.type(0)  # two sums, which the processor adds at the same time
+        _fetch(values, j + _AHEAD)
+        _fetch(columns, j + _AHEAD)
+        while j + _TOGETHER <= end:
+            for _ in range(4):
+                even += values[j] * x[np.uint64(columns[j])]
+                odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
+                j += _ONE + _ONE
+            _fetch(values, j + _AHEAD)
+            _fetch(columns, j + _AHEAD)
+        while j + _ONE < end:
+            even += values[j] * x[np.uint64(columns[j])]
+            odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
+            j += _ONE + _ONE
+        if j < end:
+            even += values[j] * x[np.uint64(columns[j])]
+            j += _ONE
+        total = even + odd
+        out[row] = out[row] + total if add else total
