@@ -248,7 +248,7 @@ class Symmetric:
             CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. The
             addresses that NVSHMEM takes are those of :attr:`local` on the rank that calls; ranks are those of `comm`.
             For registered memory NCCL's headers are included before it; its functions take ``window``, an attribute of
-            this object, and offsets from ``ncclGetLocalPointer(window, 0)``.
+            this object, and bytes from the begin of :attr:`local`. (NCCL's address of that place is another one.)
         options : sequence of str
             Of NVRTC.
 

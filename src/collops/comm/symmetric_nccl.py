@@ -20,7 +20,7 @@ from collops.comm.nccl_link import compiled_with_nccl
 from collops.comm.symmetric import Symmetric, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
-_PAGE = 4096  # to which windows and the array in them are aligned
+_PAGE = 4096  # of which windows have a whole number
 _THREADS = 256  # of a block
 _ADDRESSES = """
 extern "C" __global__ void addresses(ncclWindow_t window, void** found) {
@@ -30,7 +30,7 @@ extern "C" __global__ void addresses(ncclWindow_t window, void** found) {
 
 
 class NcclWindow(Symmetric):
-    """Memory in a window of NCCL, which begins with the signals.
+    """Memory in a window of NCCL, at whose end are the signals.
 
     Attributes
     ----------
@@ -47,8 +47,8 @@ class NcclWindow(Symmetric):
                 raise TransportError(f"memory in windows of NCCL {reason}")
         self._token = engine.xp.zeros(1, np.uint8)
         self._transport = comm.transport_of(self._token)
-        self._offset = -(-8 * self.signals // _PAGE) * _PAGE
-        size = -(-max(self._offset + nbytes_of(self.shape, self.dtype), 1) // _PAGE) * _PAGE
+        self._signals_at = -(-nbytes_of(self.shape, self.dtype) // 8) * 8
+        size = -(-max(self._signals_at + 8 * self.signals, 1) // _PAGE) * _PAGE
         with collective_errors(comm, MemoryError):
             if engine.xp.cuda.runtime.memGetInfo()[0] < size:
                 engine.xp.get_default_memory_pool().free_all_blocks()
@@ -57,16 +57,13 @@ class NcclWindow(Symmetric):
             self._kept = self._transport.new_window(self._memory, size)
         self.window = int(self._kept.handle)
         self._found: list[int] = []
-        self.local = self._view(self._memory)
+        self.local = self._array(self._memory, self.shape, self.dtype)
         self._array(self._memory, (size,), np.dtype(np.uint8)).fill(0)
         self._barrier()
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         memory = self._cupy.cuda.UnownedMemory(address, nbytes_of(shape, dtype), self, self._cupy.cuda.Device().id)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
-
-    def _view(self, base: int) -> Any:
-        return self._array(base + self._offset, self.shape, self.dtype)
 
     def _base(self, rank: int) -> int:
         """Return where this rank addresses the window of `rank`."""
@@ -82,13 +79,13 @@ class NcclWindow(Symmetric):
         return self._found[rank]
 
     def _peer(self, rank: int) -> Any:
-        return self.local if rank == self.comm.rank else self._view(self._base(rank))
+        return self.local if rank == self.comm.rank else self._array(self._base(rank), self.shape, self.dtype)
 
     def _set_signal(self, rank: int, signal: int, value: int) -> None:
-        self._launch("set_signal", 1, self._base(rank) + 8 * signal, value)
+        self._launch("set_signal", 1, self._base(rank) + self._signals_at + 8 * signal, value)
 
     def _wait_signal(self, signal: int, value: int) -> None:
-        self._launch("wait_signal", 1, self._memory + 8 * signal, value)
+        self._launch("wait_signal", 1, self._memory + self._signals_at + 8 * signal, value)
 
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
@@ -98,7 +95,7 @@ class NcclWindow(Symmetric):
 
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
         count = operands[0].size
-        target = self._base(rank) + self._offset + offset
+        target = self._base(rank) + offset
         addresses = (*(each.data.ptr for each in operands), 0 if out is None else out.data.ptr)
         self._launch(f"{name}_{8 * self.dtype.itemsize}", count, target, *addresses, count)
 

@@ -27,10 +27,10 @@ class NcclDevice(Peer):
     def share(self, flags: int, places: Sequence[int]) -> Neighbours:
         """Make the flags, and return where the neighbours' grids and flags are. Collective."""
         neighbours = super().share(flags, places)
-        memory: Any = self._memory
-        flags_of_all: Any = self._flags
-        neighbours.kernel = memory.module(*self.sweeps.source_of("jacobi_nccl")).get_function("sweep_nccl")
-        windows = memory.window, flags_of_all.window
+        grids: Any = self._memory
+        words: Any = self._flags
+        neighbours.kernel = grids.module(*self.sweeps.source_of("jacobi_nccl")).get_function("sweep_nccl")
+        windows = (address for memory in (grids, words) for address in (memory.window, memory.local.data.ptr))
         ranks = (-1 if rank is None else rank for rank in self.grid.neighbours)
         neighbours.more = (*map(np.uint64, windows), *map(np.int32, ranks))
         return neighbours
