@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from collops.comm import missing_for_nccl, nccl, nccl_link, nvrtc, symmetric_nccl
+from collops.comm import nccl, nccl_link, nvrtc, symmetric_nccl
 from collops.errors import InputError, TransportError
 from tests.array.test_cuda_sources import NEEDS_NCCL, text_of
 
@@ -61,10 +61,22 @@ def test_barriers_of_nccl_compile():
     ],
 )
 def test_versions(monkeypatch, binding, version, windows, functions):
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
     monkeypatch.setattr(nccl, "available_binding", lambda: binding)
     monkeypatch.setattr(nccl, "nccl_version", lambda: version)
     for found, wanted in ((nccl.missing_for_windows(), windows), (nccl.missing_for_device_functions(), functions)):
-        assert found == wanted if wanted is None else found.startswith(wanted)
+        assert found is None if wanted is None else str(found).startswith(wanted)
+
+
+def test_windows_need_access_to_other_gpus(monkeypatch):
+    monkeypatch.setattr(nccl, "available_binding", lambda: "nccl4py")
+    monkeypatch.setattr(nccl, "nccl_version", lambda: "2.28.9")
+    for value, wanted in (
+        ("0", None),
+        ("1", "needs access to the memory of other GPUs, which NCCL_P2P_DISABLE turns off"),
+    ):
+        monkeypatch.setenv("NCCL_P2P_DISABLE", value)
+        assert nccl.missing_for_windows() == wanted
 
 
 def test_headers_of_another_version(monkeypatch, tmp_path):

@@ -1,6 +1,8 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI.
+An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
+allgather, reduce_scatter and alltoall are also measured on memory that is registered with NCCL, and both are replayed
+from a CUDA graph.
 
 Sizes and bandwidths are defined as in nccl-tests. The size :math:`S` of a message is the number of bytes that a rank
 passes to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and that it gets from allgather. The algorithm

@@ -259,7 +259,9 @@ def _started_library(comm: Any) -> _Library:
 
     with collective_errors(comm):
         if importlib.util.find_spec("nvshmem") is None:
-            raise TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
+            raise TransportError(
+                "symmetric memory on GPUs needs nvshmem4py (install collops[cuda13]) or registered=True"
+            )
         if comm.device_transport is None:
             raise TransportError("symmetric memory on GPUs needs a GPU on every rank")
         # NVSHMEM ends the process that cannot reach another host.
