@@ -83,6 +83,42 @@ def check_empty(comm, name):
         memory.barrier()
 
 
+def check_compare_and_swap(comm, name, dtype):
+    """Ranks count up one number of the last rank by turns that fail if another was faster: no turn is lost."""
+    xp = engine(name).xp
+    rounds = 20
+    with comm.symmetric((3, 4), dtype, engine=name) as memory:
+        last, out = comm.size - 1, xp.zeros(1, dtype)
+        seen, made = np.zeros(1, dtype), 0
+        while made < rounds:
+            memory.compare_and_swap(xp.asarray(seen), xp.asarray(seen + 1), last, np.s_[1, 2:3], out=out)
+            before = host(out).copy()
+            made += int(before[0] == seen[0])
+            seen = before
+        memory.barrier()
+        want = np.zeros((3, 4), dtype)
+        if comm.rank == last:
+            want[1, 2] = rounds * comm.size
+        np.testing.assert_array_equal(host(memory.local), want)
+        memory.barrier()
+        # Several elements in one call, of which some are as expected; a strided result.
+        memory.local[...] = xp.arange(12, dtype=dtype).reshape(3, 4)
+        memory.barrier()
+        expected = np.array([[4, 0, 6, 0], [8, 0, 0, 11]], dtype)
+        fetched = xp.zeros((2, 8), dtype)[:, ::2]
+        if comm.rank == 0:
+            new = np.arange(100, 108, dtype=dtype).reshape(2, 4)
+            got = memory.compare_and_swap(xp.asarray(expected), xp.asarray(new), last, np.s_[1:], out=fetched)
+            assert got is fetched
+            np.testing.assert_array_equal(host(fetched), [[4, 5, 6, 7], [8, 9, 10, 11]])
+        memory.barrier()
+        want = np.arange(12, dtype=dtype).reshape(3, 4)
+        if comm.rank == last:
+            want[1:] = [[100, 5, 102, 7], [104, 9, 10, 107]]
+        np.testing.assert_array_equal(host(memory.local), want)
+        memory.barrier()
+
+
 def check_atomics(comm, name, dtype):
     """All ranks add to one row of the first rank at once: no addition is lost, and no two ranks fetch the same."""
     xp = engine(name).xp

@@ -33,6 +33,23 @@ def test_atomic_additions(comm, dtype):
     one_sided.check_atomics(comm, "numpy", dtype)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_compare_and_swap(comm, dtype):
+    one_sided.check_compare_and_swap(comm, "numpy", dtype)
+
+
+def test_memory_of_some_ranks(comm):
+    """Subcommunicators in another order of ranks; registered memory is the same on hosts."""
+    part = comm.split(comm.rank % 2, -comm.rank)
+    one_sided.check_peers(part, "numpy")
+    one_sided.check_atomics(part, "numpy", "int64")
+    with comm.symmetric(3, "float32", engine="numpy", registered=True) as memory:
+        memory.local[...] = comm.rank
+        memory.barrier()
+        assert [memory.peer(rank)[0] for rank in range(comm.size)] == [*range(comm.size)]
+        memory.barrier()
+
+
 def test_what_is_not_added_atomically(comm):
     with comm.symmetric((2, 3), "float32", engine="numpy") as memory:
         with pytest.raises(UnsupportedTypeError, match="32 or 64 bits"):
@@ -47,6 +64,10 @@ def test_what_is_not_added_atomically(comm):
             memory.fetch_add(np.ones(3, "int64"), 0, np.s_[0], out=np.ones(2, "int64"))
         with pytest.raises(InputError, match="rank"):
             memory.atomic_add(np.ones(3, "int64"), -1, np.s_[0])
+        with pytest.raises(LayoutError, match="contiguous"):
+            memory.compare_and_swap(np.zeros(2, "int64"), np.ones(2, "int64"), 0, np.s_[:, 1], out=np.ones(2, "int64"))
+        with pytest.raises(UnsupportedTypeError, match="float64"):
+            memory.compare_and_swap(np.zeros(3), np.ones(3, "int64"), 0, np.s_[0], out=np.ones(3, "int64"))
         assert not memory.local.any()
 
 

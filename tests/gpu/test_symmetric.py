@@ -7,7 +7,8 @@ import os
 import numpy as np
 import pytest
 
-from collops.comm import missing_for_nvshmem
+from collops.comm import missing_for_nccl, missing_for_nvshmem, symmetric_nccl
+from collops.comm.symmetric_nccl import NcclWindow
 from collops.errors import InputError, TransportError
 from tests.comm import one_sided
 
@@ -49,6 +50,104 @@ def test_atomic_additions(comm, dtype):
     if comm.size > 1 and (reason := missing_for_nvshmem()):
         pytest.skip(f"linking with NVSHMEM {reason}")
     one_sided.check_atomics(comm, "cupy", dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_compare_and_swap(comm, dtype):
+    if comm.size > 1 and (reason := missing_for_nvshmem()):
+        pytest.skip(f"linking with NVSHMEM {reason}")
+    one_sided.check_compare_and_swap(comm, "cupy", dtype)
+
+
+@pytest.fixture
+def part(comm):
+    """The ranks in another order, which NVSHMEM was not started for: their memory is in windows of NCCL."""
+    if comm.device_transport != "nccl" or comm.size == 1:
+        pytest.skip("needs several ranks with NCCL")
+    if reason := missing_for_nccl():
+        pytest.skip(f"compiling with NCCL {reason}")
+    comm.symmetric(1, engine="cupy").free()
+    return comm.split(0, -comm.rank)
+
+
+def test_memory_of_a_subcommunicator(part):
+    with part.symmetric(1, engine="cupy") as memory:
+        assert isinstance(memory, NcclWindow)
+    one_sided.check_peers(part, "cupy")
+    one_sided.check_put_and_get(part, "cupy", "float32")
+    one_sided.check_signals(part, "cupy", rounds=50)
+    one_sided.check_empty(part, "cupy")
+    for dtype in ("int32", "uint64"):
+        one_sided.check_atomics(part, "cupy", dtype)
+        one_sided.check_compare_and_swap(part, "cupy", dtype)
+
+
+@pytest.mark.parametrize("size", [2, 1000, 3 << 20])
+def test_collectives_on_registered_memory(part, size):
+    """Random values, by NumPy in float64; again from a recorded graph, whose values have changed since."""
+    ranks, count = part.size, size // part.size * part.size
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with (
+        part.symmetric(count, "float32", engine="cupy", registered=True) as given,
+        part.symmetric((ranks, count), "float32", engine="cupy", registered=True, signals=3) as got,
+    ):
+        rows = got.local.reshape(ranks, ranks, -1)
+
+        def calls():
+            part.allreduce(given.local, out=got.local[0])
+            summed = got.local[0].copy()
+            part.allgather(given.local, out=got.local)
+            gathered = got.local.copy()
+            part.alltoall(given.local.reshape(ranks, -1), out=rows[0])
+            turned = rows[0].copy()
+            part.reduce_scatter(given.local.reshape(ranks, -1), out=rows[0, 0])
+            return summed, gathered, turned, rows[0, 0].copy()
+
+        def check_results(results, values):
+            summed, gathered, turned, scattered = map(cupy.asnumpy, results)
+            blocks = values.reshape(ranks, ranks, -1)
+            np.testing.assert_allclose(summed, values.sum(0), rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(gathered, values.astype("float32"))
+            np.testing.assert_array_equal(turned, blocks[:, part.rank].astype("float32"))
+            np.testing.assert_allclose(scattered, blocks.sum(0)[part.rank], rtol=1e-5, atol=1e-5)
+
+        first, second = np.random.default_rng(1).standard_normal((2, ranks, count))
+        given.local[...] = cupy.asarray(first[part.rank], "float32")
+        check_results(calls(), first)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            results = calls()
+            graph = stream.end_capture()
+        given.local[...] = cupy.asarray(second[part.rank], "float32")
+        graph.launch()
+        check_results(results, second)
+        got.barrier()
+
+
+def test_what_lacks_windows_is_named(part, monkeypatch):
+    monkeypatch.setattr(symmetric_nccl, "missing_for_windows", lambda: "needs NCCL 2.27 or newer, not 2.26.2")
+    with pytest.raises(TransportError, match="windows of NCCL needs NCCL 2"):
+        part.symmetric(4, engine="cupy", registered=True)
+
+
+def test_a_kernel_of_the_user_calls_nccl(part):
+    with part.symmetric(64, "float32", engine="cupy", registered=True) as memory:
+        after, before = (part.rank + 1) % part.size, (part.rank - 1) % part.size
+        memory.module(RING_OF_NCCL).get_function("ring")(
+            (1,), (64,), (np.uint64(memory.window), np.int32(after), np.float32(part.rank + 1))
+        )
+        memory.barrier()
+        assert (memory.local.get() == before + 1).all()
+        with pytest.raises(InputError, match="undefined"):
+            memory.module("__device__ int f() { return undefined_name; }")
+
+
+RING_OF_NCCL = """
+extern "C" __global__ void ring(ncclWindow_t window, int after, float value) {
+    static_cast<float*>(ncclGetPeerPointer(window, 0, after))[threadIdx.x] = value;
+}
+"""
 
 
 def test_a_kernel_of_the_user_calls_nvshmem(comm):

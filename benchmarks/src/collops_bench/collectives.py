@@ -1,6 +1,8 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI.
+An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
+allgather, reduce_scatter and alltoall are also measured on memory that is registered with NCCL, and both are replayed
+from a CUDA graph.
 
 Sizes and bandwidths are defined as in nccl-tests. The size :math:`S` of a message is the number of bytes that a rank
 passes to allreduce, bcast, reduce_scatter, alltoall and sendrecv, and that it gets from allgather. The algorithm
@@ -21,6 +23,7 @@ message, transport and operation is checked before timing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPERATIONS", "RAW_MPI", "RAW_NCCL", "bus_factor", "communicators_by_transport", "measure", "sizes_up_to"]
 
-RAW_NCCL, RAW_MPI, REPLAYED = "NCCL", "MPI", "collops nccl, replayed"
+RAW_NCCL, RAW_MPI = "NCCL", "MPI"
+_NCCL, _REGISTERED = "collops nccl", "collops nccl, registered"
 _ITEM = 4  # bytes of a float32
 _SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
 _PERIOD = 251
@@ -102,7 +106,7 @@ def sizes_up_to(largest: int) -> list[int]:
 def _largest(context: Context, operation: str) -> int:
     """Return the size of the largest message that leaves memory for checks; the same on all ranks."""
     most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
-    return min(most, context.free_memory() // 4)
+    return min(most, context.free_memory() // 8)
 
 
 def communicators_by_transport(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
@@ -154,24 +158,42 @@ def _measure(
                 returning[name] = partial(way.allreduce, buffers.source)
         programs |= returning
 
-    checks = []
-    for name, program in list(programs.items()):
-        # The peer allocates its result; the copy of it is not timed.
-        checked = _into(buffers.target, program) if name in returning else program
-        error = _error_of(engine, checked, buffers)
-        checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
-        if name in communicators or name in returning:
-            seconds = time_batch(program, 1, comm, engine)["wall"]
-            if seconds > _LONGEST_CALL:
-                slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
-                del programs[name]
-    timings = interleave(programs, comm, engine, plan)
-    if operation == "allreduce" and "collops nccl" in programs:
-        graph = Captured(engine.xp, programs["collops nccl"], _CAPTURED_CALLS)
-        error = _error_of(engine, graph.replay, buffers)
-        checks.append(check(comm, f"{operation} of {size} bytes by {REPLAYED} against integers", error, 0.0))
-        timing = interleave({REPLAYED: graph.replay}, comm, engine, plan)[REPLAYED]
-        timings[REPLAYED] = graph.of_one_call(timing)
+    with ExitStack() as stack:
+        replayed = [_NCCL] if operation in _IN_WINDOWS and _NCCL in programs else []
+        held = dict.fromkeys(programs, buffers)
+        if replayed:
+            try:
+                held[_REGISTERED] = stack.enter_context(_registered(communicators[_NCCL], buffers))
+            except TransportError as problem:
+                absent[_REGISTERED] = str(problem)
+            else:
+                programs[_REGISTERED] = _ours(operation, communicators[_NCCL], held[_REGISTERED])
+                replayed.append(_REGISTERED)
+        checks = []
+
+        def check_values(name: str, program: Callable[[], Any], arrays: _Buffers) -> None:
+            error = _error_of(engine, program, arrays)
+            checks.append(check(comm, f"{operation} of {size} bytes by {name} against integers", error, 0.0))
+
+        for name, program in list(programs.items()):
+            # The peer allocates its result; the copy of it is not timed.
+            check_values(name, _into(buffers.target, program) if name in returning else program, held[name])
+            if name in communicators or name in returning:
+                seconds = time_batch(program, 1, comm, engine)["wall"]
+                if seconds > _LONGEST_CALL:
+                    slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
+                    del programs[name]
+        timings = interleave(programs, comm, engine, plan)
+        graphs = {
+            f"{name}, replayed": (name, Captured(engine.xp, programs[name], _CAPTURED_CALLS))
+            for name in replayed
+            if name in programs  # and not too slow
+        }
+        for name, (recorded, graph) in graphs.items():
+            check_values(name, graph.replay, held[recorded])
+        replays = interleave({name: graph.replay for name, (_, graph) in graphs.items()}, comm, engine, plan)
+        timings |= {name: graphs[name][1].of_one_call(timing) for name, timing in replays.items()}
+        del graphs  # before their memory is freed
     return Measurement(
         operation,
         {"size": size, "dtype": "float32"},
@@ -202,6 +224,7 @@ def _bandwidths(operation: str, size: int, ranks: int, timing: Timing) -> dict[s
 # Data
 
 _BLOCKED = ("allgather", "reduce_scatter", "alltoall")
+_IN_WINDOWS = ("allreduce", *_BLOCKED)  # operations that are also measured on registered memory, and replayed
 
 
 def _pattern(index: Any, rank: int) -> Any:
@@ -249,6 +272,18 @@ def _buffers(xp: Any, operation: str, comm: Communicator, count: int) -> _Buffer
     source, target = xp.empty(given, "float32"), xp.empty(got, "float32")
     fill(xp, source.reshape(-1), lambda index: _pattern(index, rank))
     return _Buffers(source, target, expected)
+
+
+@contextmanager
+def _registered(comm: Communicator, buffers: _Buffers) -> Iterator[_Buffers]:
+    """Give the same buffers in memory that is registered with NCCL."""
+    options = {"engine": "cupy", "registered": True}
+    with (
+        comm.symmetric(buffers.source.shape, buffers.source.dtype, **options) as source,
+        comm.symmetric(buffers.target.shape, buffers.target.dtype, **options) as target,
+    ):
+        source.local[...] = buffers.source
+        yield _Buffers(source.local, target.local, buffers.expected)
 
 
 def _error_of(engine: Engine, program: Callable[[], Any], buffers: _Buffers) -> float:

@@ -2,6 +2,7 @@
 
 from collops.comm.communicator import Communicator
 from collops.comm.device_wait import wait_while_source
+from collops.comm.nccl_link import missing_for_nccl
 from collops.comm.nvshmem_link import missing_for_nvshmem
 from collops.comm.transport import Pending, Transport
 from collops.comm.world import alone, from_mpi4py, world
@@ -12,6 +13,7 @@ __all__ = [
     "Transport",
     "alone",
     "from_mpi4py",
+    "missing_for_nccl",
     "missing_for_nvshmem",
     "wait_while_source",
     "world",

@@ -499,7 +499,13 @@ class Communicator:
         return known
 
     def symmetric(
-        self, shape: int | Sequence[int], dtype: Any = "float64", *, engine: str | None = None, signals: int = 0
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = "float64",
+        *,
+        engine: str | None = None,
+        signals: int = 0,
+        registered: bool = False,
     ) -> Symmetric:
         """Make an array of zeros on every rank that all ranks can address. Collective; errors are raised on every rank.
 
@@ -514,6 +520,11 @@ class Communicator:
             :func:`collops.backend.engine` for the default.
         signals : int
             How many signals each rank has.
+        registered : bool
+            On GPUs, whether the memory is in a window of NCCL (2.27 or newer) instead: NCCL's collectives read and
+            write it without copies to buffers of their own. NVSHMEM has one heap for the ranks that first ask for
+            memory; other communicators, such as those of :meth:`split`, always get windows of NCCL. No difference on
+            hosts.
 
         Returns
         -------
@@ -531,10 +542,12 @@ class Communicator:
         """
         from collops.comm.symmetric import SharedWindow, Symmetric, validated
 
-        shape, dtype, chosen = validated(self, shape, dtype, engine, signals)
+        shape, dtype, chosen = validated(self, shape, dtype, engine, signals, registered)
         kind = Symmetric if self.size == 1 else SharedWindow
         if self.size > 1 and chosen.memory == "device":
-            from collops.comm.symmetric_device import DeviceHeap as kind
+            from collops.comm.symmetric_device import kind_of
+
+            kind = kind_of(self, registered)
         return kind(self, shape, dtype, signals, chosen)
 
     def transport_of(self, array: Any) -> Transport:

@@ -524,6 +524,18 @@ class SharedSegments:
         """
         return self._window.Rget_accumulate(values, out, rank, offset, op=mpi4py_module().SUM)
 
+    def compare_and_swap(
+        self, expected: np.ndarray, values: np.ndarray, out: np.ndarray, rank: int, offset: int
+    ) -> None:
+        """Replace those elements in the segment of `rank` that equal `expected`; return the elements from before.
+
+        Atomic for each element. All arrays are contiguous and of one shape.
+        """
+        flat = (array.reshape(-1, 1) for array in (values, expected, out))
+        for place, elements in enumerate(zip(*flat, strict=True)):
+            self._window.Compare_and_swap(*elements, rank, offset + place * values.itemsize)
+        self._window.Flush(rank)
+
     def free(self) -> None:
         """Free the memory. Collective."""
         self._window.Unlock_all()

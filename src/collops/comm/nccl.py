@@ -28,6 +28,9 @@ from collops.errors import CommunicationError, TransportError, UnsupportedTypeEr
 __all__ = ["NcclLibrary", "NcclTransport"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
+_SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
+_NO_P2P = "NCCL_P2P_DISABLE"
+_WINDOWS, _DEVICE_FUNCTIONS = (2, 27), (2, 28)  # the first versions that have them
 _IN_PROGRESS = 7  # ncclInProgress
 _UNIQUE_ID_BYTES = 128
 _ENQUEUED = Pending()
@@ -54,6 +57,10 @@ class Nccl4py:
         self.abort = bindings.comm_abort
         self.error: type[Exception] = bindings.NCCLError
         self.async_error = bindings.comm_get_async_error
+        self.allocate = bindings.mem_alloc
+        self.deallocate = bindings.mem_free
+        self.register = bindings.comm_window_register
+        self.deregister = bindings.comm_window_deregister
 
     def version(self) -> str:
         """Version of the NCCL library in use."""
@@ -142,6 +149,31 @@ def load_binding() -> Nccl4py | NcclOfCupy:
     return binding
 
 
+def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
+    """Return what this machine lacks for windows of NCCL, as the end of a sentence, or ``None``. Not collective.
+
+    `first` is the version of NCCL that is needed.
+    """
+    if available_binding() != Nccl4py.name:
+        return "needs nccl4py: install collops[cuda13]"
+    if os.environ.get(_NO_P2P, "0") != "0":
+        return f"needs access to the memory of other GPUs, which {_NO_P2P} turns off"
+    version = nccl_version()
+    if tuple(map(int, version.split("."))) < first:
+        return f"needs NCCL {first[0]}.{first[1]} or newer, not {version}"
+    return None
+
+
+def missing_for_device_functions() -> str | None:
+    """Return what :func:`missing_for_windows` does for kernels that call NCCL; header files are not looked for."""
+    return missing_for_windows(_DEVICE_FUNCTIONS)
+
+
+def nccl_version() -> str:
+    """Return the version of the NCCL library in use; raise `TransportError` if there is none."""
+    return load_binding().version()
+
+
 def _readable(version: int) -> str:
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
@@ -165,6 +197,7 @@ class NcclTransport(Transport):
         self._rank = rank
         self._comm = binding.connect(size, rank, unique_id)
         self._error = binding.error
+        self._windows: Any = binding
         self._found: dict[tuple[Any, str], Any] = {}
         self.reductions = self._found
         self._token = cupy.zeros(1, cupy.uint8)
@@ -222,6 +255,39 @@ class NcclTransport(Transport):
             self._grouped = False
             self.binding.group_end()
 
+    # Windows are for nccl4py, which missing_for_windows asks for.
+
+    def allocate(self, nbytes: int) -> int:
+        """Return the address of new memory that can be a window; raise `MemoryError` if there is none."""
+        try:
+            return self._windows.allocate(nbytes)
+        except self._error as error:
+            raise MemoryError(f"NCCL allocates no {nbytes} bytes: {error}") from error
+
+    def new_window(self, address: int, nbytes: int) -> Any:
+        """Make memory from :meth:`allocate` a window, which all ranks know. Collective.
+
+        Returns
+        -------
+        object
+            Its ``handle`` is what kernels take as ``ncclWindow_t``.
+
+        Raises
+        ------
+        TransportError
+            If NCCL makes no window; the memory is freed.
+        """
+        window = self._windows.register(self._comm, address, nbytes, _SYMMETRIC)
+        if not window.handle:
+            self._windows.deallocate(address)
+            raise TransportError("NCCL makes no windows here: the GPUs do not address each other's memory")
+        return window
+
+    def free_window(self, window: Any, address: int) -> None:
+        """Free a window and its memory, which no rank uses any more."""
+        self._windows.deregister(self._comm, window)
+        self._windows.deallocate(address)
+
     def inspect(self) -> None:
         """Raise what has gone wrong on the device or in the network since the last call."""
         try:
@@ -237,7 +303,7 @@ class NcclTransport(Transport):
             self.short.give_up()
             self.short = None
         abort, comm = self.binding.abort, self._comm
-        self.binding = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
+        self.binding = self._windows = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
         with suppress(self._error):  # the error that led here is the one to raise
             abort(comm)
 

@@ -9,9 +9,9 @@ import importlib.util
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from collops.errors import InputError, TransportError
+from collops.comm.nvrtc import compiled, headers, missing, text_of
+from collops.errors import TransportError
 
 # NVSHMEM's headers take these names from the standard library, which NVRTC does not have.
 _BEFORE = """\
@@ -20,6 +20,7 @@ namespace std { using cuda::std::is_integral; using cuda::std::is_signed; using 
 """
 _INTEGERS = "cuda/std/cstdint"  # the header that defines uint64_t
 _LIBRARY = "../lib/libnvshmem_device.a"  # seen from NVSHMEM's header files
+_LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc", "nvJitLink": "nvidia-nvjitlink"}
 _HEADERS = {"nvshmem": "nvidia-nvshmem-cu13", "cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
 """The components whose header files kernels need, NVSHMEM first, and the packages that have them."""
 
@@ -38,17 +39,7 @@ def missing_for_nvshmem() -> str | None:
     """
     if importlib.util.find_spec("nvshmem") is None:
         return "needs nvshmem4py: install collops[cuda13]"
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
-    for library, package in (("nvrtc", "nvidia-cuda-nvrtc"), ("nvJitLink", "nvidia-nvjitlink")):
-        try:
-            load_nvidia_dynamic_lib(library)
-        except DynamicLibNotFoundError:
-            return f"needs the library {library}: install {package}"
-    for name, package in _HEADERS.items():
-        if _headers(name) is None:
-            return f"needs the header files of {name}: install {package}"
-    return None
+    return missing(_LIBRARIES, _HEADERS)
 
 
 def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
@@ -72,49 +63,13 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
     """
     if (reason := missing_for_nvshmem()) is not None:
         raise TransportError(f"a kernel that calls NVSHMEM {reason}")
-    folders = [folder for name in _HEADERS if (folder := _headers(name)) is not None]
-    return _linked(_compiled(_BEFORE + source, processor, options, folders), processor, folders[0] / _LIBRARY)
-
-
-@cache
-def _headers(name: str) -> Path | None:
-    """Return the folder of a component's header files."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    folder = find_nvidia_header_directory(name)
-    if folder is not None:
-        return Path(folder)
-    if name == "cccl" and (cupy := importlib.util.find_spec("cupy")) is not None and cupy.origin is not None:
-        own = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
-        return own if own.is_dir() else None
-    return None
-
-
-def _compiled(source: str, processor: str, options: Sequence[str], folders: Sequence[Path]) -> bytes:
-    """Return code with references to functions that are defined elsewhere."""
-    from cuda.bindings import nvrtc
-
+    folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
     # uint64_t is `unsigned long long` for NVRTC, but `unsigned long` for the compiler of the library, whose functions
     # have other symbols then.
     integers = next(path for folder in folders if (path := folder / _INTEGERS).exists())
-    header = integers.read_text(encoding="utf-8").replace("long long", "long")
-    arguments = [f"-arch={processor}", "-rdc=true", "-default-device", "-std=c++17", *options]
-    arguments += [f"-I{folder}" for folder in folders]
-
-    program = _checked(
-        nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 1, [header.encode()], [_INTEGERS.encode()])
-    )
-    try:
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            raise InputError(f"kernels for {processor} do not compile:\n{_text(log)}")
-        code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
-        _checked(nvrtc.nvrtcGetCUBIN(program, code))
-        return bytes(code)
-    finally:
-        _checked(nvrtc.nvrtcDestroyProgram(program))
+    replaced = {_INTEGERS: integers.read_text(encoding="utf-8").replace("long long", "long")}
+    code = compiled(_BEFORE + source, processor, ("-rdc=true", *options), folders, replaced)
+    return _linked(code, processor, folders[0] / _LIBRARY)
 
 
 def _linked(code: bytes, processor: str, library: Path) -> bytes:
@@ -132,19 +87,9 @@ def _linked(code: bytes, processor: str, library: Path) -> bytes:
     except nvjitlink.nvJitLinkError as error:
         log = bytearray(nvjitlink.get_error_log_size(linker))
         nvjitlink.get_error_log(linker, log)
-        raise TransportError(f"kernels for {processor} cannot be linked with NVSHMEM: {error}\n{_text(log)}") from error
+        raise TransportError(
+            f"kernels for {processor} cannot be linked with NVSHMEM: {error}\n{text_of(log)}"
+        ) from error
     finally:
         nvjitlink.destroy(linker)
     return bytes(image)
-
-
-def _checked(result: tuple[Any, ...]) -> Any:
-    """Return what a call of NVRTC gives beside its status."""
-    status, *values = result
-    if status:
-        raise TransportError(f"NVRTC: {status.name}")
-    return values[0] if values else None
-
-
-def _text(log: bytearray) -> str:
-    return log.rstrip(b"\0").decode(errors="replace").strip()

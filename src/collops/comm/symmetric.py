@@ -1,7 +1,8 @@
 """Symmetric memory: an array that every rank of a node can address, with one-sided copies and signals.
 
 The same program runs on hosts and on GPUs. :class:`Symmetric` is the memory of a single rank, :class:`SharedWindow` is
-that of several ranks on a host, and :mod:`collops.comm.symmetric_device` has that of GPUs.
+that of several ranks on a host, and :mod:`collops.comm.symmetric_device` and :mod:`collops.comm.symmetric_nccl` have
+those of GPUs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import operator
 import os
 import shutil
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -194,20 +196,59 @@ class Symmetric:
         self._check_rank(rank)
         self._checked(out, where)
         values, offset = self._atomic(values, where)
-        fetched = out if out.flags.c_contiguous else out.copy("C")
-        self._fetch_add(values, rank, offset, fetched)
-        if fetched is not out:
-            out[...] = fetched
+        with self._contiguous(out) as fetched:
+            self._fetch_add(values, rank, offset, fetched)
+        return out
+
+    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
+        """Replace the elements of `rank` that equal `expected`, and return all from before. Not collective.
+
+        Atomic for each element, among calls of this method: do not add to the same elements at the same time.
+
+        Parameters
+        ----------
+        expected, values : array
+            Elements to compare with, and new ones; both are as `values` of :meth:`atomic_add`, which lists the errors.
+        rank, where
+            As for :meth:`atomic_add`.
+        out : array
+            Of the shape and dtype of `values`. An element was replaced if it equals `expected`.
+
+        Returns
+        -------
+        array
+            `out`. On GPUs it is complete in the order of the stream.
+
+        Examples
+        --------
+        >>> import collops, numpy as np
+        >>> comm = collops.world()
+        >>> with comm.symmetric(1, "int64", engine="numpy") as owner:  # 0 means nobody
+        ...     before = owner.compare_and_swap(
+        ...         np.zeros(1, "int64"), np.full(1, comm.rank + 1), 0, out=np.empty(1, "int64")
+        ...     )
+        ...     owner.barrier()
+        >>> int(comm.allreduce(np.array(int(before[0] == 0))))  # one rank owns it
+        1
+        """
+        self._check_rank(rank)
+        self._checked(out, where)
+        expected, offset = self._atomic(expected, where)
+        values, _ = self._atomic(values, where)
+        with self._contiguous(out) as fetched:
+            self._compare_and_swap(expected, values, rank, offset, fetched)
         return out
 
     def module(self, source: str, options: Sequence[str] = ()) -> Any:
-        """Compile kernels that call NVSHMEM's device functions on this memory. Collective.
+        """Compile kernels that call device functions of NVSHMEM, or of NCCL for registered memory. Collective.
 
         Parameters
         ----------
         source : str
             CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. The
             addresses that NVSHMEM takes are those of :attr:`local` on the rank that calls; ranks are those of `comm`.
+            For registered memory NCCL's headers are included before it; its functions take ``window``, an attribute of
+            this object, and bytes from the begin of :attr:`local`. (NCCL's address of that place is another one.)
         options : sequence of str
             Of NVRTC.
 
@@ -223,7 +264,7 @@ class Symmetric:
         InputError
             If the source does not compile.
         TransportError
-            If nvJitLink or NVSHMEM's device library are missing, or linking fails.
+            If nvJitLink, NVSHMEM's device library or NCCL's headers are missing, or linking fails.
         """
         self._check_kept()
         return self._module(source, tuple(options))
@@ -291,14 +332,22 @@ class Symmetric:
     def _atomic(self, values: Any, where: Where) -> tuple[Any, int]:
         """Return contiguous values, and the bytes from the begin of the memory to the part."""
         if self.dtype.kind not in "iu" or self.dtype.itemsize not in _ATOMIC_SIZES:
-            raise UnsupportedTypeError(f"atomic additions are for integers of 32 or 64 bits, not {self.dtype}")
+            raise UnsupportedTypeError(f"atomic operations are for integers of 32 or 64 bits, not {self.dtype}")
         values = self._checked(values, where)
         index = where if isinstance(where, tuple) else (where,)
         part = self.local[index if any(entry is ... for entry in index) else (*index, ...)]
         offset = self._address(part) - self._address(self.local) if part.size else 0
         if not part.flags.c_contiguous or not 0 <= offset <= self.local.nbytes - part.nbytes:
-            raise LayoutError(f"atomic additions need a contiguous part of the memory, which {where!r} is not")
+            raise LayoutError(f"atomic operations need a contiguous part of the memory, which {where!r} is not")
         return values if values.flags.c_contiguous else values.copy("C"), offset
+
+    @contextmanager
+    def _contiguous(self, out: Any) -> Iterator[Any]:
+        """Give contiguous memory for what `out` will hold."""
+        fetched = out if out.flags.c_contiguous else out.copy("C")
+        yield fetched
+        if fetched is not out:
+            out[...] = fetched
 
     # The rest is for a single rank, on any engine. Subclasses override what differs among several.
 
@@ -335,11 +384,18 @@ class Symmetric:
             out[...] = part
         part += values
 
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+        begin = offset // self.dtype.itemsize
+        part = self._peer(rank).reshape(-1)[begin : begin + values.size].reshape(values.shape)
+        out[...] = part
+        chosen = out == expected
+        part[chosen] = values[chosen]
+
     def _address(self, array: Any) -> int:
         return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 
     def _module(self, source: str, options: tuple[str, ...]) -> Any:
-        raise UnsupportedTypeError("kernels that call NVSHMEM need the memory of several GPUs")
+        raise UnsupportedTypeError("kernels that call NVSHMEM or NCCL need the memory of several GPUs")
 
     def _fence(self) -> None:
         pass
@@ -398,6 +454,9 @@ class SharedWindow(Symmetric):
         request = self._segments.start_fetch_add(values, fetched, rank, self._offset + offset)
         self.comm.wait_until(request.Test, "an atomic addition")
 
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+        self._segments.compare_and_swap(expected, values, out, rank, self._offset + offset)
+
     def _fence(self) -> None:
         self._segments.sync()
 
@@ -423,7 +482,7 @@ def _lack_of(size: int) -> MemoryError | None:
 
 
 def validated(
-    comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int
+    comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int, registered: bool
 ) -> tuple[tuple[int, ...], np.dtype, Engine]:
     """Return shape, dtype and engine of symmetric memory, for which all ranks ask alike. Collective."""
     with collective_errors(comm):
@@ -440,10 +499,14 @@ def validated(
             raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
         if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
             raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
-    everyone = comm.allgather_metadata([shape, dtype.str, chosen.name, signals])
+    everyone = comm.allgather_metadata([shape, dtype.str, chosen.name, signals, bool(registered)])
     if any(other != everyone[0] for other in everyone):
         text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
-        comm.check(LayoutError(f"symmetric memory has one shape, dtype, engine and signals on all ranks, not {text}"))
+        comm.check(
+            LayoutError(
+                f"symmetric memory has one shape, dtype, engine, signals and registered on all ranks, not {text}"
+            )
+        )
     return shape, dtype, chosen
 
 

@@ -1,4 +1,4 @@
-// Atomic additions to the memory of another rank, by NVSHMEM's device functions.
+// Atomic operations in the memory of another rank, by NVSHMEM's device functions.
 
 #include <device/nvshmem_defines.h>
 
@@ -19,3 +19,16 @@ typedef long long Index;
     }
 FETCH_ADD(32)
 FETCH_ADD(64)
+
+// Replace those elements that equal `expected` by `values`, and store the elements from before in `fetched`.
+#define COMPARE_AND_SWAP(BITS)                                                                                         \
+    extern "C" __global__ void compare_and_swap_##BITS(uint##BITS##_t* target, const uint##BITS##_t* expected,         \
+                                                       const uint##BITS##_t* values, uint##BITS##_t* fetched,          \
+                                                       Index count, int rank) {                                        \
+        const Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x;                                                  \
+        if (i < count) {                                                                                               \
+            fetched[i] = nvshmem_uint##BITS##_atomic_compare_swap(target + i, expected[i], values[i], rank);           \
+        }                                                                                                              \
+    }
+COMPARE_AND_SWAP(32)
+COMPARE_AND_SWAP(64)

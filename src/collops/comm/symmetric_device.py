@@ -2,7 +2,8 @@
 
 Within a node every rank's memory is at an address that any kernel can use; between nodes copies and signals go by
 NVSHMEM's calls on streams. NVSHMEM is started once in a process, for the ranks of the first communicator that asks for
-memory, and ended when the program ends.
+memory, and ended when the program ends. Its heap grows on all these ranks together, so that other communicators have
+windows of NCCL.
 """
 
 from __future__ import annotations
@@ -22,11 +23,21 @@ from collops.comm.agreement import collective_errors
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
+from collops.comm.symmetric_nccl import NcclWindow
 from collops.errors import CommunicationError, TransportError
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 _ADAPTERS = "/sys/class/infiniband"
 _THREADS = 256  # of a block
+
+
+def kind_of(comm: Any, registered: bool) -> type[Symmetric]:
+    """Return the kind of symmetric memory for several ranks with GPUs. Collective."""
+    if registered:
+        return NcclWindow
+    members = ranks_in_world(comm.control)
+    started = comm.allgather_metadata(None if _library is None else _library.members)
+    return DeviceHeap if all(other in (None, members) for other in started) else NcclWindow
 
 
 class DeviceHeap(Symmetric):
@@ -120,11 +131,18 @@ class DeviceHeap(Symmetric):
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
-        if values.size:
-            kernel = self._library.module(_atomics_source(), ()).get_function(f"fetch_add_{8 * self.dtype.itemsize}")
-            addresses = (self._pointer + offset, values.data.ptr, 0 if out is None else out.data.ptr)
-            arguments = (*(np.uint64(address) for address in addresses), np.int64(values.size), np.int32(rank))
-            kernel((-(-values.size // _THREADS),), (_THREADS,), arguments)
+        self._update("fetch_add", rank, offset, values, out=out)
+
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+        self._update("compare_and_swap", rank, offset, expected, values, out=out)
+
+    def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
+        if count := operands[0].size:
+            kernel = self._library.module(_atomics_source(), ()).get_function(f"{name}_{8 * self.dtype.itemsize}")
+            fetched = 0 if out is None else out.data.ptr
+            addresses = (self._pointer + offset, *(each.data.ptr for each in operands), fetched)
+            arguments = (*map(np.uint64, addresses), np.int64(count), np.int32(rank))
+            kernel((-(-count // _THREADS),), (_THREADS,), arguments)
 
     def _module(self, source: str, options: tuple[str, ...]) -> Any:
         with collective_errors(self.comm):
@@ -234,15 +252,16 @@ def _started_library(comm: Any) -> _Library:
     Raises
     ------
     TransportError
-        On every rank, if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts, or NVSHMEM was started
-        for other ranks.
+        On every rank, if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts.
     """
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
 
     with collective_errors(comm):
         if importlib.util.find_spec("nvshmem") is None:
-            raise TransportError("symmetric memory on GPUs needs nvshmem4py: install collops[cuda13]")
+            raise TransportError(
+                "symmetric memory on GPUs needs nvshmem4py (install collops[cuda13]) or registered=True"
+            )
         if comm.device_transport is None:
             raise TransportError("symmetric memory on GPUs needs a GPU on every rank")
         # NVSHMEM ends the process that cannot reach another host.
@@ -252,16 +271,9 @@ def _started_library(comm: Any) -> _Library:
                 f"NVSHMEM reaches other hosts by InfiniBand, but {_ADAPTERS} does not exist here; "
                 "NVSHMEM_REMOTE_TRANSPORT names another way"
             )
-    members = ranks_in_world(comm.control)
     if _library is None:
         devices = comm.allgather_metadata(f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}")
         if len(set(devices)) < len(devices):
             comm.check(TransportError("symmetric memory on GPUs needs a GPU for each rank, but some share one"))
-        _library = _Library(comm, members)
-    elif members != _library.members:
-        comm.check(
-            TransportError(
-                f"NVSHMEM was started for the world's ranks {_library.members} and cannot serve {members} as well"
-            )
-        )
+        _library = _Library(comm, ranks_in_world(comm.control))
     return _library

@@ -7,7 +7,7 @@ them. ``collops jacobi`` runs and times them, and compares the values of each wi
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from collops.apps.jacobi.blocked import Blocked
@@ -15,6 +15,7 @@ from collops.apps.jacobi.device_puts import BlockPuts, ElementPuts, WarpPuts
 from collops.apps.jacobi.graphs import Graphs
 from collops.apps.jacobi.measure import Run, run
 from collops.apps.jacobi.messages import Messages
+from collops.apps.jacobi.nccl_device import NcclDevice
 from collops.apps.jacobi.one_process import (
     Copies,
     OneProcess,
@@ -31,7 +32,7 @@ from collops.apps.jacobi.persistent import Persistent
 from collops.apps.jacobi.problem import Grid, Problem
 from collops.apps.jacobi.variant import Single, Variant
 from collops.backend import Engine
-from collops.comm import Communicator, from_mpi4py, missing_for_nvshmem
+from collops.comm import Communicator, from_mpi4py, missing_for_nccl, missing_for_nvshmem
 from collops.errors import InputError, TransportError
 
 __all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Variant", "make", "obstacle", "run"]
@@ -45,7 +46,7 @@ class Model(NamedTuple):
     engines: tuple[str, ...]  # of its grids
     transport: str | None = None  # the one that its messages of device arrays need
     symmetric: bool = False  # whether it needs memory that all ranks can address
-    device_functions: bool = False  # whether its kernels call NVSHMEM
+    missing: Callable[[], str | None] | None = None  # if kernels call a library, says what this machine lacks for that
 
 
 _BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
@@ -66,17 +67,29 @@ MODELS = {
     "peer": Model("kernels store into the neighbours' memory", Peer, _DEVICE, symmetric=True),
     "nvshmem": Model("puts with signals on streams", OneSided, _DEVICE, symmetric=True),
     "nvshmem_element": Model(
-        "kernels put single elements by NVSHMEM", ElementPuts, _DEVICE, symmetric=True, device_functions=True
+        "kernels put single elements by NVSHMEM", ElementPuts, _DEVICE, symmetric=True, missing=missing_for_nvshmem
     ),
     "nvshmem_warp": Model(
-        "kernels put a strip by NVSHMEM, a warp at a time", WarpPuts, _DEVICE, symmetric=True, device_functions=True
+        "kernels put a strip by NVSHMEM, a warp at a time",
+        WarpPuts,
+        _DEVICE,
+        symmetric=True,
+        missing=missing_for_nvshmem,
     ),
     "nvshmem_block": Model(
         "kernels put with signals by NVSHMEM, a block at a time",
         BlockPuts,
         _DEVICE,
         symmetric=True,
-        device_functions=True,
+        missing=missing_for_nvshmem,
+    ),
+    "nccl_device": Model(
+        "kernels store at addresses from NCCL's device functions",
+        NcclDevice,
+        _DEVICE,
+        "nccl",
+        symmetric=True,
+        missing=missing_for_nccl,
     ),
     "persistent": Model("the whole loop in one kernel", Persistent, _DEVICE, symmetric=True),
     "blocked": Model("several sweeps between two passages through memory", Blocked, _DEVICE),
@@ -107,7 +120,7 @@ def obstacle(name: str, comm: Communicator, engine: Engine, devices: Sequence[in
     if issubclass(model.variant, OneProcess):
         chosen = chosen_devices(engine, devices)
         return model.variant.refusal(engine, chosen) if engine.memory == "device" else None
-    if model.device_functions and comm.size == 1:
+    if model.missing is not None and comm.size == 1:
         return f"{name} needs several ranks"
     if comm.size == 1:
         return None
@@ -115,9 +128,10 @@ def obstacle(name: str, comm: Communicator, engine: Engine, devices: Sequence[in
         return f"{name} needs all ranks on one node"
     if model.symmetric and engine.memory == "host" and comm.host_transport == "tcp":
         return f"{name} needs MPI"
-    if model.symmetric and engine.memory == "device" and importlib.util.find_spec("nvshmem") is None:
+    heap = model.symmetric and engine.memory == "device" and model.transport is None
+    if heap and importlib.util.find_spec("nvshmem") is None:
         return f"{name} needs nvshmem4py"
-    if model.device_functions and (reasons := [*filter(None, comm.allgather_metadata(missing_for_nvshmem()))]):
+    if model.missing is not None and (reasons := [*filter(None, comm.allgather_metadata(model.missing()))]):
         return f"{name} {reasons[0]}"
     try:
         _connected(model, comm, engine)

@@ -33,7 +33,6 @@ _RESIDENT = 24
 _RESIDENT_BLOCKED = 16
 _ROWS_AT_ONCE = 4  # least rows of a warp
 _FEW_WAVES = 8
-_PUTTING = ("jacobi", "jacobi_nvshmem")  # the sources of kernels that call NVSHMEM
 
 _NONE = np.uint64(0)
 
@@ -51,13 +50,19 @@ class Neighbours:
 
     `halos` holds for each neighbour the address of the halo row or column, in its grid of even sweeps, that receives
     this block's outermost points, and 0 where there is no neighbour. `flags` is the address of this rank's flags;
-    `sets` holds the addresses of the neighbours' flags that this rank sets.
+    `sets` holds the addresses of the neighbours' flags that this rank sets. `kernel` is one that finds the neighbours'
+    memory by itself: addresses are then those that the same places have in this rank's memory, and it takes `more`
+    arguments.
     """
 
-    def __init__(self, halos: Sequence[int], flags: int, sets: Sequence[int]) -> None:
+    def __init__(
+        self, halos: Sequence[int], flags: int, sets: Sequence[int], kernel: Any = None, more: Sequence[Any] = ()
+    ) -> None:
         self.halos = tuple(halos)
         self.flags = np.uint64(flags)
         self.sets = tuple(np.uint64(address) for address in sets)
+        self.kernel = kernel
+        self.more = tuple(more)
 
 
 class CupySweeps:
@@ -194,7 +199,8 @@ class CupySweeps:
         if launch is None:
             launch = self._known[key] = self._peer_arguments(source, target, shift, neighbours)
         blocks, arguments = launch
-        self._sweep_peer((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
+        kernel = neighbours.kernel or self._sweep_peer
+        kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
     def _peer_arguments(
         self, source: Any, target: Any, shift: int, neighbours: Neighbours
@@ -215,13 +221,14 @@ class CupySweeps:
             neighbours.flags,
             *neighbours.sets,
             np.uint64(self._arrived.data.ptr),
+            *neighbours.more,
         )
 
-    # ---- with NVSHMEM's device functions
+    # ---- with device functions of NVSHMEM or NCCL
 
-    def source_of_puts(self) -> tuple[str, tuple[str, ...]]:
-        """Return the source of the kernels for :meth:`putting`, and the compiler's options."""
-        texts = (Path(__file__).with_name(f"{name}.cu").read_text(encoding="utf-8") for name in _PUTTING)
+    def source_of(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the source of the kernels in a file that continues ``jacobi.cu``, and the compiler's options."""
+        texts = (Path(__file__).with_name(f"{each}.cu").read_text(encoding="utf-8") for each in ("jacobi", name))
         return wait_while_source() + "".join(texts), (f"-DREAL={self._real}", "-DWITHOUT_KERNELS")
 
     def rows_of_puts(self) -> int:

@@ -26,7 +26,7 @@ class BlockPuts(InSharedMemory):
         self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
         places = self.sweeps.places_of_puts(self._rows)
         self._signals = self.comm.symmetric((4, places), "uint64", engine=self.engine.name)
-        self._kernel = self._memory.module(*self.sweeps.source_of_puts()).get_function(f"sweep_{self.put}")
+        self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
     def advance(self, count: int, norms: Any) -> None:
         """Make `count` sweeps."""

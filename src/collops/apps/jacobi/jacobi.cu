@@ -218,6 +218,61 @@ __device__ __forceinline__ void wait_for(const Flag* flag, Flag value) {
 // Set a flag; a fence before it orders it after this thread's reads and writes.
 __device__ __forceinline__ void set(Flag* flag, Flag value) { *reinterpret_cast<volatile Flag*>(flag) = value; }
 
+// ---- a sweep with neighbours' memory
+
+// The flags of the neighbours that this rank sets.
+struct Flags {
+    Flag *above, *below, *left, *right;
+};
+
+// A sweep that waits for the previous sweep of the neighbours where it needs their values, stores its own values into
+// their memory, and sets their flags. It overwrites a halo that the neighbours have read in the previous sweep, as
+// their flags also indicate. `arrived` counts the warps that have stored, in each direction.
+__device__ __forceinline__ void sweep_with_neighbours(const real* in, real* out, Index pitch, int rows, int columns,
+                                                      int first, int last, int strips, int count, int chunks,
+                                                      const Targets& targets, const Flag* mine, const Flags& flags,
+                                                      unsigned* arrived, Flag number, double* norm) {
+    const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
+    const bool leader = threadIdx.x % WARP == 0;
+    real sum = 0;
+    if (item < strips * chunks) {
+        // The first and the last chunk run first, so that their values travel during the computation of the others.
+        const int turn = item / strips, number_of_strip = item % strips;
+        const int chunk = turn == 0 ? 0 : turn == 1 ? chunks - 1 : turn - 1;
+        const int from = chunk * count, to = min(from + count, rows);
+        Flag* theirs[4] = {from == 0 ? flags.above : nullptr, to == rows ? flags.below : nullptr,
+                           number_of_strip == 0 ? flags.left : nullptr,
+                           number_of_strip == strips - 1 ? flags.right : nullptr};
+        const unsigned expected[4] = {unsigned(strips), unsigned(strips), unsigned(chunks), unsigned(chunks)};
+        if (leader) {
+#pragma unroll
+            for (int side = 0; side < 4; ++side) {
+                if (theirs[side]) {
+                    wait_for(mine + side * FLAG_STEP, number);
+                    fence(true);
+                }
+            }
+        }
+        warp_barrier();
+        const Strip strip(number_of_strip, columns, first, last, targets.left != nullptr, targets.right != nullptr);
+        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, to, targets);
+        warp_barrier();
+        if (leader) {
+#pragma unroll
+            for (int side = 0; side < 4; ++side) {
+                if (!theirs[side]) continue;
+                fence(true);
+                if (atomicAdd(arrived + side, 1u) == expected[side] - 1) {
+                    arrived[side] = 0;
+                    fence(true);
+                    set(theirs[side], number + 1);
+                }
+            }
+        }
+    }
+    if (norm) add_norm(sum, norm);
+}
+
 #ifndef WITHOUT_KERNELS  // defined where another source has kernels of its own
 
 // ---- one launch for each sweep
@@ -240,53 +295,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // ---- the same, with neighbours' memory
 
-// A sweep that waits for the previous sweep of the neighbours where it needs their values, stores its own values into
-// their memory, and sets their flags. It overwrites a halo that the neighbours have read in the previous sweep, as
-// their flags also indicate. `arrived` counts the warps that have stored, in each direction.
 extern "C" __global__ void __launch_bounds__(THREADS)
     sweep_peer(const real* in, real* out, Index pitch, int rows, int columns, int first, int last, int strips,
                int count, int chunks, real* above, real* below, real* left, real* right, const Flag* mine,
                Flag* set_above, Flag* set_below, Flag* set_left, Flag* set_right, unsigned* arrived, Flag number,
                double* norm) {
-    const int item = int(blockIdx.x) * WARPS + int(threadIdx.x) / WARP;
-    const bool leader = threadIdx.x % WARP == 0;
-    real sum = 0;
-    if (item < strips * chunks) {
-        // The first and the last chunk run first, so that their values travel during the computation of the others.
-        const int turn = item / strips, number_of_strip = item % strips;
-        const int chunk = turn == 0 ? 0 : turn == 1 ? chunks - 1 : turn - 1;
-        const int from = chunk * count, to = min(from + count, rows);
-        Flag* theirs[4] = {from == 0 ? set_above : nullptr, to == rows ? set_below : nullptr,
-                           number_of_strip == 0 ? set_left : nullptr,
-                           number_of_strip == strips - 1 ? set_right : nullptr};
-        const unsigned expected[4] = {unsigned(strips), unsigned(strips), unsigned(chunks), unsigned(chunks)};
-        if (leader) {
-#pragma unroll
-            for (int side = 0; side < 4; ++side) {
-                if (theirs[side]) {
-                    wait_for(mine + side * FLAG_STEP, number);
-                    fence(true);
-                }
-            }
-        }
-        warp_barrier();
-        const Strip strip(number_of_strip, columns, first, last, left != nullptr, right != nullptr);
-        sum = march<IN_FLIGHT>(strip, in, out, pitch, rows, from, to, {above, below, left, right});
-        warp_barrier();
-        if (leader) {
-#pragma unroll
-            for (int side = 0; side < 4; ++side) {
-                if (!theirs[side]) continue;
-                fence(true);
-                if (atomicAdd(arrived + side, 1u) == expected[side] - 1) {
-                    arrived[side] = 0;
-                    fence(true);
-                    set(theirs[side], number + 1);
-                }
-            }
-        }
-    }
-    if (norm) add_norm(sum, norm);
+    sweep_with_neighbours(in, out, pitch, rows, columns, first, last, strips, count, chunks,
+                          {above, below, left, right}, mine, {set_above, set_below, set_left, set_right}, arrived,
+                          number, norm);
 }
 
 // ---- the whole loop in one launch

@@ -430,7 +430,7 @@ class _Job:
         """Choose the variant by a short trial of each on this grid; ranks choose alike, since their times are equal."""
         times = self.outcome.trial
         for name in self._candidates():
-            if MODELS[name].device_functions:
+            if MODELS[name].missing is not None:
                 continue  # compiling its kernels takes longer than most runs
             self.listener.stage(f"trial of {name}")
             try:

@@ -10,6 +10,7 @@ from collops.profile import mark
 
 if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
+    from collops.comm.symmetric import Symmetric
 
 __all__ = ["Peer"]
 
@@ -26,7 +27,7 @@ class PeerMemory(InSharedMemory):
         from collops.apps.jacobi.cupy_sweeps import Neighbours
 
         grid, sweeps = self.grid, self.sweeps
-        self._flags = self.comm.symmetric(flags, "uint64", engine=self.engine.name)
+        self._flags = self.symmetric(flags, "uint64")
         item = self.problem.itemsize
         row = grid.pitch * item
         halos, sets = [0] * 4, [0] * 4
@@ -35,10 +36,14 @@ class PeerMemory(InSharedMemory):
                 continue
             rows, columns = grid.layout.local_shape(rank)
             offset = (rows * row, -row, columns * item, -item)[side]
-            halos[side] = sweeps.point(self._memory.peer(rank)[0]) + offset
+            halos[side] = sweeps.point(self.memory_of(rank, self._memory)[0]) + offset
             # For the neighbour, this rank is on the opposite side.
-            sets[side] = self._flags.peer(rank).data.ptr + sweeps.flag_bytes(places[side ^ 1])
+            sets[side] = self.memory_of(rank, self._flags).data.ptr + sweeps.flag_bytes(places[side ^ 1])
         return Neighbours(halos, self._flags.local.data.ptr, sets)
+
+    def memory_of(self, rank: int, memory: Symmetric) -> Any:
+        """Return the memory of a neighbour as the kernel addresses it."""
+        return memory.peer(rank)
 
     def free(self) -> None:
         """Free the symmetric memory."""

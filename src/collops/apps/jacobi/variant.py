@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collops.apps.jacobi.problem import Grid, Problem, halo_plan
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.profile import mark
+
+if TYPE_CHECKING:
+    from collops.comm.symmetric import Symmetric
 
 __all__ = ["InSharedMemory", "Single", "Variant", "sweeps_of"]
 
@@ -100,6 +103,7 @@ class InSharedMemory(Variant):
     """The base of models whose grids are in memory that all ranks can address."""
 
     signals = 0  # of each rank
+    registered = False  # whether the memory is in windows of NCCL
 
     def prepare(self) -> None:
         """Make the grids in symmetric memory; raise `LayoutError` on all ranks if one has no points."""
@@ -112,11 +116,14 @@ class InSharedMemory(Variant):
                     "without any, which this variant cannot have: use fewer ranks or a variant by messages"
                 )
             )
-        options = {"engine": self.engine.name, "signals": self.signals}
-        self._memory = self.comm.symmetric((2, *grid.shape), self.problem.dtype, **options)
+        self._memory = self.symmetric((2, *grid.shape), self.problem.dtype, self.signals)
         self.grids = self._memory.local[0], self._memory.local[1]
         self.fill_grids()
         self._memory.barrier()
+
+    def symmetric(self, shape: int | tuple[int, ...], dtype: str, signals: int = 0) -> Symmetric:
+        """Make symmetric memory for this model. Collective."""
+        return self.comm.symmetric(shape, dtype, engine=self.engine.name, signals=signals, registered=self.registered)
 
     def free(self) -> None:
         """Free the symmetric memory."""

@@ -1,0 +1,92 @@
+"""Kernels that call NCCL's device functions, from source to machine code, compiled by NVRTC with NCCL's header files.
+
+NVRTC takes the header files for memory that a GPU loads and stores (LSA: windows and barriers). Those for networks
+(GIN) include header files of the system, which it does not have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from collops.comm.nccl import missing_for_device_functions, nccl_version
+from collops.comm.nvrtc import compiled, headers, missing
+from collops.errors import TransportError
+
+_LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc"}
+_HEADERS = {"nccl": "nvidia-nccl-cu13", "cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
+"""The components whose header files kernels need, NCCL first, and the packages that have them."""
+
+# What NCCL's headers include of the C library, as far as they need it.
+_INTEGERS = "".join(f"using cuda::std::{sign}int{bits}_t; " for sign in ("", "u") for bits in (8, 16, 32, 64, "ptr"))
+_REPLACED = {
+    "stdint.h": f"#include <cuda/std/cstdint>\n{_INTEGERS}",
+    "limits.h": "#include <cuda/std/climits>",
+    "stdbool.h": "",
+    "stdlib.h": "",
+}
+# NVRTC refuses functions of the host, and arrays without elements, which NCCL's template has in branches that are not
+# taken: here are the instances that are used.
+_BEFORE = """\
+#include <cuda/atomic>
+#undef __host__
+#define __host__
+#include <nccl_device/utility.h>
+namespace nccl { namespace utility {
+template <> NCCL_DEVICE_INLINE char* loadConst(char* const* p) { return (char*)__ldg((const unsigned long long*)p); }
+template <> NCCL_DEVICE_INLINE uint32_t loadConst(uint32_t const* p) { return __ldg(p); }
+template <> NCCL_DEVICE_INLINE int loadConst(int const* p) { return __ldg(p); }
+} }
+#include <nccl_device/impl/core__funcs.h>
+#include <nccl_device/impl/ptr__funcs.h>
+#include <nccl_device/impl/lsa_barrier__funcs.h>
+"""
+
+
+@cache
+def missing_for_nccl() -> str | None:
+    """Return what this machine lacks to compile kernels that call NCCL, as the end of a sentence, or ``None``.
+
+    Not collective. Looks for nccl4py, NCCL 2.28 or newer, NVRTC, and header files of the same version.
+
+    Examples
+    --------
+    >>> from collops.comm import missing_for_nccl
+    >>> (missing_for_nccl() or "needs").startswith("needs")
+    True
+    """
+    return missing_for_device_functions() or missing(_LIBRARIES, _HEADERS) or _other_version()
+
+
+def _other_version() -> str | None:
+    """The headers have the layout of what the library keeps on the device, which changes between versions."""
+    folder = headers("nccl")
+    text = "" if folder is None else (folder / "nccl.h").read_text(encoding="utf-8")
+    found = ".".join(re.findall(r"^#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text, re.MULTILINE))
+    return None if found == nccl_version() else f"needs the header files of NCCL {nccl_version()}, not {found}"
+
+
+def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
+    """Return the machine code (cubin) of kernels that call the device functions of NCCL's windows.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++, before which NCCL's headers are included.
+    processor : str
+        What the code is for, such as ``"sm_90"``.
+    options : sequence of str
+        Of NVRTC.
+
+    Raises
+    ------
+    InputError
+        If the source does not compile, with the compiler's messages.
+    TransportError
+        If something is :func:`missing_for_nccl` for that.
+    """
+    if (reason := missing_for_nccl()) is not None:
+        raise TransportError(f"a kernel that calls NCCL {reason}")
+    folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
+    return compiled(_BEFORE + source, processor, options, folders, _REPLACED)

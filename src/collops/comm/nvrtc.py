@@ -1,0 +1,103 @@
+"""Device code from source by NVRTC, with the header files of libraries of NVIDIA. It needs no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from collops.errors import InputError, TransportError
+
+
+@cache
+def headers(name: str) -> Path | None:
+    """Return the folder of a component's header files, or ``None``."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folder = find_nvidia_header_directory(name)
+    if folder is not None:
+        return Path(folder)
+    if name == "cccl" and (cupy := importlib.util.find_spec("cupy")) is not None and cupy.origin is not None:
+        own = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
+        return own if own.is_dir() else None
+    return None
+
+
+def missing(libraries: Mapping[str, str], components: Mapping[str, str]) -> str | None:
+    """Return what this machine lacks of these, as the end of a sentence, or ``None``.
+
+    The mappings name libraries, or components whose header files are needed, and the packages that have them.
+    """
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    for library, package in libraries.items():
+        try:
+            load_nvidia_dynamic_lib(library)
+        except DynamicLibNotFoundError:
+            return f"needs the library {library}: install {package}"
+    for name, package in components.items():
+        if headers(name) is None:
+            return f"needs the header files of {name}: install {package}"
+    return None
+
+
+def compiled(
+    source: str,
+    processor: str,
+    options: Sequence[str],
+    folders: Sequence[Path],
+    replaced: Mapping[str, str],
+) -> bytes:
+    """Return the machine code (cubin) of `source`.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    processor : str
+        What the code is for, such as ``"sm_90"``.
+    options : sequence of str
+        Of NVRTC.
+    folders : sequence of Path
+        Where header files are.
+    replaced : mapping of str to str
+        The text of header files that are not to be read from these folders, by the name that sources include.
+
+    Raises
+    ------
+    InputError
+        If the source does not compile, with the compiler's messages.
+    """
+    from cuda.bindings import nvrtc
+
+    arguments = [f"-arch={processor}", "-default-device", "-std=c++17", *options]
+    arguments += [f"-I{folder}" for folder in folders]
+
+    names, texts = ([text.encode() for text in part] for part in (replaced, replaced.values()))
+    program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", len(replaced), texts, names))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(arguments), [argument.encode() for argument in arguments])
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            raise InputError(f"kernels for {processor} do not compile:\n{text_of(log)}")
+        code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
+        _checked(nvrtc.nvrtcGetCUBIN(program, code))
+        return bytes(code)
+    finally:
+        _checked(nvrtc.nvrtcDestroyProgram(program))
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """Return what a call of NVRTC gives beside its status."""
+    status, *values = result
+    if status:
+        raise TransportError(f"NVRTC: {status.name}")
+    return values[0] if values else None
+
+
+def text_of(log: bytearray) -> str:
+    """Return the text of a compiler's or linker's messages."""
+    return log.rstrip(b"\0").decode(errors="replace").strip()
