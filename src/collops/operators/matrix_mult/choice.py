@@ -1,0 +1,112 @@
+r"""Which algorithm and which grid multiply matrices faster: a model of their times, by arithmetic alone.
+
+A rank of a grid of :math:`p \times q` computes :math:`2NKM / pq` operations in either direction, whatever the kind. The
+kinds differ in what it receives, in elements:
+
+- ``"block"``: nothing forward; :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, by an allreduce, after the product.
+- ``"summa"``: :math:`(p - 1) / p \cdot KM / q` of the model in either direction, and :math:`(q - 1) / q \cdot NK / p` of
+  the matrix unless its rows are kept. With more than one round, all but the first message overlap with products.
+
+A message takes a latency and its bytes over a bandwidth. The rates are of one GPU with NVLink, or of one core: only
+their ratios matter, and the kinds are far apart where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["Choice", "fastest", "keeps_rows", "rounds_for"]
+
+_KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
+_ROUND = 8 << 20  # bytes that a rank receives in a round, at least: less would take latency rather than bandwidth
+_MOST_ROUNDS = 8
+_SPARED = 128 << 20  # bytes: copies of matrix and model up to this size count for nothing
+_EQUAL = 1.05  # the model is not more accurate
+
+
+class Rates(NamedTuple):
+    """Seconds of a message without bytes, bytes in a second, and operations in a second."""
+
+    latency: float
+    bandwidth: float
+    operations: float
+
+
+_RATES = {"device": Rates(15e-6, 2e11, 4e13), "host": Rates(10e-6, 4e9, 4e10)}
+
+
+class Choice(NamedTuple):
+    """A kind of algorithm, and a grid of processes."""
+
+    kind: str
+    grid: tuple[int, int]
+
+
+class Problem(NamedTuple):
+    """A matrix of N x K times a model of K x M, the bytes of an element, and ``"host"`` or ``"device"``."""
+
+    n: int
+    k: int
+    m: int
+    itemsize: int
+    memory: str
+
+
+def keeps_rows(choice: Choice, problem: Problem) -> bool:
+    """Return whether a rank keeps its rows of the whole matrix, of which nothing is then sent."""
+    p, q = choice.grid
+    return q == 1 or -(-problem.n // p) * problem.k * problem.itemsize <= _KEPT
+
+
+def rounds_for(choice: Choice, problem: Problem) -> int:
+    """Return in how many rounds SUMMA multiplies."""
+    return max(1, min(_MOST_ROUNDS, round(_received(choice, problem) / _ROUND)))
+
+
+def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
+    """Return the choice with the least time for forward and adjoint; of equally fast ones that with the least memory.
+
+    Those are not considered that hold more than twice the bytes of matrices split evenly over all ranks, and 128 MiB.
+    """
+    n, k, m, itemsize, _ = problem
+    found = list(choices)
+
+    def held(choice: Choice) -> float:
+        p, q = choice.grid
+        if choice.kind == "block":
+            return (n / p * k + k * m / q + n * m / (p * q)) * itemsize
+        whole = keeps_rows(choice, problem)
+        return (n / p * k / (1 if whole else q) + (k * m + n * m) / (p * q)) * itemsize
+
+    ranks = found[0].grid[0] * found[0].grid[1]
+    split = (n * k + k * m + n * m) / ranks * itemsize
+    small = [choice for choice in found if held(choice) <= max(2 * split, split + _SPARED)] or found
+    times = {choice: seconds(choice, problem) for choice in small}
+    least = min(times.values())
+
+    def rank(choice: Choice) -> tuple[float, float]:
+        return held(choice), max(choice.grid) / min(choice.grid)
+
+    return min((choice for choice in small if times[choice] <= _EQUAL * least), key=rank)
+
+
+def seconds(choice: Choice, problem: Problem) -> float:
+    """Return the modelled time of forward and adjoint together."""
+    (p, q), (n, k, m, itemsize, memory) = choice.grid, problem
+    rates = _RATES[memory]
+    product = 2 * n * k * m / (p * q) / rates.operations
+    if choice.kind == "block":
+        received = 2 * (p - 1) / p * k * m / q * itemsize
+        return 2 * product + (p > 1) * rates.latency + received / rates.bandwidth
+    number = rounds_for(choice, problem)
+    messages = number * ((p > 1) + (not keeps_rows(choice, problem))) * rates.latency
+    messages += _received(choice, problem) / rates.bandwidth
+    return 2 * (max(product, messages) + min(product, messages) / number)
+
+
+def _received(choice: Choice, problem: Problem) -> float:
+    """Return the bytes that a rank receives in an application of SUMMA."""
+    (p, q), (n, k, m, itemsize, _) = choice.grid, problem
+    matrix = 0.0 if keeps_rows(choice, problem) else (q - 1) / q * n * k / p
+    return (matrix + (p - 1) / p * k * m / q) * itemsize
