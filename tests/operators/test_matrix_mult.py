@@ -20,10 +20,10 @@ DTYPES = ["f4", "f8", "c8", "c16"]
 SIZES = [(11, 7, 5), (3, 2, 2), (1, 9, 4), (6, 1, 1), (2, 3, 0)]
 
 
-@pytest.fixture(params=["panels", "kept rows"])
+@pytest.fixture(params=["sent rows", "kept rows"])
 def algorithm(request, monkeypatch):
-    """Small problems have a way of their own, without panels; without it they take that of the large ones."""
-    if request.param == "panels":
+    """Rows of small matrices are kept whole; without that they are sent like those of large ones."""
+    if request.param == "sent rows":
         monkeypatch.setattr(choice, "_KEPT", -1)
     return request.param
 
@@ -155,7 +155,7 @@ def test_messages_of_summa(comm, algorithm, monkeypatch, number):
         for name, apply, given in (("forward", op.forward, x), ("adjoint", op.adjoint, y)):
             with profile.count_messages() as sent[name]:
                 apply(given)
-        of_matrix, of_model = number * (algorithm == "panels" and q > 1), number * (p > 1)
+        of_matrix, of_model = number * (algorithm == "sent rows" and q > 1), number * (p > 1)
         assert sent["forward"].total == sent["forward"]["allgatherv"] == of_matrix + of_model
         assert sent["adjoint"].total == of_matrix + of_model
         assert (sent["adjoint"]["allgatherv"], sent["adjoint"]["reduce_scatter"]) == (of_matrix, of_model)
@@ -199,6 +199,44 @@ def test_algebra_and_pylops(comm):
     assert op.shape == serial.shape
     flat = op.flat if op.domain.split_axes == (0,) else None
     assert flat is None or flat.shape == op.shape
+
+
+def test_the_faster_kind_is_the_default(comm):
+    """The layout of a given model, a process grid and gather_range leave the model of the time fewer choices."""
+    whole = matrix(7, 5, "f8", 3)
+    A = from_global(whole, comm=comm)
+    op = MatrixMult(A, 3)
+    assert (op.kind, op.process_grid) == choice.fastest(every_choice(comm.size), choice.Problem(7, 5, 3, 8, "host"))
+    check(op, whole, comm, "f8")
+    assert MatrixMult(A, 3, gather_range=True).kind == "block"
+    assert MatrixMult(A, 3, dtype="c16").dtype == "c16"
+    for grid in grids(comm.size):
+        assert MatrixMult(A, 3, process_grid=grid).process_grid == grid
+        for kind in ("summa", "block"):
+            model = MatrixMult(A, 3, kind, process_grid=grid).domain
+            op = MatrixMult(A, model)
+            assert op.domain is model
+            check(op, whole, comm, "f8")
+
+
+def every_choice(ranks: int) -> list[choice.Choice]:
+    return [choice.Choice(kind, grid) for grid in grids(ranks) for kind in ("summa", "block")]
+
+
+def test_the_model_of_the_time():
+    """Its bytes are those of the messages, and it chooses what sends least and needs no more than twice the memory."""
+    square = choice.Problem(8192, 8192, 8192, 4, "device")
+    assert choice.fastest(every_choice(4), square) == ("summa", (2, 2))
+    # All else is alike: the matrix is small enough to be kept by everyone, so that nothing is sent.
+    wide = choice.fastest(every_choice(4), choice.Problem(1000, 1000, 100_000, 4, "device"))
+    assert wide.grid == (1, 4)
+    for kind, grid in every_choice(8):
+        one, two = (choice.seconds(choice.Choice(kind, grid), square._replace(m=m)) for m in (4096, 8192))
+        assert 0 < one < two
+    # A replicated model would need eight times the memory of a split one.
+    tall = choice.Problem(200_000, 100_000, 1000, 8, "host")
+    assert choice.fastest(every_choice(64), tall) in every_choice(64)
+    assert choice.fastest(every_choice(16), choice.Problem(100, 100_000, 100_000, 8, "device")).kind == "summa"
 
 
 def test_best_grids():
@@ -260,7 +298,7 @@ def test_errors_are_the_same_on_every_rank(comm):
     with pytest.raises(InputError, match="process grid"):
         MatrixMult(A, 3, process_grid=(comm.size, 2))
     with pytest.raises(InputError, match="gather_range"):
-        MatrixMult(A, 3, gather_range=True)
+        MatrixMult(A, 3, "summa", gather_range=True)
     with pytest.raises(LayoutError, match="two axes"):
         MatrixMult(from_global(np.ones(4), comm=comm), 3)
     with pytest.raises(LayoutError, match="two axes"):

@@ -21,7 +21,17 @@ from collops.operators.memory import check_holds
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["FORMS", "AnyLayout", "Buffers", "Directed", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
+__all__ = [
+    "FORMS",
+    "AnyLayout",
+    "Buffers",
+    "Directed",
+    "LinearOperator",
+    "is_complex",
+    "new_array",
+    "product",
+    "reinterpret",
+]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
 _PRECISIONS = ("float32", "float64", "complex64", "complex128", "bfloat16")

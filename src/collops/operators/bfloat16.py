@@ -1,7 +1,7 @@
 """Dense real matrices stored in bfloat16, which multiply vectors in single precision.
 
-A bfloat16 is the upper half of a float32. NumPy and CuPy have no fast products of such numbers, so that a matrix is kept
-as their bits, in ``uint16``, and widened where it is multiplied: in the cache on hosts, in registers on GPUs.
+A bfloat16 is the upper half of a float32. NumPy and CuPy have no fast products of such numbers. A matrix is therefore
+kept as their bits, in ``uint16``, and widened where it is multiplied: in the cache on hosts, in registers on GPUs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array.dtypes import as_dtype
 from collops.backend import engine_of
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import result_memory, store
@@ -18,12 +19,12 @@ from collops.operators.memory import result_memory, store
 __all__ = ["bfloat16_matrix"]
 
 _SINGLE = np.dtype(np.float32)
-_BLOCK = 1 << 16  # elements that are widened at once: they stay in the second cache of a core
+_BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
 _CONVERTED = 1 << 24  # elements that are rounded at once, with temporary arrays of four times as many bytes
 
 
 def bfloat16_matrix(matrix: Any) -> DenseMatrix:
-    """Return the local operator of a real 2-D array of any engine, with its elements rounded to bfloat16."""
+    """Return the local operator of a real 2-D array of any engine, rounded to bfloat16 by way of float32."""
     engine = engine_of(matrix)
     if engine.traced:
         return _TracedMatrix(matrix.astype("bfloat16"))
@@ -50,6 +51,7 @@ class _HostMatrix(DenseMatrix):
     def __init__(self, bits: np.ndarray) -> None:
         super().__init__(bits)
         self.dtype = _SINGLE
+        self._traced: Any = None  # a copy for vectors of JAX
         self._height = max(1, _BLOCK // max(1, self.shape[1]))
         self._single = np.empty((min(self._height, self.shape[0]), self.shape[1]), _SINGLE)
 
@@ -61,8 +63,13 @@ class _HostMatrix(DenseMatrix):
             np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
             yield rows, block
 
-    def _product(self, matrix: np.ndarray, x: np.ndarray, out: Any) -> Any:
-        x = x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)
+    def _product(self, matrix: np.ndarray, x: Any, out: Any) -> Any:
+        engine = engine_of(x)
+        if engine.traced:
+            if self._traced is None:
+                self._traced = engine.from_host(self.matrix.view(as_dtype("bfloat16")))
+            return store(_traced_product(self._traced if matrix is self.matrix else self._traced.T, x), out)
+        x = _single(x)
         target = result_memory(out, matrix.shape[0], x.dtype, np)
         if matrix is self.matrix:
             for rows, block in self._widened():
@@ -74,7 +81,7 @@ class _HostMatrix(DenseMatrix):
         return store(target, out)
 
     def _products(self, X: np.ndarray, matrix: np.ndarray, out: Any) -> Any:
-        X = X.astype(np.complex64 if X.dtype.kind == "c" else _SINGLE, copy=False)
+        X = _single(X)
         if matrix is self._transposed:
             for rows, block in self._widened():
                 out[:, rows] = X @ block.T
@@ -93,4 +100,12 @@ class _TracedMatrix(DenseMatrix):
         self.dtype = _SINGLE
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
-        return store(matrix.astype(_SINGLE) @ x, out)
+        return store(_traced_product(matrix, x), out)
+
+
+def _traced_product(matrix: Any, x: Any) -> Any:
+    return matrix.astype(_SINGLE) @ _single(x)
+
+
+def _single(x: Any) -> Any:
+    return x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)

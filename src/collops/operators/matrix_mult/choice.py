@@ -1,14 +1,15 @@
 r"""Which algorithm and which grid multiply matrices faster: a model of their times, by arithmetic alone.
 
-A rank of a grid of :math:`p \times q` computes :math:`2NKM / pq` operations in either direction, whatever the kind. The
-kinds differ in what it receives, in elements:
+A rank of a grid of :math:`p \times q` multiplies :math:`N/p \times K` by :math:`K \times M/q` in either direction,
+whatever the kind: the product takes the time of its operations, or that of reading its factors if that is longer. The
+kinds differ in what a rank receives, in elements:
 
 - ``"block"``: nothing forward; :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, by an allreduce, after the product.
-- ``"summa"``: :math:`(p - 1) / p \cdot KM / q` of the model in either direction, and :math:`(q - 1) / q \cdot NK / p` of
-  the matrix unless its rows are kept. With more than one round, all but the first message overlap with products.
+- ``"summa"``: :math:`(p - 1) / p \cdot KM / q` of the model in either direction, and :math:`(q - 1) / q \cdot NK / p`
+  of the matrix unless its rows are kept. On devices all but the first message overlap with products.
 
-A message takes a latency and its bytes over a bandwidth. The rates are of one GPU with NVLink, or of one core: only
-their ratios matter, and the kinds are far apart where it does.
+A message takes a latency and its bytes over a bandwidth. The rates are those of a GPU with NVLink, or of a core: only
+their ratios matter, and where they matter the kinds are far apart.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _EQUAL = 1.05  # the model is not more accurate
 
 
 class Rates(NamedTuple):
-    """Seconds of a message without bytes, bytes in a second, and operations in a second."""
+    """Seconds of a message without bytes, and bytes received, operations, and bytes read in a second."""
 
     latency: float
     bandwidth: float
     operations: float
+    memory: float
 
 
-_RATES = {"device": Rates(15e-6, 2e11, 4e13), "host": Rates(10e-6, 4e9, 4e10)}
+_RATES = {"device": Rates(15e-6, 2e11, 5e13, 2.5e12), "host": Rates(10e-6, 4e9, 4e10, 1e10)}
 
 
 class Choice(NamedTuple):
@@ -86,7 +88,7 @@ def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
     least = min(times.values())
 
     def rank(choice: Choice) -> tuple[float, float]:
-        return held(choice), max(choice.grid) / min(choice.grid)
+        return round(held(choice)), times[choice]
 
     return min((choice for choice in small if times[choice] <= _EQUAL * least), key=rank)
 
@@ -95,18 +97,21 @@ def seconds(choice: Choice, problem: Problem) -> float:
     """Return the modelled time of forward and adjoint together."""
     (p, q), (n, k, m, itemsize, memory) = choice.grid, problem
     rates = _RATES[memory]
-    product = 2 * n * k * m / (p * q) / rates.operations
+    rows, columns = -(-n // p), -(-m // q)
+    read = (rows * k + k * columns + rows * columns) * itemsize
+    product = max(2 * rows * k * columns / rates.operations, read / rates.memory)
     if choice.kind == "block":
-        received = 2 * (p - 1) / p * k * m / q * itemsize
+        received = 2 * (p - 1) / p * k * columns * itemsize
         return 2 * product + (p > 1) * rates.latency + received / rates.bandwidth
     number = rounds_for(choice, problem)
     messages = number * ((p > 1) + (not keeps_rows(choice, problem))) * rates.latency
     messages += _received(choice, problem) / rates.bandwidth
-    return 2 * (max(product, messages) + min(product, messages) / number)
+    apart = min(product, messages) / (number if memory == "device" else 1)
+    return 2 * (max(product, messages) + apart)
 
 
 def _received(choice: Choice, problem: Problem) -> float:
     """Return the bytes that a rank receives in an application of SUMMA."""
     (p, q), (n, k, m, itemsize, _) = choice.grid, problem
-    matrix = 0.0 if keeps_rows(choice, problem) else (q - 1) / q * n * k / p
-    return (matrix + (p - 1) / p * k * m / q) * itemsize
+    matrix = 0.0 if keeps_rows(choice, problem) else (q - 1) / q * k * -(-n // p)
+    return (matrix + (p - 1) / p * k * -(-m // q)) * itemsize

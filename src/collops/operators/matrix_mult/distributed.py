@@ -154,7 +154,7 @@ class MatrixMult(Directed):
         heights, widths = layout.sizes
         if self.kind == "block":
             return Rows(block, column, data=heights if gather_range else None)
-        problem = Problem(*layout.shape, domain.shape[1], self.dtype.itemsize, self._engine.memory)
+        problem = Problem(layout.shape[0], layout.shape[1], domain.shape[1], self.dtype.itemsize, self._engine.memory)
         choice = Choice(self.kind, self.process_grid)
         if row is not None and keeps_rows(choice, problem):
             block, row, widths = _whole_rows(block, widths, row), None, layout.shape[1:]
@@ -253,7 +253,8 @@ def _fits(model: Layout, grid: tuple[int, int], kind: str) -> bool:
     if model.ndim != 2 or model.ranks != prod(grid):
         return False
     axes = _axes_of_model(kind)
-    fits = all(axis is None or len(blocks) == grid[axis] for blocks, axis in zip(model.sizes, axes, strict=True))
+    parts = [1 if axis is None else grid[axis] for axis in axes]
+    fits = [len(blocks) for blocks in model.sizes] == parts
     return fits and Layout(model.shape, model.ranks, grid, axes, model.sizes) is model
 
 

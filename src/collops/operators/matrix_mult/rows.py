@@ -1,4 +1,4 @@
-"""Products with whole rows of the matrix and a whole model: forward computes some rows of the data without a message."""
+"""Products of whole rows of the matrix with a whole model: forward computes rows of the data without a message."""
 
 from __future__ import annotations
 
