@@ -15,13 +15,13 @@ their ratios matter, and where they matter the kinds are far apart.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from typing import NamedTuple
 
 __all__ = ["Choice", "fastest", "keeps_rows", "rounds_for"]
 
 _KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
-_ROUND = 8 << 20  # bytes that a rank receives in a round, at least: less would take latency rather than bandwidth
-_MOST_ROUNDS = 8
+_ROUND = 256 << 20  # bytes that a rank receives in a round, at most: more rounds bound the memory and save no time
 _SPARED = 128 << 20  # bytes: copies of matrix and model up to this size count for nothing
 _EQUAL = 1.05  # the model is not more accurate
 
@@ -35,7 +35,7 @@ class Rates(NamedTuple):
     memory: float
 
 
-_RATES = {"device": Rates(15e-6, 2e11, 5e13, 2.5e12), "host": Rates(10e-6, 4e9, 4e10, 1e10)}
+_RATES = {"device": Rates(15e-6, 2e11, 4.5e13, 2.5e12), "host": Rates(10e-6, 4e9, 4e10, 1e10)}
 
 
 class Choice(NamedTuple):
@@ -63,7 +63,7 @@ def keeps_rows(choice: Choice, problem: Problem) -> bool:
 
 def rounds_for(choice: Choice, problem: Problem) -> int:
     """Return in how many rounds SUMMA multiplies."""
-    return max(1, min(_MOST_ROUNDS, round(_received(choice, problem) / _ROUND)))
+    return max(1, ceil(_received(choice, problem) / _ROUND))
 
 
 def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
