@@ -224,19 +224,18 @@ def every_choice(ranks: int) -> list[choice.Choice]:
 
 
 def test_the_model_of_the_time():
-    """Its bytes are those of the messages, and it chooses what sends least and needs no more than twice the memory."""
-    square = choice.Problem(8192, 8192, 8192, 4, "device")
-    assert choice.fastest(every_choice(4), square) == ("summa", (2, 2))
-    # All else is alike: the matrix is small enough to be kept by everyone, so that nothing is sent.
-    wide = choice.fastest(every_choice(4), choice.Problem(1000, 1000, 100_000, 4, "device"))
-    assert wide.grid == (1, 4)
-    for kind, grid in every_choice(8):
-        one, two = (choice.seconds(choice.Choice(kind, grid), square._replace(m=m)) for m in (4096, 8192))
-        assert 0 < one < two
-    # A replicated model would need eight times the memory of a split one.
-    tall = choice.Problem(200_000, 100_000, 1000, 8, "host")
-    assert choice.fastest(every_choice(64), tall) in every_choice(64)
+    """What sends least is chosen if it needs no more than twice the memory of matrices split over all ranks."""
+    many = choice.fastest(every_choice(64), choice.Problem(32768, 32768, 32768, 4, "device"))
+    assert many == ("summa", (8, 8))  # blocks would need five times the memory
+    # Of a small matrix each rank can have the whole: then nothing is sent.
+    assert choice.fastest(every_choice(4), choice.Problem(1000, 1000, 100_000, 4, "device")).grid == (1, 4)
+    # A tall one stays split by rows.
+    assert choice.fastest(every_choice(4), choice.Problem(400_000, 1000, 64, 4, "device")).grid == (4, 1)
     assert choice.fastest(every_choice(16), choice.Problem(100, 100_000, 100_000, 8, "device")).kind == "summa"
+    without_messages = choice.seconds(choice.Choice("block", (1, 8)), choice.Problem(8192, 8192, 8192, 4, "device"))
+    assert without_messages == pytest.approx(2 * 2 * 8192**3 / 8 / 4.5e13)
+    sent = choice.seconds(choice.Choice("block", (8, 1)), choice.Problem(8192, 8192, 8192, 4, "device"))
+    assert sent - without_messages == pytest.approx(2 * 7 / 8 * 8192**2 * 4 / 2e11 + 15e-6)
 
 
 def test_best_grids():

@@ -88,6 +88,7 @@ def test_sparse_matrices(comm):
     B = A.astype("float32")
     x = matrix(23, 1, "f4", 1)[:, 0]
     given = collops.from_global(x, A.domain, comm=comm)
+    assert 1e-9 < np.abs(B.forward(given.astype("f8")).gather() - whole @ x.astype("f8")).max() < 1e-5
     assert B.forward(given).dtype == np.float32 and A.forward(given).dtype == np.float64
     assert all(block.dtype == np.float32 for block in B.blocks)
     assert_close(B.forward(given).gather(), whole @ x, "f4")
