@@ -14,7 +14,7 @@ _LANES = 32
 _BYTES_AT_ONCE = 16
 _BLOCKS_PER_PROCESSOR = 4
 _FEWEST_ROWS = 64
-_ROWS = 4  # of a block of the forward kernel that takes several
+_ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes several
 
 
 class DenseMatrix:
@@ -92,9 +92,9 @@ class KernelMatrix(DenseMatrix):
         rows, columns = self._rows.shape
         self._processors = int(matrix.device.attributes["MultiProcessorCount"])
         width = _BYTES_AT_ONCE // self.dtype.itemsize
-        self._stored = self.dtype.char
+        self._stored, self._several = self.dtype.char, _ROWS
         if self.dtype.kind == "u":
-            self._stored, self.dtype = "bfloat16", np.dtype(np.float32)
+            self._stored, self._several, self.dtype = "bfloat16", _ROWS_OF_BFLOAT16, np.dtype(np.float32)
         self._width = width if columns % width == 0 and _aligned(self._rows) else 1
         # Enough blocks to keep all processors loading, but not more partial sums than that takes.
         strips = max(1, -(-columns // (self._width * _LANES)))
@@ -113,7 +113,7 @@ class KernelMatrix(DenseMatrix):
         if not rows or not columns:
             target.fill(0)
         elif matrix is self._rows:
-            several = _ROWS if rows >= _ROWS * self._processors else 1
+            several = self._several if rows >= self._several * self._processors else 1
             width = self._width if _aligned(x) else 1
             kernel = cuda_kernel(__file__, "dense.cu", f"forward_{self._stored}_{width}_{several}")
             kernel((-(-rows // several),), (_THREADS,), (matrix, x, target, rows, columns))

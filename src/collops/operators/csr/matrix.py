@@ -217,7 +217,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
-        other = self._retyped(dtype)
+        other = self._retyped(dtype)  # with the same star forest, whose buffers are those of a dtype
         other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
         other._blocks, other._scratch = {}, Scratch()
         return other

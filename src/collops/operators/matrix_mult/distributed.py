@@ -32,9 +32,9 @@ class MatrixMult(Directed):
 
     ``kind="summa"``: matrix, model and data are all split over both axes of the grid. Forward gathers columns of the
     matrix and rows of the model within rows and columns of processes; adjoint gathers the columns, and reduces and
-    scatters their products within columns of processes. Large matrices are multiplied in up to eight rounds, and the
-    messages of a round, one for each factor, overlap with the product of the previous one. Where a rank's rows of the
-    whole A take at most 128 MiB, they are gathered once, when the operator is made, and no longer sent.
+    scatters their products within columns of processes. Each is one message, or several rounds of them where a rank
+    would receive more than 128 MiB; the messages of a round then overlap with the product of the previous one. Where a
+    rank's rows of the whole A take at most 128 MiB, they are gathered once, when the operator is made, and not sent.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
     other axis. Forward sends no message, and the data are split over both axes; with `gather_range` it sends one
@@ -42,11 +42,12 @@ class MatrixMult(Directed):
 
     By default a distributed matrix is multiplied by the kind, and on the grid, for which a model of the time of forward
     and adjoint finds the least, among those that need at most twice the memory of a full split, or 128 MiB more. A
-    rank of a grid of p x q computes :math:`2NKM / pq` operations in either direction. In bytes of elements it receives
+    rank of a grid of p x q computes :math:`2NKM / pq` operations in either direction, or waits for its memory. In
+    elements it receives
 
     - ``"block"``: nothing forward, and :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, after the product;
     - ``"summa"``: :math:`(p - 1) / p \cdot KM / q` in either direction, and :math:`(q - 1) / q \cdot NK / p` unless the
-      rows are kept. In r rounds, the shorter of product and messages takes only 1/r of its own time.
+      rows are kept. On devices, in r rounds, the shorter of product and messages takes 1/r of its own time.
 
     A message takes a latency and its bytes over a bandwidth, by rates for devices and for hosts that are constants, so
     that all ranks choose alike. Nothing is tried at run time.
