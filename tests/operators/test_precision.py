@@ -103,7 +103,12 @@ def test_sparse_matrices(comm):
 
 def test_operators_without_coefficients_and_diagonals(comm):
     D = collops.FirstDerivative(13, comm=comm)
-    for op in (D, collops.Identity(13, comm=comm), collops.Laplacian((5, 4), comm=comm), collops.Zero(3, comm=comm)):
+    others = (
+        *(collops.Identity(13, comm=comm), collops.Zero(3, comm=comm), collops.Laplacian((5, 4), comm=comm)),
+        *(collops.Sum((5, 4), 0, comm=comm), collops.Transpose((5, 4), (1, 0), comm=comm)),
+        *(collops.Restriction((9, 3), [7, 1, 4], axis=0, comm=comm), collops.Halo((9, 3), 1, comm=comm)),
+    )
+    for op in (D, *others):
         for dtype in ("float32", "bfloat16"):
             low = op.astype(dtype)
             assert low.dtype == np.float32 and op.dtype == np.float64
