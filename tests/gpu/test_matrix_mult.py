@@ -8,9 +8,8 @@ import pytest
 from collops.array import DistributedArray, Layout, from_global, random
 from collops.errors import UnsupportedTypeError
 from collops.operators import MatrixMult
-from collops.operators.matrix_mult import distributed
+from collops.operators.matrix_mult import choice
 from collops.operators.matrix_mult.products import multiply
-from collops.operators.matrix_mult.summa import panels
 from collops.solvers import cgls
 from tests.operators.problems import assert_close, matrix
 
@@ -27,11 +26,11 @@ def device(comm):
         pytest.skip("no device on every rank")
 
 
-@pytest.fixture(params=["panels", "kept rows"])
+@pytest.fixture(params=["rounds", "kept rows"])
 def algorithm(request, monkeypatch):
-    if request.param == "panels":
-        monkeypatch.setattr(distributed, "_KEPT", -1)
-        monkeypatch.setattr(distributed, "panels", lambda columns, rows: panels(columns, rows, widest=70))
+    if request.param == "rounds":
+        monkeypatch.setattr(choice, "_KEPT", -1)
+        monkeypatch.setattr(choice, "_ROUND", 50_000)
     return request.param
 
 
@@ -73,7 +72,7 @@ def test_products(comm, algorithm, dtype, kind):
             ):
                 there = from_global(cupy.asarray(given), before, comm=comm)
                 out = random(after, comm=comm, dtype=dtype, engine="cupy")
-                for _ in range(3):  # the buffers of the panels take turns from call to call
+                for _ in range(3):  # the buffers of the rounds take turns from call to call
                     assert apply(there, out) is out
                     assert_close(out.gather().get(), expected, dtype, factor=5)
                     out.local_array.fill(7)
@@ -105,8 +104,8 @@ def test_products_in_a_capture(comm, algorithm, dtype, kind):
 
 def test_within_a_solver(comm, algorithm):
     whole, x = matrix(60, 40, "f8", 1), matrix(40, 7, "f8", 2)
-    host = MatrixMult(from_global(whole, comm=comm), 7)
-    device = MatrixMult(from_global(cupy.asarray(whole), comm=comm), 7)
+    host = MatrixMult(from_global(whole, comm=comm), 7, "summa")
+    device = MatrixMult(from_global(cupy.asarray(whole), comm=comm), 7, "summa")
     y = host.forward(from_global(x, host.domain, comm=comm))
     expected = cgls(host, y, niter=10, tol=0)
     result = cgls(device, on_device(y), niter=10, tol=0)
@@ -116,7 +115,7 @@ def test_within_a_solver(comm, algorithm):
 
 def test_other_types_and_memories(comm, algorithm):
     whole, x = matrix(60, 40, "f4", 1), matrix(40, 7, "c8", 2)
-    op = MatrixMult(from_global(cupy.asarray(whole), comm=comm), 7)
+    op = MatrixMult(from_global(cupy.asarray(whole), comm=comm), 7, "summa")
     assert_close(op.forward(from_global(cupy.asarray(x), op.domain, comm=comm)).gather().get(), whole @ x, "c8")
     wide = matrix(40, 7, "f8", 2)
     assert_close(op.forward(from_global(cupy.asarray(wide), op.domain, comm=comm)).gather().get(), whole @ wide, "f4")

@@ -11,7 +11,9 @@ from collops import profile
 from collops.array import from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
+from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix
+from collops.preconditioners import inner_solve
 from collops.solvers import (
     Status,
     bicgstab,
@@ -95,6 +97,41 @@ def test_dense_products_of_other_types():
     assert isinstance(lift_local(pylops.MatrixMult(cupy.asarray(host), dtype="f4")), KernelMatrix)
     assert isinstance(lift_local(cupy.asarray(host * 1j)), CublasMatrix)
     assert isinstance(lift_local(cupy.zeros((3000, 3000), "f4")), CublasMatrix)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (7, 4), (64, 128), (1000, 515), (515, 1000), (3000, 3000), (20001, 264), (0, 3), (3, 0)]
+)
+def test_dense_products_in_bfloat16(shape):
+    """The bits and the products are those of the host; vectors that are not aligned are multiplied as well."""
+    host = random_matrix(*shape, "f8", seed=shape[0])
+    there, here = bfloat16_matrix(cupy.asarray(host)), bfloat16_matrix(host)
+    np.testing.assert_array_equal(there.matrix.get(), here.matrix)
+    kept = (here.matrix.astype("u4") << 16).view("f4").astype("f8")
+    for dtype in ("f4", "c8", "f8"):
+        x, y = (random_matrix(extent, 1, dtype, seed=2)[:, 0] for extent in shape[::-1])
+        for matrix, apply, given in ((kept, there.forward_local, x), (kept.T, there.adjoint_local, y)):
+            moved = cupy.concatenate([cupy.zeros(1, dtype), cupy.asarray(given)])[1:]
+            for vector in (cupy.asarray(given), moved):
+                out = cupy.full(len(matrix), np.nan, dtype)
+                assert apply(vector, out) is out
+                scale = max(1.0, abs(matrix @ given).max(initial=0.0))
+                np.testing.assert_allclose(out.get(), matrix @ given, rtol=0, atol=3e-5 * scale)
+
+
+@pytest.mark.parametrize("low", ["float32", "bfloat16"])
+def test_dense_matrices_are_refined_from_lower_precision(comm, low):
+    generator = np.random.default_rng(4)
+    vectors = np.linalg.qr(generator.standard_normal((300, 300)))[0]
+    host = (vectors * np.geomspace(0.02, 2, 300)) @ vectors.T
+    A = BlockDiag([cupy.asarray(host)], comm)
+    y = random(A.range, comm=comm, seed=5, engine="cupy")
+    M = inner_solve(A.astype(low), niter=200, tol=0, rtol=1e-2)
+    refined = gmres(A, y, M=M, flexible=True, rtol=1e-12)
+    assert refined.status is Status.CONVERGED
+    np.testing.assert_allclose(
+        refined.x.local_array.get(), np.linalg.solve(host, y.local_array.get()), rtol=0, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16"])

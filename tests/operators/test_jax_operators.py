@@ -68,8 +68,13 @@ def test_forward_adjoint_and_derivative(comm, name):
 
 OF_MATRICES = {
     "block": lambda comm, matrix, name: ops.MatrixMult(matrix, 5, "block", process_grid=(comm.size, 1), comm=comm),
-    "whole rows": lambda comm, _, name: ops.MatrixMult(collops.from_global(SQUARE, comm=comm, engine=name), 4),
-    "SUMMA": lambda comm, _, name: ops.MatrixMult(collops.from_global(SQUARE, comm=comm, engine=name), 4),
+    "whole rows": lambda comm, _, name: ops.MatrixMult(collops.from_global(SQUARE, comm=comm, engine=name), 4, "summa"),
+    "SUMMA": lambda comm, _, name: ops.MatrixMult(
+        collops.from_global(SQUARE, comm=comm, engine=name), 4, "summa", process_grid=(1, comm.size)
+    ),
+    "rounds": lambda comm, _, name: ops.MatrixMult(
+        collops.from_global(SQUARE, comm=comm, engine=name), 4, "summa", process_grid=(comm.size, 1)
+    ),
     "MDC": lambda comm, matrix, name: ops.MDC(matrix[None] * (1 + 1j), nt=2 * comm.size + 1, nv=2, comm=comm),
 }
 
@@ -77,8 +82,9 @@ OF_MATRICES = {
 @pytest.mark.parametrize("name", OF_MATRICES)
 def test_operators_of_matrices(comm, name, monkeypatch):
     """Their vectors are of the engine of their matrices."""
-    if name == "SUMMA":
-        monkeypatch.setattr("collops.operators.matrix_mult.distributed._KEPT", 0)
+    if name in ("SUMMA", "rounds"):
+        monkeypatch.setattr("collops.operators.matrix_mult.choice._KEPT", 0)
+        monkeypatch.setattr("collops.operators.matrix_mult.choice._ROUND", 100)
     block = np.random.default_rng(comm.rank).standard_normal((3, 4))
     ours, theirs = (
         OF_MATRICES[name](comm, collops.backend.engine(engine).from_host(block), engine) for engine in ("numpy", "jax")
@@ -113,3 +119,21 @@ def test_an_array_is_a_tree(comm):
         np.sin(x, where=x > 0)
     slope = jax.grad(lambda x: x.vdot(x) + (x * 3).sum())(x)
     np.testing.assert_allclose(gathered(slope), 2 * gathered(x) + 3)
+
+
+@pytest.mark.parametrize("given", ["numpy", "jax"])
+def test_matrices_in_bfloat16(comm, given):
+    """A matrix of either package, in one program with vectors of JAX; the transpose of the derivative as well."""
+    A = ops.VStack([collops.backend.engine(given).from_host(MATRIX.astype("f4"))], comm).astype("bfloat16")
+    expected = np.concatenate([np.asarray(jnp.asarray(MATRIX, "bfloat16"), "f8")] * comm.size)
+    x, y = (collops.random(layout, seed=2, comm=comm, engine="jax", dtype="float32") for layout in (A.domain, A.range))
+
+    @jax.jit
+    def everything(x, y):
+        return A.forward(x), A.adjoint(y), jax.vjp(A.forward, x)[1](y)[0]
+
+    forward, *adjoints = everything(x, y)
+    assert forward.dtype == np.float32
+    np.testing.assert_allclose(gathered(forward), expected @ gathered(x), atol=1e-5)
+    for found in (*adjoints, A.adjoint(y)):
+        np.testing.assert_allclose(gathered(found), expected.T @ gathered(y), atol=1e-5)

@@ -10,9 +10,9 @@ from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import MatrixMult, best_process_grid
-from collops.operators.matrix_mult import distributed
+from collops.operators.matrix_mult import choice, distributed
 from collops.operators.matrix_mult.products import multiply
-from collops.operators.matrix_mult.summa import panels
+from collops.operators.matrix_mult.summa import rounds
 
 from .problems import assert_close, matrix
 
@@ -20,11 +20,11 @@ DTYPES = ["f4", "f8", "c8", "c16"]
 SIZES = [(11, 7, 5), (3, 2, 2), (1, 9, 4), (6, 1, 1), (2, 3, 0)]
 
 
-@pytest.fixture(params=["panels", "kept rows"])
+@pytest.fixture(params=["sent rows", "kept rows"])
 def algorithm(request, monkeypatch):
-    """Small problems have a way of their own, without panels; without it they take that of the large ones."""
-    if request.param == "panels":
-        monkeypatch.setattr(distributed, "_KEPT", -1)
+    """Rows of small matrices are kept whole; without that they are sent like those of large ones."""
+    if request.param == "sent rows":
+        monkeypatch.setattr(choice, "_KEPT", -1)
     return request.param
 
 
@@ -55,7 +55,7 @@ def test_summa(comm, algorithm, sizes, dtype):
     rows, inner, columns = sizes
     whole = matrix(rows, inner, dtype, 7)
     for grid in grids(comm.size):
-        op = MatrixMult(from_global(whole, comm=comm), columns, process_grid=grid)
+        op = MatrixMult(from_global(whole, comm=comm), columns, "summa", process_grid=grid)
         assert op.process_grid == grid and op.kind == "summa" and op.dtype == np.dtype(dtype)
         assert op.domain is Layout.grid((inner, columns), grid)
         assert op.range is Layout.grid((rows, columns), grid)
@@ -87,17 +87,20 @@ def test_unlike_blocks(comm, algorithm, dtype):
     for p, q in grids(comm.size):
         layout = Layout.grid((rows, inner), (p, q), sizes=[uneven(rows, p, 1), uneven(inner, q, 10)])
         model = Layout.grid((inner, columns), (p, q), sizes=[uneven(inner, p, 3), uneven(columns, q, 0)])
-        op = MatrixMult(from_global(whole, layout, comm=comm), model, process_grid=(p, q))
+        op = MatrixMult(from_global(whole, layout, comm=comm), model, "summa", process_grid=(p, q))
         assert op.domain is model
         assert op.range is Layout.grid((rows, columns), (p, q), sizes=[layout.sizes[0], model.sizes[1]])
         check(op, whole, comm, dtype)
 
 
-def test_many_panels(comm, algorithm, monkeypatch):
-    whole = matrix(5, 23, "c16", 7)
-    monkeypatch.setattr(distributed, "panels", lambda columns, rows: panels(columns, rows, widest=2))
+@pytest.mark.parametrize("sizes", [(5, 23, 4), (6, 24, 4), (5, 3, 2)])
+def test_many_rounds(comm, algorithm, monkeypatch, sizes):
+    rows, inner, columns = sizes
+    whole = matrix(rows, inner, "c16", 7)
+    monkeypatch.setattr(choice, "_ROUND", 1)
     for grid in grids(comm.size):
-        check(MatrixMult(from_global(whole, comm=comm), 4, process_grid=grid), whole, comm, "c16")
+        op = MatrixMult(from_global(whole, comm=comm), columns, "summa", process_grid=grid)
+        check(op, whole, comm, "c16")
 
 
 @pytest.mark.parametrize("kind", ["summa", "block"])
@@ -141,24 +144,21 @@ def test_blocks_of_every_rank(comm, kind):
     assert default is None or default.process_grid == best_process_grid(comm.size) == (1, comm.size)
 
 
-def test_messages_of_summa(comm, algorithm):
+@pytest.mark.parametrize("number", [1, 2])
+def test_messages_of_summa(comm, algorithm, monkeypatch, number):
     whole = matrix(8, 12, "f4", 3)
     for p, q in grids(comm.size):
-        op = MatrixMult(from_global(whole, comm=comm), 8, process_grid=(p, q))
+        monkeypatch.setattr(distributed, "rounds_for", lambda *_: number)
+        op = MatrixMult(from_global(whole, comm=comm), 8, "summa", process_grid=(p, q))
         x, y = random(op.domain, comm=comm, dtype="f4"), random(op.range, comm=comm, dtype="f4")
-        number = len(panels(Layout.grid((8, 12), (p, q)).sizes[1], op.domain.sizes[0]))
-        assert number <= p + q - 1
         sent = {}
         for name, apply, given in (("forward", op.forward, x), ("adjoint", op.adjoint, y)):
             with profile.count_messages() as sent[name]:
                 apply(given)
-        if algorithm == "panels" and comm.size > 1:
-            for counts, kinds in ((sent["forward"], ["bcast"]), (sent["adjoint"], ["bcast", "reduce"])):
-                assert counts.total == sum(counts[kind] for kind in set(kinds)) == number * ((p > 1) + (q > 1))
-            assert sent["adjoint"]["bcast"] == number * (q > 1)
-        else:
-            assert sent["forward"].total == sent["forward"]["allgatherv"] == (p > 1)
-            assert sent["adjoint"].total == sent["adjoint"]["allreduce"] == (p > 1)
+        of_matrix, of_model = number * (algorithm == "sent rows" and q > 1), number * (p > 1)
+        assert sent["forward"].total == sent["forward"]["allgatherv"] == of_matrix + of_model
+        assert sent["adjoint"].total == of_matrix + of_model
+        assert (sent["adjoint"]["allgatherv"], sent["adjoint"]["reduce_scatter"]) == (of_matrix, of_model)
 
 
 def test_messages_of_block(comm):
@@ -179,10 +179,10 @@ def test_a_matrix_that_lies_right_is_not_moved(comm):
     layout = Layout.grid((8, 6), best_process_grid(comm.size)[::-1])
     A = from_global(matrix(8, 6, "f8", 1), layout, comm=comm)
     rows = from_global(matrix(8, 6, "f8", 1), comm=comm)
-    MatrixMult(A, 3, process_grid=best_process_grid(comm.size)[::-1])
+    MatrixMult(A, 3, "summa", process_grid=best_process_grid(comm.size)[::-1])
     MatrixMult(rows, 3, "block")
     with profile.count_messages() as sent:
-        MatrixMult(A, 3, process_grid=best_process_grid(comm.size)[::-1])
+        MatrixMult(A, 3, "summa", process_grid=best_process_grid(comm.size)[::-1])
         op = MatrixMult(rows, 3, "block")
     assert op.process_grid == (comm.size, 1)
     assert sent.total == sent["allgatherv"] <= 1  # small rows are gathered once
@@ -201,6 +201,43 @@ def test_algebra_and_pylops(comm):
     assert flat is None or flat.shape == op.shape
 
 
+def test_the_faster_kind_is_the_default(comm):
+    """The layout of a given model, a process grid and gather_range leave the model of the time fewer choices."""
+    whole = matrix(7, 5, "f8", 3)
+    A = from_global(whole, comm=comm)
+    op = MatrixMult(A, 3)
+    assert (op.kind, op.process_grid) == choice.fastest(every_choice(comm.size), choice.Problem(7, 5, 3, 8, "host"))
+    check(op, whole, comm, "f8")
+    assert MatrixMult(A, 3, gather_range=True).kind == "block"
+    assert MatrixMult(A, 3, dtype="c16").dtype == "c16"
+    for grid in grids(comm.size):
+        assert MatrixMult(A, 3, process_grid=grid).process_grid == grid
+        for kind in ("summa", "block"):
+            model = MatrixMult(A, 3, kind, process_grid=grid).domain
+            op = MatrixMult(A, model)
+            assert op.domain is model
+            check(op, whole, comm, "f8")
+
+
+def every_choice(ranks: int) -> list[choice.Choice]:
+    return [choice.Choice(kind, grid) for grid in grids(ranks) for kind in ("summa", "block")]
+
+
+def test_the_model_of_the_time():
+    """What sends least is chosen if it needs no more than twice the memory of matrices split over all ranks."""
+    many = choice.fastest(every_choice(64), choice.Problem(32768, 32768, 32768, 4, "device"))
+    assert many == ("summa", (8, 8))  # blocks would need five times the memory
+    # Of a small matrix each rank can have the whole: then nothing is sent.
+    assert choice.fastest(every_choice(4), choice.Problem(1000, 1000, 100_000, 4, "device")).grid == (1, 4)
+    # A tall one stays split by rows.
+    assert choice.fastest(every_choice(4), choice.Problem(400_000, 1000, 64, 4, "device")).grid == (4, 1)
+    assert choice.fastest(every_choice(16), choice.Problem(100, 100_000, 100_000, 8, "device")).kind == "summa"
+    without_messages = choice.seconds(choice.Choice("block", (1, 8)), choice.Problem(8192, 8192, 8192, 4, "device"))
+    assert without_messages == pytest.approx(2 * 2 * 8192**3 / 8 / 4.5e13)
+    sent = choice.seconds(choice.Choice("block", (8, 1)), choice.Problem(8192, 8192, 8192, 4, "device"))
+    assert sent - without_messages == pytest.approx(2 * 7 / 8 * 8192**2 * 4 / 2e11 + 15e-6)
+
+
 def test_best_grids():
     assert best_process_grid(1) == (1, 1)
     assert best_process_grid(6) == (2, 3)
@@ -215,15 +252,24 @@ def test_best_grids():
 
 
 def test_panels_have_one_owner():
-    found = panels([10, 0, 3], [3, 10])
+    (found,) = rounds([10, 0, 3], [3, 10])
     assert [(panel.width, panel.column, panel.row) for panel in found] == [(3, 0, 0), (7, 0, 1), (3, 2, 1)]
     assert [(panel.in_matrix, panel.in_model) for panel in found] == [
         (slice(0, 3), slice(0, 3)),
         (slice(3, 10), slice(0, 7)),
         (slice(0, 3), slice(7, 10)),
     ]
-    assert [panel.width for panel in panels([7], [7], widest=3)] == [3, 2, 2]
-    assert panels([0, 0], [0]) == []
+    assert rounds([0, 0], [0]) == []
+
+
+def test_every_rank_sends_in_every_round():
+    found = rounds([4, 3], [4, 3], 3)
+    assert [[(panel.column, panel.in_matrix) for panel in panels] for panels in found] == [
+        [(0, slice(0, 2)), (1, slice(0, 1))],
+        [(0, slice(2, 3)), (1, slice(1, 2))],
+        [(0, slice(3, 4)), (1, slice(2, 3))],
+    ]
+    assert [panel.width for panels in rounds([2], [2], 8) for panel in panels] == [1, 1]
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "f2", "i8"])
@@ -251,7 +297,7 @@ def test_errors_are_the_same_on_every_rank(comm):
     with pytest.raises(InputError, match="process grid"):
         MatrixMult(A, 3, process_grid=(comm.size, 2))
     with pytest.raises(InputError, match="gather_range"):
-        MatrixMult(A, 3, gather_range=True)
+        MatrixMult(A, 3, "summa", gather_range=True)
     with pytest.raises(LayoutError, match="two axes"):
         MatrixMult(from_global(np.ones(4), comm=comm), 3)
     with pytest.raises(LayoutError, match="two axes"):

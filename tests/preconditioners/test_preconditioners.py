@@ -203,6 +203,44 @@ def test_refined_to_double_precision(comm, dtype, single):
     assert abs(alone.x.gather() - x.gather()).max() > 1e-8
 
 
+@pytest.mark.parametrize(("low", "rtol"), [("float32", 1e-4), ("bfloat16", 1e-2)])
+def test_dense_matrices_are_refined_from_lower_precision(comm, low, rtol):
+    """A residual of 1e-12, and the solution of LAPACK, for condition numbers of 100 and, of least squares, 20."""
+    generator = np.random.default_rng(4)
+    vectors = np.linalg.qr(generator.standard_normal((60, 60)))[0]
+    matrix = (vectors * np.geomspace(0.02, 2, 60)) @ vectors.T
+    A = collops.BlockDiag([matrix + 0.1 * comm.rank * np.eye(60)], comm)
+    whole = sp.block_diag([matrix + 0.1 * rank * np.eye(60) for rank in range(comm.size)]).toarray()
+    y = collops.from_global(generator.standard_normal(60 * comm.size), A.range, comm=comm)
+    M = inner_solve(A.astype(low), niter=200, tol=0, rtol=rtol)
+    refined = gmres(A, y, M=M, flexible=True, rtol=1e-12)
+    assert refined.status is Status.CONVERGED and refined.iterations <= 15
+    assert np.linalg.norm(whole @ refined.x.gather() - y.gather()) <= 2e-12 * np.linalg.norm(y.gather())
+    np.testing.assert_allclose(refined.x.gather(), np.linalg.solve(whole, y.gather()), rtol=0, atol=1e-9)
+    alone = cg(A.astype(low), y.astype("f4"), niter=200, tol=0, rtol=1e-7)
+    assert np.linalg.norm(whole @ alone.x.gather() - y.gather()) > 1e-8 * np.linalg.norm(y.gather())
+
+    tall = vectors[:, :30] * np.geomspace(0.1, 2, 30)
+    mine = np.array_split(np.arange(60), comm.size)[comm.rank]
+    A = collops.VStack([tall[mine]], comm)
+    y = collops.from_global(generator.standard_normal(60), A.range, comm=comm)
+    B = A.astype(low)
+    refined = gmres(A.H @ A, A.H @ y, M=inner_solve(B.H @ B, niter=200, tol=0, rtol=rtol), flexible=True, rtol=1e-12)
+    assert refined.status is Status.CONVERGED and refined.iterations <= 15
+    expected = np.linalg.lstsq(tall, y.gather(), rcond=None)[0]
+    np.testing.assert_allclose(refined.x.gather(), expected, rtol=0, atol=1e-10)
+
+
+def test_sparse_matrices_are_refined_from_single_precision(comm):
+    whole = poisson(5)
+    A = distributed(whole, comm)
+    y = collops.random(A.range, comm=comm, seed=1)
+    refined = gmres(A, y, M=inner_solve(A.astype("float32"), niter=300, tol=0, rtol=1e-4), flexible=True, rtol=1e-12)
+    assert refined.status is Status.CONVERGED and refined.iterations <= 5
+    expected = scipy.sparse.linalg.spsolve(whole.tocsc(), y.gather())
+    np.testing.assert_allclose(refined.x.gather(), expected, rtol=0, atol=1e-11)
+
+
 def test_inner_solver_with_its_own_preconditioner(comm):
     A = distributed(poisson(4), comm)
     y = collops.random(A.range, comm=comm, seed=1)

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Sequence
+from copy import copy
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
-from collops.array.dtypes import as_dtype, combined, real_of
+from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
+from collops.operators.memory import check_holds
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["AnyLayout", "Buffers", "Directed", "LinearOperator", "is_complex", "new_array", "product", "reinterpret"]
+__all__ = [
+    "FORMS",
+    "AnyLayout",
+    "Buffers",
+    "Directed",
+    "LinearOperator",
+    "is_complex",
+    "new_array",
+    "product",
+    "reinterpret",
+]
 
 AnyLayout: TypeAlias = Layout | StackedLayout
+_PRECISIONS = ("float32", "float64", "complex64", "complex128", "bfloat16")
+FORMS = "dense matrices have one in bfloat16, and matrices and operators without coefficients in single and double"
+"""What can be converted to which precision, for messages."""
 
 
 class LinearOperator:
@@ -96,6 +111,8 @@ class LinearOperator:
         self.clinear = all(op.clinear for op in operators)
 
     # For subclasses
+
+    _has_coefficients = True  # of its own, which astype() must convert
 
     # Functions of source and target that add the product to the target in the pass that computes it, for operators that
     # can do so. The target is mutable.
@@ -242,6 +259,62 @@ class LinearOperator:
             return self.operator.conj().H
         return Conjugate(self) if is_complex(self.dtype) else self
 
+    def astype(self, dtype: Any) -> LinearOperator:
+        """Return the operator with its coefficients in another precision, in which it reads fewer bytes. Collective.
+
+        Results have the common type of the operator and the vector, as always. A solver works in lower precision if its
+        data do; :func:`collops.preconditioners.inner_solve` corrects its solution to the accuracy of this operator.
+
+        Parameters
+        ----------
+        dtype : dtype
+            ``"float32"``, ``"float64"``, ``"complex64"`` or ``"complex128"``; complex if this operator is. Or
+            ``"bfloat16"``: dense local matrices are stored in bfloat16, which has eight significant bits, and
+            multiplied in single precision, which becomes the dtype of the operator.
+
+        Returns
+        -------
+        LinearOperator
+            This operator if it has that dtype.
+
+        Raises
+        ------
+        InputError
+            If there is no such dtype.
+        UnsupportedTypeError
+            On every rank, if the operator, or one that it is made of, has no form in this precision: sparse matrices
+            and diagonals have none in bfloat16; Fourier transforms and modelling operators are made with ``dtype=``.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import collops
+        >>> A = collops.VStack([np.full((2, 3), 1 / 3)])
+        >>> [A.astype(dtype).forward(collops.ones(A.domain)).dtype.name for dtype in ("float32", "bfloat16")]
+        ['float64', 'float64']
+        >>> error = A.astype("bfloat16").forward(collops.ones(A.domain)).gather() - 1
+        >>> bool(1e-4 < abs(error).max() < 2.0**-8)
+        True
+        """
+        wanted = as_dtype(dtype)
+        if wanted == self.dtype:
+            return self
+        if wanted.name not in _PRECISIONS:
+            raise UnsupportedTypeError(f"operators are converted to {', '.join(_PRECISIONS)}, not {wanted}")
+        check_holds(wanted, self.dtype)
+        return self._astype(wanted)
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        if not self._has_coefficients:
+            return self._retyped(dtype)
+        raise UnsupportedTypeError(f"{type(self).__name__} of {self.dtype} has no form in {dtype}; {FORMS}")
+
+    def _retyped(self, dtype: np.dtype) -> Any:
+        """Return a copy whose dtype is `dtype`, or what it is multiplied in; its coefficients are those of this one."""
+        other = copy(self)
+        other.dtype, other._allocators = accumulator(dtype), {}
+        return other
+
     def __matmul__(self, other: Any) -> Any:
         return product(self, other) if isinstance(other, LinearOperator) else self.forward(other)
 
@@ -348,6 +421,9 @@ class Combination(LinearOperator):
         self._adjoint_terms = [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms]
         self._buffers = Buffers()
 
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return Combination([(coefficient, term.astype(dtype)) for coefficient, term in self.terms])
+
     def _adjoint_term(self, coefficient: Any, term: LinearOperator) -> tuple[Any, Any]:
         if term.clinear or not is_complex(np.result_type(coefficient)):
             return coefficient, term._adjoint
@@ -402,6 +478,9 @@ class Product(LinearOperator):
         self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
         self._buffers = Buffers()
 
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return Product([factor.astype(dtype) for factor in self.factors])
+
     def _forward(self, x: Any, out: Any) -> Any:
         return self._apply(self._forward_chain, x, out)
 
@@ -424,6 +503,9 @@ class Adjoint(LinearOperator):
         self.operator = operator
         self._inherit([operator])
 
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return Adjoint(self.operator.astype(dtype))
+
     def _forward(self, x: Any, out: Any) -> Any:
         return self.operator._adjoint(x, out)
 
@@ -440,6 +522,9 @@ class Conjugate(LinearOperator):
         self.operator = operator
         self._inherit([operator])
         self._buffers = Buffers()
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return Conjugate(self.operator.astype(dtype))
 
     def _forward(self, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":
@@ -467,6 +552,9 @@ class Flat(LinearOperator):
             self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
         if operator._add_adjoint is not None:
             self._add_adjoint = self._adding(operator._add_adjoint, operator.range, operator.domain)
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return Flat(self.operator.astype(dtype), self.domain, self.range, self.comm)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)

@@ -74,8 +74,19 @@ class Diagonal(LinearOperator):
         local = _local_part(diag, model, axis, comm.rank)
         if local.dtype != kind:
             local = local.astype(kind)
+        self._set(local)
+
+    def _set(self, local: Any) -> None:
+        self._local = local
         self._diagonal = Coefficients(local)
-        self._conjugate = Coefficients(local.conj()) if is_complex(kind) else self._diagonal
+        self._conjugate = Coefficients(local.conj()) if is_complex(local.dtype) else self._diagonal
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        if dtype.name == "bfloat16":
+            return super()._astype(dtype)
+        other = self._retyped(dtype)
+        other._set(self._local.astype(dtype))
+        return other
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self._product(self._diagonal, x, out)
@@ -123,6 +134,8 @@ class Identity(Directed):
     >>> collops.Identity(3, 5).forward(collops.ones(5)).gather()
     array([1., 1., 1.])
     """
+
+    _has_coefficients = False
 
     def __init__(
         self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
@@ -172,6 +185,8 @@ class Sum(LinearOperator):
     >>> (S @ collops.ones((2, 3))).gather()
     array([3., 3.])
     """
+
+    _has_coefficients = False
 
     def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:
         model, comm = placed(dims, comm)
@@ -232,6 +247,8 @@ class Transpose(Directed):
            [2., 5.]])
     """
 
+    _has_coefficients = False
+
     def __init__(
         self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: Any = "float64"
     ) -> None:
@@ -273,6 +290,8 @@ class Zero(Directed):
     >>> Z.shape, float((Z @ collops.ones(Z.domain)).norm())
     ((3, 2), 0.0)
     """
+
+    _has_coefficients = False
 
     def __init__(
         self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"

@@ -43,11 +43,11 @@ class CublasMatrix(DenseMatrix):
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         _check_extents(*self.shape)
-        self._device = int(self._matrix.device.id)
+        self._device = int(self.matrix.device.id)
         self._gemv = _routine("gemv_v2", self.dtype.char)
         self._zero, self._one, _ = _constants(self.dtype.char)
         # The leading matrix counts columns first; the other one is its transpose.
-        self._leading = self._transposed if self._matrix.flags.c_contiguous else self._matrix
+        self._leading = self._transposed if self.matrix.flags.c_contiguous else self.matrix
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c" and not self._complex:

@@ -14,7 +14,7 @@ _LANES = 32
 _BYTES_AT_ONCE = 16
 _BLOCKS_PER_PROCESSOR = 4
 _FEWEST_ROWS = 64
-_ROWS = 4  # of a block of the forward kernel that takes several
+_ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes several
 
 
 class DenseMatrix:
@@ -28,7 +28,7 @@ class DenseMatrix:
         matrix = self._engine.xp.asarray(matrix)  # numpy.matrix has products of its own
         if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = self._engine.xp.ascontiguousarray(matrix)
-        self._matrix = matrix
+        self.matrix = matrix
         self._transposed = matrix.T
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype: np.dtype = matrix.dtype
@@ -37,7 +37,7 @@ class DenseMatrix:
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
-        return self._product(self._matrix, x, out)
+        return self._product(self.matrix, x, out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         """Return the conjugate transpose times `y`."""
@@ -56,8 +56,8 @@ class DenseMatrix:
     def adjoint_columns(self, Y: Any, out: Any) -> Any:
         """Return the conjugate transpose times each row of `Y`, on the host."""
         if not self._complex:
-            return self._products(Y, self._matrix, out)
-        result = self._products(Y.conj(), self._matrix, out)
+            return self._products(Y, self.matrix, out)
+        result = self._products(Y.conj(), self.matrix, out)
         return np.conjugate(result, out=result)
 
     def _products(self, X: Any, matrix: Any, out: Any) -> Any:
@@ -72,7 +72,7 @@ class DenseMatrix:
         return store(matrix @ x, out)
 
     def _conjugate_of(self, y: Any) -> Any:
-        if type(y) is not type(self._matrix) or y.dtype != self.dtype:
+        if type(y) is not type(self.matrix) or y.dtype != self.dtype:
             return y.conj()
         if self._conjugated is None:
             self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)
@@ -80,15 +80,21 @@ class DenseMatrix:
 
 
 class KernelMatrix(DenseMatrix):
-    """The local operator of a real matrix on a GPU, in single or double precision, by the kernels of ``dense.cu``."""
+    """The local operator of a real matrix on a GPU, in single or double precision, by the kernels of ``dense.cu``.
+
+    Its elements may be the bits of bfloat16 as ``uint16``: the vectors are then in single precision.
+    """
 
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         # A matrix in the other order is the transpose of one in C order.
-        self._rows = self._matrix if self._matrix.flags.c_contiguous else self._transposed
+        self._rows = self.matrix if self.matrix.flags.c_contiguous else self._transposed
         rows, columns = self._rows.shape
         self._processors = int(matrix.device.attributes["MultiProcessorCount"])
         width = _BYTES_AT_ONCE // self.dtype.itemsize
+        self._stored, self._several = self.dtype.char, _ROWS
+        if self.dtype.kind == "u":
+            self._stored, self._several, self.dtype = "bfloat16", _ROWS_OF_BFLOAT16, np.dtype(np.float32)
         self._width = width if columns % width == 0 and _aligned(self._rows) else 1
         # Enough blocks to keep all processors loading, but not more partial sums than that takes.
         strips = max(1, -(-columns // (self._width * _LANES)))
@@ -98,7 +104,8 @@ class KernelMatrix(DenseMatrix):
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":
-            return super()._product(matrix, x, out)
+            parts = [self._product(matrix, part, None) for part in (x.real, x.imag)]
+            return store(parts[0] + 1j * parts[1], out)
         rows, columns = self._rows.shape
         if x.dtype != self.dtype or not x.flags.c_contiguous:
             x = contiguous(x, self.dtype)
@@ -106,13 +113,13 @@ class KernelMatrix(DenseMatrix):
         if not rows or not columns:
             target.fill(0)
         elif matrix is self._rows:
-            several = _ROWS if rows >= _ROWS * self._processors else 1
+            several = self._several if rows >= self._several * self._processors else 1
             width = self._width if _aligned(x) else 1
-            kernel = cuda_kernel(__file__, "dense.cu", f"forward_{self.dtype.char}_{width}_{several}")
+            kernel = cuda_kernel(__file__, "dense.cu", f"forward_{self._stored}_{width}_{several}")
             kernel((-(-rows // several),), (_THREADS,), (matrix, x, target, rows, columns))
         else:
             width, splits = (self._width, self._splits) if _aligned(target) else (1, 1)
-            kernel = cuda_kernel(__file__, "dense.cu", f"adjoint_{self.dtype.char}_{width}")
+            kernel = cuda_kernel(__file__, "dense.cu", f"adjoint_{self._stored}_{width}")
             arguments = (self._rows, x, target, self._partial, self._finished, rows, columns)
             kernel((-(-columns // (width * _LANES)), splits), (_THREADS,), arguments)
         return target if target is out else store(target, out)

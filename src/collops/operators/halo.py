@@ -56,6 +56,8 @@ class Halo(Directed):
     array([0., 1., 1., 1., 1., 0.])
     """
 
+    _has_coefficients = False
+
     def __init__(
         self,
         dims: Dims,

@@ -12,11 +12,12 @@ from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
-from collops.operators.base import LinearOperator
+from collops.operators.base import FORMS, LinearOperator
+from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import Coefficients, store
+from collops.operators.memory import Coefficients, check_holds, store
 
-__all__ = ["applied_on_host"]
+__all__ = ["applied_on_host", "in_precision"]
 
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
@@ -289,6 +290,19 @@ def _dense(matrix: Any) -> DenseMatrix:
 
             return CublasMatrix(matrix)
     return DenseMatrix(matrix)
+
+
+def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
+    """Return a local operator with its coefficients in `dtype`; raise UnsupportedTypeError where that has no form."""
+    if isinstance(op, OneRank):
+        return OneRank(op.operator.astype(dtype))
+    check_holds(dtype, op.dtype)
+    half = dtype.name == "bfloat16"
+    if isinstance(op, DenseMatrix) and op.dtype == op.matrix.dtype:
+        return bfloat16_matrix(op.matrix) if half else _dense(op.matrix.astype(dtype))
+    if isinstance(op, SparseMatrix) and not half:
+        return SparseMatrix(op.operator.astype(dtype))
+    raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} has no form in {dtype}; {FORMS}")
 
 
 def _matrix_behind(op: Any) -> Any:

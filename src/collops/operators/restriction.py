@@ -59,6 +59,8 @@ class Restriction(LinearOperator):
     (2,)
     """
 
+    _has_coefficients = False
+
     def __init__(
         self,
         dims: Dims,

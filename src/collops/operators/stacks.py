@@ -18,7 +18,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import AnyLayout, Buffers, Directed, LinearOperator, check_operators
-from collops.operators.local import LiftedOperator, LocalOperator, lift_local
+from collops.operators.local import LiftedOperator, LocalOperator, in_precision, lift_local
 from collops.operators.memory import Scratch, filled, store
 
 __all__ = ["LocalSum", "VStack"]
@@ -54,9 +54,7 @@ class _LocalStack(Directed):
     ) -> None:
         comm = communicator_or_world(comm)
         with collective_errors(comm):
-            self.operators: tuple[LocalOperator, ...] = tuple(
-                lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops)
-            )
+            operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
             mine = [
                 [
                     *map(int, op.shape),
@@ -64,7 +62,7 @@ class _LocalStack(Directed):
                     *(bool(getattr(op, flag, True)) for flag in _FLAGS),
                     all(hasattr(op, name) for name in _COLUMNS),
                 ]
-                for op in self.operators
+                for op in operators
             ]
         ranks = comm.allgather_metadata(mine)
         every = [entry for entries in ranks for entry in entries]
@@ -77,20 +75,32 @@ class _LocalStack(Directed):
         self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
-        places: list[tuple[Any, slice | None, slice | None]] = list(zip(self.operators, reads, writes, strict=True))
+        self._takes_columns = all(entry[5] for entry in every)
+        groups = domain.mask if self.shares_domain or self.shares_range else None
+        self._group = comm if groups is None else comm.subgroup(groups)
+        self._put(list(zip(operators, reads, writes, strict=True)))
+        self._scratch = Scratch()
+
+    def _put(self, places: list[tuple[Any, slice | None, slice | None]]) -> None:
+        """Set the operators of this rank, each with what it reads of the model and writes of the data."""
+        self.operators: tuple[LocalOperator, ...] = tuple(op for op, _, _ in places)
         self._places = places
         shares = self.shares_domain, self.shares_range
         self._directions = (
             ([_Block(op.forward_local, read, write) for op, read, write in places], *shares),
             ([_Block(op.adjoint_local, write, read) for op, read, write in places], *shares[::-1]),
         )
-        self._takes_columns = all(entry[5] for entry in every)
-        groups = domain.mask if self.shares_domain or self.shares_range else None
-        self._group = comm if groups is None else comm.subgroup(groups)
         # Whether the only operator has its results in memory of its own, from where an allreduce can read them.
-        lifted = len(self.operators) == 1 and isinstance(self.operators[0], LiftedOperator)
+        lifted = len(places) == 1 and isinstance(places[0][0], LiftedOperator)
         self._own_memory = lifted and self._group.size > 1
-        self._scratch = Scratch()
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        with collective_errors(self.comm):
+            places = [(in_precision(op, dtype), read, write) for op, read, write in self._places]
+        other = self._retyped(dtype)
+        other._scratch = Scratch()
+        other._put(places)
+        return other
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         blocks, shares_given, shares_result = self._directions[adjoint]
@@ -294,6 +304,9 @@ class _DistributedStack(Directed):
             ([(op._adjoint, op._add_adjoint) for op in operators], *shares[::-1]),
         )
         self._buffers = Buffers()
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        return type(self)([op.astype(dtype) for op in self.operators])
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         functions, shares_given, shares_result = self._directions[adjoint]

@@ -22,9 +22,9 @@ def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **o
     Parameters
     ----------
     A : LinearOperator
-        With one layout on both sides. The solver's vectors have the precision of its dtype: where `A` is a copy in
-        single precision of the operator that is to be solved with, this is the inner part of iterative refinement
-        [Carson and Higham 2018], by which the solution still becomes accurate to double precision.
+        With one layout on both sides. The solver's vectors have the precision of its dtype. With the operator that is
+        to be solved with in single precision or bfloat16 (``A.astype("float32")``), this is the inner part of
+        iterative refinement [Carson and Higham 2018]: the solution still becomes accurate to double precision.
     solver : callable
         A solver such as :func:`collops.cg`.
     **options
@@ -48,8 +48,8 @@ def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **o
     >>> import collops
     >>> from collops.preconditioners import inner_solve
     >>> diagonal = np.linspace(1.0, 3.0, 50)
-    >>> A, in_single_precision = (collops.Diagonal(diagonal.astype(dtype)) for dtype in ("f8", "f4"))
-    >>> M = inner_solve(in_single_precision, niter=30, tol=1e-10)
+    >>> A = collops.Diagonal(diagonal)
+    >>> M = inner_solve(A.astype("float32"), niter=30, tol=1e-10)
     >>> result = collops.gmres(A, collops.ones(50), M=M, flexible=True, rtol=1e-14)
     >>> result.iterations <= 3, bool(abs(result.x.gather() * diagonal - 1).max() < 1e-13)
     (True, True)

@@ -14,7 +14,6 @@ import numpy as np
 from collops.array import Layout, random
 from collops.comm import Communicator
 from collops.operators import MatrixMult
-from collops.operators.matrix_mult.summa import panels
 from collops_bench.operators.case import EAGER, Case, captured, of_peer, sizes_of
 from collops_bench.peers import Peer
 from collops_bench.record import Measurement, check
@@ -51,19 +50,19 @@ def cases(context: Context) -> Iterator[Case]:
 
 
 def measure_summa(context: Context) -> Iterator[Measurement]:
-    """Yield SUMMA on GPUs, the broadcasts of its panels by NCCL, and their products by cuBLAS."""
+    """Yield SUMMA on GPUs, the gathers of all it multiplies by NCCL, and the product by cuBLAS."""
     comm, engine = context.comm, context.engine
     plan = Plan(rounds=5, seconds=0.1)
     for side in _SIDES[-1:] if context.options.quick else _SIDES:
         matrix = random((side, side), seed=3, comm=comm, dtype="float32", engine=engine)
-        operator = MatrixMult(matrix, side)
+        operator = MatrixMult(matrix, side, "summa")
         x = random(operator.domain, seed=4, comm=comm, dtype="float32", engine=engine)
         y = operator.forward(x)
         programs: dict[str, Callable[[], Any]] = {EAGER: lambda x=x, y=y, A=operator: A.forward(x, out=y)}
         missing: dict[str, str] = {}
         p, q = operator.process_grid
         if p == 1 or q == 1:
-            missing |= dict.fromkeys((NCCL, CUBLAS), "a grid of one row or column of processes has no panels")
+            missing |= dict.fromkeys((NCCL, CUBLAS), "a grid of one row or column of processes sends one factor only")
         else:
             programs |= _parts(comm, engine.xp, operator, y.local_array.shape)
         # Freivalds: A (X v) must equal (A X) v.
@@ -95,29 +94,23 @@ def _times(matrix: Any, v: np.ndarray) -> np.ndarray:
 
 
 def _parts(comm: Communicator, xp: Any, operator: MatrixMult, shape: tuple[int, int]) -> dict[str, Callable[[], Any]]:
-    """Return all broadcasts of one product by NCCL, and all its products by cuBLAS."""
+    """Return the gathers of both factors of one product by NCCL, one after the other, and the product by cuBLAS."""
     domain: Any = operator.domain
     _, q = operator.process_grid
     rows, columns = shape
     row = comm.subgroup(tuple(rank // q for rank in range(comm.size)))
     column = comm.subgroup(tuple(rank % q for rank in range(comm.size)))
-    widths = Layout.grid((domain.shape[0],) * 2, operator.process_grid).sizes[1]
-    work = [
-        (xp.ones((rows, panel.width), "float32"), xp.ones((panel.width, columns), "float32"), panel)
-        for panel in panels(widths, domain.sizes[0])
-    ]
+    a, b = xp.ones((domain.shape[0], rows), "float32"), xp.ones((domain.shape[0], columns), "float32")
+    parts = [(each, whole[: len(whole) // each.size].copy(), whole) for each, whole in ((row, a), (column, b))]
     result = xp.zeros(shape, "float32")
 
     def messages() -> None:
         stream = xp.cuda.get_current_stream().ptr
-        for a, b, panel in work:
-            for wire, buffer, root in ((row, a, panel.column), (column, b, panel.row)):
-                transport: Any = wire.transport_of(buffer)
-                address = buffer.data.ptr
-                transport.binding.broadcast(address, address, buffer.nbytes, 1, root, transport.handle, stream)
+        for each, part, whole in parts:
+            transport: Any = each.transport_of(part)
+            transport.binding.all_gather(part.data.ptr, whole.data.ptr, part.nbytes, 1, transport.handle, stream)
 
-    def products() -> None:
-        for a, b, _ in work:
-            xp.matmul(a, b, out=result)
+    def product() -> None:
+        xp.matmul(a.T, b, out=result)
 
-    return {NCCL: messages, CUBLAS: products}
+    return {NCCL: messages, CUBLAS: product}

@@ -214,6 +214,14 @@ class CSRMatrix(OnTransport, LinearOperator):
         values = np.empty(0, dtype) if matrix is None else matrix.data
         return cls.from_coo(i, j, values, (rows, columns), comm=comm, **options)
 
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        if dtype.name == "bfloat16":
+            return super()._astype(dtype)
+        other = self._retyped(dtype)  # with the same star forest, whose buffers are those of a dtype
+        other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
+        other._blocks, other._scratch = {}, Scratch()
+        return other
+
     @property
     def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the transport
         """Whether a CUDA graph can record the products."""

@@ -21,6 +21,7 @@ from collops.operators.memory import filled, operand
 class _Banded(Directed):
     """Products with bands along axes of a layout, which are pairs of an axis and a matrix. Collective."""
 
+    _has_coefficients = False
     _several: tuple[Several, Several]  # of forward and adjoint
 
     def __init__(

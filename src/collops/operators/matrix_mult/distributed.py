@@ -16,30 +16,41 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Directed
+from collops.operators.base import Directed, LinearOperator
 from collops.operators.dims import communicator_of
+from collops.operators.matrix_mult.choice import Choice, Problem, fastest, keeps_rows, rounds_for
 from collops.operators.matrix_mult.rows import Rows
-from collops.operators.matrix_mult.summa import Summa, panels
+from collops.operators.matrix_mult.summa import Summa, rounds
 from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
-
-_KEPT = 4 << 20  # bytes: rows of the matrix up to this size are gathered once, and those of the model at each product
 
 
 class MatrixMult(Directed):
-    """The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
+    r"""The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
     A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
     of ranks and blocks of any sizes.
 
-    ``kind="summa"``: matrix, model and data are all split over both axes of the grid. For every panel of the inner
-    extent K, forward broadcasts matrix and model within rows and columns of processes; adjoint broadcasts the matrix
-    and adds up its products within columns. The messages of one panel overlap with the product of the previous one.
-    Where no rank's rows of A, nor its columns of the model, take more than 4 MiB, the rows are gathered once, when
-    the operator is made; then each application sends one message: an allgather forward, an allreduce in the adjoint.
+    ``kind="summa"``: matrix, model and data are all split over both axes of the grid. Forward gathers columns of the
+    matrix and rows of the model within rows and columns of processes; adjoint gathers the columns, and reduces and
+    scatters their products within columns of processes. Each is one message, or several rounds of them where a rank
+    would receive more than 128 MiB; the messages of a round then overlap with the product of the previous one. Where a
+    rank's rows of the whole A take at most 128 MiB, they are gathered once, when the operator is made, and not sent.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
     other axis. Forward sends no message, and the data are split over both axes; with `gather_range` it sends one
     allgather, and the data are split by columns only, like the model. Adjoint sends one allreduce.
+
+    By default a distributed matrix is multiplied by the kind, and on the grid, for which a model of the time of forward
+    and adjoint finds the least, among those that need at most twice the memory of a full split, or 128 MiB more. A
+    rank of a grid of p x q computes :math:`2NKM / pq` operations in either direction, or waits for its memory. In
+    elements it receives
+
+    - ``"block"``: nothing forward, and :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, after the product;
+    - ``"summa"``: :math:`(p - 1) / p \cdot KM / q` in either direction, and :math:`(q - 1) / q \cdot NK / p` unless the
+      rows are kept. On devices, in r rounds, the shorter of product and messages takes 1/r of its own time.
+
+    A message takes a latency and its bytes over a bandwidth, by rates for devices and for hosts that are constants, so
+    that all ranks choose alike. Nothing is tried at run time.
 
     Collective; all communicators are made here.
 
@@ -50,12 +61,13 @@ class MatrixMult(Directed):
         block: the shapes are gathered once.
     M : int or Layout
         Number of columns of the model; or its layout, whose blocks may be uneven.
-    kind : {"summa", "block"}
-        The algorithm.
+    kind : {"summa", "block"}, optional
+        The algorithm; see above for the default. If the model is given as a layout, the default is a kind that it fits.
+        With `gather_range` the default is ``"block"``; for a plain array, whose shape depends on the kind, ``"summa"``.
     process_grid : sequence of int, optional
-        The grid (p, q), whose ranks are numbered in C order. By default that of a distributed A, if it is split as
-        needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a plain array the default
-        is the grid closest to a square: `best_process_grid`.
+        The grid (p, q), whose ranks are numbered in C order. If `kind` is given, the default is that of a distributed
+        A, if it is split as needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a
+        plain array the default is the grid closest to a square: `best_process_grid`.
     gather_range : bool, optional
         For ``"block"``; see above.
     comm : Communicator, optional
@@ -95,28 +107,34 @@ class MatrixMult(Directed):
         self,
         A: Any,
         M: SupportsIndex | Layout,
-        kind: str = "summa",
+        kind: str | None = None,
         *,
         process_grid: Sequence[SupportsIndex] | None = None,
         gather_range: bool = False,
         comm: Communicator | None = None,
         dtype: Any = None,
     ) -> None:
-        if kind not in ("summa", "block"):
+        if kind not in ("summa", "block", None):
             raise InputError(f"kind must be 'summa' or 'block', not {kind!r}")
         if gather_range and kind == "summa":
             raise InputError("gather_range is for kind='block'; the data of SUMMA are split like its model")
         comm = communicator_of(A, comm)
         grid = None if process_grid is None else _checked_process_grid(process_grid, comm.size)
+        kind = "block" if gather_range else kind
         if isinstance(A, DistributedArray):
             if A.ndim != 2:
                 raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
             columns = M.shape[-1] if isinstance(M, Layout) else operator.index(M)
-            grid = grid or _grid_of(A.layout, columns, kind)
+            if kind is None:
+                itemsize = np.dtype(A.dtype if dtype is None else dtype).itemsize
+                problem = Problem(A.shape[0], A.shape[1], columns, itemsize, A.engine.memory)
+                kind, grid = _fastest(problem, comm.size, grid, M)
+            else:
+                grid = grid or _grid_of(A.layout, columns, kind)
             layout = _layout_of_matrix(A.layout, grid, kind)
             block = (A if layout is A.layout else A.redistribute(layout)).local_array
         else:
-            grid = grid or best_process_grid(comm.size)
+            kind, grid = kind or "summa", grid or best_process_grid(comm.size)
             layout, block = _gathered_layout(A, grid, kind, comm), A
         kept = np.dtype(block.dtype if dtype is None else dtype)
         check_holds(kept, block.dtype)
@@ -137,13 +155,18 @@ class MatrixMult(Directed):
         heights, widths = layout.sizes
         if self.kind == "block":
             return Rows(block, column, data=heights if gather_range else None)
-        row_bytes, model_bytes = (
-            max(extents) * layout.shape[1] * self.dtype.itemsize for extents in (heights, domain.sizes[1])
-        )
-        kept = (row is None or row_bytes <= _KEPT) and model_bytes <= _KEPT
-        if kept or self.comm.size == 1:
-            return Rows(_whole_rows(block, widths, row), column, model=domain.sizes[0])
-        return Summa(block, panels(widths, domain.sizes[0]), row, column)
+        problem = Problem(layout.shape[0], layout.shape[1], domain.shape[1], self.dtype.itemsize, self._engine.memory)
+        choice = Choice(self.kind, self.process_grid)
+        if row is not None and keeps_rows(choice, problem):
+            block, row, widths = _whole_rows(block, widths, row), None, layout.shape[1:]
+        return Summa(block, rounds(widths, domain.sizes[0], rounds_for(choice, problem)), row, column)
+
+    def _astype(self, dtype: np.dtype) -> LinearOperator:
+        if dtype.name == "bfloat16":
+            return super()._astype(dtype)
+        other = self._retyped(dtype)
+        other._algorithms = {dtype: self._of(dtype)}
+        return other
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         engine, local = x.engine, x.local_array
@@ -181,6 +204,15 @@ class MatrixMult(Directed):
         return algorithm
 
 
+def _fastest(problem: Problem, ranks: int, grid: tuple[int, int] | None, M: Any) -> Choice:
+    """Return the fastest kind and grid, among those that a given model fits if there are any."""
+    grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0] if grid is None else [grid]
+    choices = [Choice(kind, each) for each in grids for kind in ("summa", "block")]
+    if isinstance(M, Layout):
+        choices = [choice for choice in choices if _fits(M, choice.grid, choice.kind)] or choices
+    return fastest(choices, problem)
+
+
 def _grid_of(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
     """Return the grid of a matrix that is already split as needed, else the one on which the kind sends least."""
     ranks, p = layout.ranks, len(layout.sizes[0])
@@ -204,15 +236,27 @@ def _layout_of_matrix(layout: Layout, grid: tuple[int, int], kind: str) -> Layou
 
 
 def _layout_of_model(inner: int, M: SupportsIndex | Layout, grid: tuple[int, int], kind: str) -> Layout:
-    axes = (None if kind == "block" else 0, 1)
     if not isinstance(M, Layout):
-        return Layout((inner, M), grid[0] * grid[1], grid, axes)
+        return Layout((inner, M), grid[0] * grid[1], grid, _axes_of_model(kind))
     if M.ndim != 2 or M.shape[0] != inner:
         raise LayoutError(f"a matrix with {inner} columns multiplies a model with as many rows, not of shape {M.shape}")
-    fits = all(axis is None or len(blocks) == grid[axis] for blocks, axis in zip(M.sizes, axes, strict=True))
-    if not fits or Layout(M.shape, M.ranks, grid, axes, M.sizes) is not M:
+    if not _fits(M, grid, kind):
         raise LayoutError(f"the model's layout {M} is not that of a grid of {grid[0]} x {grid[1]} processes ({kind})")
     return M
+
+
+def _axes_of_model(kind: str) -> tuple[int | None, int]:
+    return None if kind == "block" else 0, 1
+
+
+def _fits(model: Layout, grid: tuple[int, int], kind: str) -> bool:
+    """Return whether the model of a kind on a grid may have this layout."""
+    if model.ndim != 2 or model.ranks != prod(grid):
+        return False
+    axes = _axes_of_model(kind)
+    parts = [1 if axis is None else grid[axis] for axis in axes]
+    fits = [len(blocks) for blocks in model.sizes] == parts
+    return fits and Layout(model.shape, model.ranks, grid, axes, model.sizes) is model
 
 
 def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole: bool) -> Layout:
@@ -247,10 +291,8 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
     return Layout((sum(rows), sum(columns)), comm.size, grid, (0, None if kind == "block" else 1), [rows, columns])
 
 
-def _whole_rows(block: Any, widths: Sequence[int], row: Communicator | None) -> Any:
+def _whole_rows(block: Any, widths: Sequence[int], row: Communicator) -> Any:
     """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
-    if row is None:
-        return block
     if len(block) == 0:
         return engine_of(block).xp.empty((0, sum(widths)), block.dtype)
     columns = contiguous(block.T, block.dtype)

@@ -1,12 +1,13 @@
-"""SUMMA on any grid of processes: panels of matrix and model are broadcast, and their products added up.
+"""SUMMA on any grid of processes: rounds of gathered columns of the matrix and rows of the model, multiplied and added.
 
-The inner extent is cut wherever a block of the matrix or of the model ends, so that each panel has one owner in every
-row and one in every column of processes. The two may be cut differently, and the grid need not be square.
+The inner extent is cut wherever a block of the matrix or of the model ends, and each piece between two cuts once more
+for each round. So all ranks send in every round: one message gathers the matrix within rows of processes, another the
+model within columns. Matrix and model may be cut differently, and the grid need not be square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import accumulate, pairwise
@@ -18,9 +19,7 @@ from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, contiguous, store
 
-__all__ = ["panels"]
-
-_WIDEST = 4096  # so that the first panel, whose messages overlap with nothing, is not most of a large block
+__all__ = ["rounds"]
 
 
 class Panel(NamedTuple):
@@ -37,48 +36,68 @@ class Panel(NamedTuple):
     in_model: slice
 
 
-def panels(columns: Sequence[int], rows: Sequence[int], widest: int = _WIDEST) -> list[Panel]:
-    """Return the panels of a product in order, given the cuts of the inner extent in the matrix and in the model."""
+def rounds(columns: Sequence[int], rows: Sequence[int], number: int = 1) -> list[list[Panel]]:
+    """Return the panels of at most `number` rounds, in order, given the cuts of the inner extent in matrix and model.
+
+    A round has a part of every range between two cuts, so that every rank sends as much as in the others.
+    """
     column_ends, row_ends = list(accumulate(columns, initial=0)), list(accumulate(rows, initial=0))
-    cuts = sorted({*column_ends, *row_ends})
-    found = []
-    for begin, end in pairwise(cuts):
+    found: list[list[Panel]] = [[] for _ in range(number)]
+    for begin, end in pairwise(sorted({*column_ends, *row_ends})):
         column, row = _block_of(begin, column_ends), _block_of(begin, row_ends)
-        pieces = -(-(end - begin) // widest)
-        share, longer = divmod(end - begin, pieces)
-        for piece in range(pieces):
-            width = share + (piece < longer)
+        share, longer = divmod(end - begin, number)
+        for turn, panels in enumerate(found):
+            width = share + (turn < longer)
             in_matrix, in_model = begin - column_ends[column], begin - row_ends[row]
-            found.append(
-                Panel(width, column, row, slice(in_matrix, in_matrix + width), slice(in_model, in_model + width))
-            )
+            if width:
+                panels.append(
+                    Panel(width, column, row, slice(in_matrix, in_matrix + width), slice(in_model, in_model + width))
+                )
             begin += width
-    return found
+    return [panels for panels in found if panels]
+
+
+class _Round(NamedTuple):
+    """What is sent and multiplied in a round: numbers of columns and rows by owner, and which rows of the model.
+
+    `rows` pairs slices of the rows of the round with those of this rank's block of the model: where the model is sent,
+    they are of what this rank gives or gets, else of the whole round.
+    """
+
+    columns: list[int]
+    model: list[int]
+    rows: list[tuple[slice, slice]]
+
+    @property
+    def width(self) -> int:
+        return sum(self.columns)
 
 
 class Summa:
-    """The products of one rank, panel by panel.
+    """The products of one rank, round by round.
 
-    For each panel, forward broadcasts the matrix and the model; adjoint broadcasts the matrix and reduces the result.
-    The messages of the next panel overlap with the product of this one if the engine can do both at once. `row` and
-    `column` are the ranks of this row and column of processes, ``None`` if it has no other rank.
+    Forward gathers the columns of the matrix and the rows of the model; adjoint gathers the matrix, and reduces and
+    scatters the result. The messages of the next round overlap with the product of this one if the engine can do both
+    at once. `row` and `column` are the ranks of this row and column of processes, ``None`` if it has no other rank.
     """
 
     def __init__(
-        self, block: Any, plan: Sequence[Panel], row: Communicator | None, column: Communicator | None
+        self, block: Any, plan: Sequence[Sequence[Panel]], row: Communicator | None, column: Communicator | None
     ) -> None:
-        self._plan = plan
         self._row = row
         self._column = column
         self._engine = engine = engine_of(block)
         self._rows = len(block)
-        self._widest = max((panel.width for panel in plan), default=0)
-        here = 0 if row is None else row.rank
-        self._mine = {
-            number: contiguous(block[:, panel.in_matrix], block.dtype)
-            for number, panel in enumerate(plan)
-            if panel.column == here
-        }
+        self._transposed = row is not None  # columns are sent: they must be contiguous
+        self._plan: list[_Round] = []
+        self._mine = []
+        for panels in plan:
+            self._plan.append(_round(panels, row, column))
+            runs = _runs(panel.in_matrix for panel in panels if row is None or panel.column == row.rank)
+            parts = [block[:, there] for _, there in runs] or [block[:, :0]]
+            columns = parts[0] if len(parts) == 1 else engine.xp.concatenate(parts, axis=1)
+            self._mine.append(contiguous(columns.conj().T if self._transposed else columns, block.dtype))
+        self._widest = max((each.width for each in self._plan), default=0)
         self._scratch = Scratch()
         # On devices, messages travel on a second stream during the products; a CUDA graph can capture both.
         self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
@@ -89,37 +108,47 @@ class Summa:
     def converted(self, dtype: Any) -> Summa:
         """Return a copy with the matrix in another dtype."""
         other = copy(self)
-        other._mine = {number: part.astype(dtype) for number, part in self._mine.items()}
+        other._mine = [part.astype(dtype) for part in self._mine]
         return other
 
     def forward(self, x: Any, out: Any) -> Any:
         """Return the product, in `out` if that is given."""
-        if not self._plan:
-            return store(self._engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
-        total = out
+        total, added = out, False
         for number, (a, b) in self._arriving(lambda number: (self._matrix(number, x.dtype), self._model(number, x))):
-            total = multiply(a, b, total, accumulate=number > 0)
+            for factor, rows in [(a, b)] if b is not None else self._apart(number, a, x):
+                total = multiply(factor, rows, total, adjoint=self._transposed, accumulate=added)
+                added = True
             self._mark_product(number)
-        return total
+        if added:
+            return total
+        return store(self._engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
 
     def adjoint(self, y: Any, out: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` if that is given."""
-        mine: list[Any] = []
+        result = out
+        if result is None:
+            here = 0 if self._column is None else self._column.rank
+            height = sum(sum(each.model) if self._column is None else each.model[here] for each in self._plan)
+            result = self._engine.xp.zeros((height, y.shape[1]), y.dtype)
         for number, a in self._arriving(lambda number: self._matrix(number, y.dtype)):
-            panel = self._plan[number]
-            # The previous sum in this buffer has been sent: the panel that has just arrived was sent after it.
-            part = multiply(a, y, self._part(number, y, out), adjoint=True)
+            each = self._plan[number]
+            if self._column is None:
+                for some, there in each.rows:
+                    memory = result[there] if self._engine.mutable else None
+                    product = multiply(a[some] if self._transposed else a, y, memory, adjoint=not self._transposed)
+                    result = result if memory is not None else self._engine.put(result, there, product)
+                self._mark_product(number)
+                continue
+            # The previous sum in this buffer has been sent: the round that has just arrived was sent after it.
+            part = self._buffer("part", number, each.width, y.shape[1], y.dtype)
+            part = multiply(a, y, part, adjoint=not self._transposed)
             self._mark_product(number)
-            if self._column is not None and part.size:
-                part = self._send(number, partial(self._sum, part, panel), after_product=True)
-            if self._column is None or self._column.rank == panel.row:
-                mine.append(part)
-        if out is not None:
-            return out
-        return self._engine.xp.concatenate(mine) if mine else self._engine.xp.zeros((0, y.shape[1]), y.dtype)
+            if part.size:
+                result = self._send(number, partial(self._scattered, number, part, result), after_product=True)
+        return result
 
     def _arriving(self, fetch: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the number of each panel and ``fetch(number)``, whose messages travel during the product before."""
+        """Yield the number of each round and ``fetch(number)``, whose messages travel during the product before."""
         if self._side is not None:
             self._side.begin()
         following = self._send(0, partial(fetch, 0)) if self._plan else None
@@ -128,7 +157,7 @@ class Summa:
             if self._side is not None:
                 self._engine.xp.cuda.get_current_stream().wait_event(self._arrived[number % 2])
             if number + 1 < len(self._plan):
-                # The buffers of the next panel were last read by the product before this one.
+                # The buffers of the next round were last read by the product before this one.
                 following = self._send(number + 1, partial(fetch, number + 1), after_product=number > 0)
             yield number, arrived
         if self._side is not None:
@@ -146,46 +175,90 @@ class Summa:
         return result
 
     def _mark_product(self, number: int) -> None:
-        """Record that the product of a panel has been launched."""
+        """Record that the product of a round has been launched."""
         if self._side is not None:
             self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
 
     def _matrix(self, number: int, dtype: Any) -> Any:
-        """Return a panel of the matrix, broadcast along this row of processes."""
-        panel, mine = self._plan[number], self._mine.get(number)
-        if mine is None:
-            mine = self._buffer("matrix", number, (self._rows, panel.width), self._rows, dtype)
-        return mine if self._row is None or not mine.size else self._row.bcast(mine, panel.column, out=mine)
+        """Return the columns of a round, gathered along this row of processes: conjugated and transposed."""
+        each, mine = self._plan[number], self._mine[number]
+        if self._row is None:
+            return mine
+        memory = self._buffer("matrix", number, each.width, self._rows, dtype)
+        return self._gathered(self._row, mine, each.columns, memory)
 
     def _model(self, number: int, x: Any) -> Any:
-        """Return a panel of the model, broadcast along this column of processes."""
-        panel = self._plan[number]
+        """Return the rows of a round, gathered along this column of processes; ``None`` if all are here."""
         if self._column is None:
-            return x[panel.in_model]
-        if self._column.rank == panel.row:
-            mine = x[panel.in_model]
-        else:
-            mine = self._buffer("model", number, (panel.width, x.shape[1]), x.shape[1], x.dtype)
-        return self._column.bcast(mine, panel.row, out=mine) if mine.size else mine
-
-    def _part(self, number: int, y: Any, out: Any) -> Any:
-        """Return the memory for this rank's share of a panel of the result: in `out` if the panel belongs there."""
-        if out is None:
             return None
-        panel = self._plan[number]
-        if self._column is None or self._column.rank == panel.row:
-            return out[panel.in_model]
-        return self._buffer("result", number, (panel.width, y.shape[1]), y.shape[1], y.dtype)
+        each = self._plan[number]
+        memory = self._buffer("model", number, each.width, x.shape[1], x.dtype)
+        if len(each.rows) == 1:
+            mine = x[each.rows[0][1]]
+        else:
+            mine = self._buffer("given", number, each.model[self._column.rank], x.shape[1], x.dtype)
+            for some, there in each.rows:
+                mine = self._engine.put(mine, some, x[there])
+        return self._gathered(self._column, mine, each.model, memory)
 
-    def _sum(self, part: Any, panel: Panel) -> Any:
-        """Return the sum of the shares of this column of processes, on the rank that the panel belongs to."""
+    def _gathered(self, comm: Communicator, mine: Any, counts: Sequence[int], memory: Any) -> Any:
+        return comm.allgatherv(mine, counts, out=memory if self._engine.mutable else None) if memory.size else memory
+
+    def _apart(self, number: int, a: Any, x: Any) -> Iterable[tuple[Any, Any]]:
+        """Yield the factors of a round whose model is not sent: runs of its rows."""
+        for some, there in self._plan[number].rows:
+            yield (a[some] if self._transposed else a), x[there]
+
+    def _scattered(self, number: int, part: Any, result: Any) -> Any:
+        """Return `result` with this rank's rows of the sum of `part` over this column of processes."""
         assert self._column is not None
-        return self._column.reduce(part, root=panel.row, out=part if self._column.rank == panel.row else None)
+        each, breadth = self._plan[number], part.shape[1]
+        widest, size = max(each.model), len(each.model)
+        if min(each.model) < widest:  # a reduction that scatters has blocks of one size
+            padded = self._buffer("padded", number, size * widest, breadth, part.dtype)
+            for owner, (begin, end) in enumerate(pairwise(accumulate(each.model, initial=0))):
+                start = owner * widest
+                padded = self._engine.put(padded, slice(start, start + end - begin), part[begin:end])
+            part = padded
+        blocks = part.reshape(size, widest, breadth)
+        if len(each.rows) == 1 and each.model[self._column.rank] == widest and self._engine.mutable:
+            self._column.reduce_scatter(blocks, out=result[each.rows[0][1]])
+            return result
+        mine = self._buffer("mine", number, widest, breadth, part.dtype) if self._engine.mutable else None
+        mine = self._column.reduce_scatter(blocks, out=mine)
+        for some, there in each.rows:
+            result = self._engine.put(result, there, mine[some])
+        return result
 
-    def _buffer(self, name: str, number: int, shape: tuple[int, int], breadth: int, dtype: Any) -> Any:
-        """Return one of two buffers that alternate, as large as the widest panel needs."""
-        memory = self._scratch.get((name, number % 2), (self._widest * breadth,), dtype, self._engine)
-        return self._engine.xp.zeros(shape, dtype) if memory is None else memory[: shape[0] * shape[1]].reshape(shape)
+    def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: Any) -> Any:
+        """Return one of two buffers that alternate, as large as the widest round needs."""
+        most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
+        memory = self._scratch.get((name, number % 2), (most * breadth,), dtype, self._engine)
+        shape = rows, breadth
+        return self._engine.xp.zeros(shape, dtype) if memory is None else memory[: rows * breadth].reshape(shape)
+
+
+def _round(panels: Sequence[Panel], row: Communicator | None, column: Communicator | None) -> _Round:
+    columns = [0] * (1 if row is None else row.size)
+    model = [0] * (1 if column is None else column.size)
+    for panel in panels:
+        columns[0 if row is None else panel.column] += panel.width
+        model[0 if column is None else panel.row] += panel.width
+    here = (panel.in_model for panel in panels if column is None or panel.row == column.rank)
+    return _Round(columns, model, _runs(here))
+
+
+def _runs(ranges: Iterable[slice]) -> list[tuple[slice, slice]]:
+    """Return ranges with neighbours merged, each after its place in their concatenation."""
+    runs: list[tuple[slice, slice]] = []
+    end = 0
+    for there in ranges:
+        begin, end = end, end + there.stop - there.start
+        if runs and runs[-1][1].stop == there.start:
+            some, before = runs.pop()
+            begin, there = some.start, slice(before.start, there.stop)
+        runs.append((slice(begin, end), there))
+    return runs
 
 
 def _block_of(begin: int, ends: Sequence[int]) -> int:

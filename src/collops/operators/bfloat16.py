@@ -1,0 +1,111 @@
+"""Dense real matrices stored in bfloat16, which multiply vectors in single precision.
+
+A bfloat16 is the upper half of a float32. NumPy and CuPy have no fast products of such numbers. A matrix is therefore
+kept as their bits, in ``uint16``, and widened where it is multiplied: in the cache on hosts, in registers on GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from collops.array.dtypes import as_dtype
+from collops.backend import engine_of
+from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.memory import result_memory, store
+
+__all__ = ["bfloat16_matrix"]
+
+_SINGLE = np.dtype(np.float32)
+_BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
+_CONVERTED = 1 << 24  # elements that are rounded at once, with temporary arrays of four times as many bytes
+
+
+def bfloat16_matrix(matrix: Any) -> DenseMatrix:
+    """Return the local operator of a real 2-D array of any engine, rounded to bfloat16 by way of float32."""
+    engine = engine_of(matrix)
+    if engine.traced:
+        return _TracedMatrix(matrix.astype("bfloat16"))
+    bits = engine.xp.empty(matrix.shape, np.uint16)
+    step = max(1, _CONVERTED // max(1, matrix.shape[1]))
+    for begin in range(0, len(matrix), step):
+        some = slice(begin, begin + step)
+        bits[some] = _rounded(matrix[some], engine.xp)
+    return KernelMatrix(bits) if engine.name == "cupy" else _HostMatrix(bits)
+
+
+def _rounded(matrix: Any, xp: Any) -> Any:
+    """Return the bits of the nearest numbers of bfloat16, of two equally near the even one."""
+    single = xp.ascontiguousarray(matrix, _SINGLE)
+    bits = single.view(np.uint32)
+    # Rounding up would make an infinity of the largest numbers that are not numbers.
+    nearest = xp.where(xp.isnan(single), bits | 1 << 22, bits + (0x7FFF + (bits >> 16 & 1)))
+    return (nearest >> 16).astype(np.uint16)
+
+
+class _HostMatrix(DenseMatrix):
+    """A matrix of the bits of bfloat16 in C order on the host, widened a few rows at a time."""
+
+    def __init__(self, bits: np.ndarray) -> None:
+        super().__init__(bits)
+        self.dtype = _SINGLE
+        self._traced: Any = None  # a copy for vectors of JAX
+        self._height = max(1, _BLOCK // max(1, self.shape[1]))
+        self._single = np.empty((min(self._height, self.shape[0]), self.shape[1]), _SINGLE)
+
+    def _widened(self) -> Iterator[tuple[slice, np.ndarray]]:
+        for begin in range(0, self.shape[0], self._height):
+            rows = slice(begin, begin + self._height)
+            part = self.matrix[rows]
+            block = self._single[: len(part)]
+            np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
+            yield rows, block
+
+    def _product(self, matrix: np.ndarray, x: Any, out: Any) -> Any:
+        engine = engine_of(x)
+        if engine.traced:
+            if self._traced is None:
+                self._traced = engine.from_host(self.matrix.view(as_dtype("bfloat16")))
+            return store(_traced_product(self._traced if matrix is self.matrix else self._traced.T, x), out)
+        x = _single(x)
+        target = result_memory(out, matrix.shape[0], x.dtype, np)
+        if matrix is self.matrix:
+            for rows, block in self._widened():
+                target[rows] = block @ x
+        else:
+            target.fill(0)
+            for rows, block in self._widened():
+                target += x[rows] @ block
+        return store(target, out)
+
+    def _products(self, X: np.ndarray, matrix: np.ndarray, out: Any) -> Any:
+        X = _single(X)
+        if matrix is self._transposed:
+            for rows, block in self._widened():
+                out[:, rows] = X @ block.T
+            return out
+        total = np.zeros((len(X), self.shape[1]), X.dtype)
+        for rows, block in self._widened():
+            total += X[:, rows] @ block
+        return store(total, out)
+
+
+class _TracedMatrix(DenseMatrix):
+    """A matrix of JAX in bfloat16; the compiler widens it within the product."""
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__(matrix)
+        self.dtype = _SINGLE
+
+    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+        return store(_traced_product(matrix, x), out)
+
+
+def _traced_product(matrix: Any, x: Any) -> Any:
+    return matrix.astype(_SINGLE) @ _single(x)
+
+
+def _single(x: Any) -> Any:
+    return x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)
