@@ -306,14 +306,17 @@ def repeatable() -> bool:
 
 
 @cache
-def _cuda_module(path: Path, *options: str) -> Any:
-    return engine("cupy").xp.RawModule(code=path.read_text(encoding="utf-8"), options=("-std=c++17", *options))
+def _cuda_module(paths: tuple[Path, ...], *options: str) -> Any:
+    code = "".join(path.read_text(encoding="utf-8") for path in paths)
+    return engine("cupy").xp.RawModule(code=code, options=("-std=c++17", *options))
 
 
 @cache
-def cuda_kernel(module: str, source: str, name: str, *options: str) -> Any:
+def cuda_kernel(module: str, source: str | tuple[str, ...], name: str, *options: str) -> Any:
     """Return the CUDA kernel `name` of a file next to a Python module, to be called with grid, block and arguments.
 
-    `module` is the ``__file__`` of the Python module. The file is compiled once, with ``-std=c++17`` and `options`.
+    `module` is the ``__file__`` of the Python module. The file, or several that continue each other, is compiled once,
+    with ``-std=c++17`` and `options`.
     """
-    return _cuda_module(Path(module).with_name(source), *options).get_function(name)
+    sources = (source,) if isinstance(source, str) else source
+    return _cuda_module(tuple(Path(module).with_name(each) for each in sources), *options).get_function(name)

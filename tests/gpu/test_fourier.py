@@ -55,6 +55,42 @@ def test_one_axis_of_three(comm, shape, axis, dtype, real):
         check(FFT(Layout.split(shape, comm.size, 2), axis, norm=norm, real=real, dtype=dtype, comm=comm), comm)
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 144, 20), 1), ((49, 40), 0), ((17, 3, 33), 0), ((38, 40), 0)])
+def test_lines(comm, shape, axis, dtype):
+    """By the kernel in one pass, but for a length with a large factor; one column is cut off."""
+    for norm in ("ortho", "none"):
+        check(FFT(Layout.split(shape, comm.size, len(shape) - 1), axis, norm=norm, dtype=dtype, comm=comm), comm)
+        check(
+            FFTND(Layout.replicated(shape, comm.size), norm=norm, axes=(axis, axis - 1), dtype=dtype, comm=comm), comm
+        )
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("samples", [9, 131, 300, 600])
+def test_real_transforms_of_many_columns(comm, samples, dtype):
+    """By the kernel of each length, and at the end without it."""
+    for columns in (16, 37):
+        shape = (2, samples, columns)
+        for lengths in (None, samples + 3, samples - 1):
+            options = {"norm": "1/n", "real": True, "ifftshift_before": True, "fftshift_after": True}
+            check(FFT(Layout.replicated(shape, comm.size), 1, lengths, **options, dtype=dtype, comm=comm), comm)
+            check(FFT(Layout.split(shape, comm.size), 1, lengths, real=True, dtype=dtype, comm=comm), comm)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_large_arrays_within_a_solver(comm, graph):
+    """Rows by cuFFT, and columns, which scale for both, by the kernel of lines, in a recorded step too."""
+    op = FFT2D((1100, 1023 * comm.size), dtype="c8", comm=comm, range_layout="domain")
+    x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
+    expected = np.fft.fft2(x.gather().get().astype("c16"), norm="ortho")
+    y = op.forward(x)
+    assert_close(y.gather().get(), expected, "f4")
+    result = cgls(op, y, niter=3, tol=0, graph=graph)
+    assert result.execution == ("replayed CUDA graph" if graph else "eager")
+    assert_close(result.x.gather().get(), x.gather().get(), "f4", factor=10)
+
+
 @pytest.mark.parametrize(("dtype", "real"), KINDS)
 def test_options(comm, dtype, real):
     for lengths in ((None, None), (9, 7), (4, 3)):

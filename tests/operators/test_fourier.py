@@ -10,9 +10,12 @@ import pytest
 
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
+from collops.backend import engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import FFT, FFT2D, FFTND, Diagonal, StackedBlockDiag, StackedVStack
+from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.route import find_route
+from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.solvers import cgls
 from tests.array.cases import layouts, masks, values
 
@@ -168,6 +171,44 @@ def test_messages(comm):
         op.forward(random(op.domain, comm=comm))
     mine, theirs = op.domain.block(comm.rank), op.range.block(comm.rank)
     assert all(message.nbytes == 8 * mine.shape[0] * (150 - theirs.shape[1]) for message in sent.records)
+
+
+@pytest.mark.parametrize("taken", [(0, 4), (1, 3), (3, 2), (4, 0)])
+def test_part_of_the_frequencies(taken):
+    """On its own, with and without a product with a matrix."""
+    first, kept = taken
+    whole = AxisTransform(1, 7, 9, norm="none", real=True, shift_before=True, scale=3.0)
+    part = whole.part(first, kept)
+    assert part is not None and part.taken == kept
+    x, y = values((2, 7, 5), "f8", 1), values((2, kept, 5), "c16", 2)
+    workspace = Workspace(engine("numpy"), np.dtype("c16"), 1000, 1)
+    every = whole.forward(x, np.empty((2, 5, 5), "c16"), workspace).copy()
+    assert_close(part.forward(x, np.empty(y.shape, "c16"), workspace), every[:, first : first + kept])
+    padded = np.zeros_like(every)
+    padded[:, first : first + kept] = y
+    expected = whole.adjoint(padded, np.empty(x.shape), workspace).copy()
+    assert_close(part.adjoint(y, np.empty(x.shape), workspace), expected)
+
+
+@pytest.mark.serial
+def test_transforms_that_are_joined():
+    """Neighbouring axes that are transformed in place, at most three of them, and one that scales for all."""
+
+    def axes(*transforms):
+        return [each.axes if isinstance(each, JointTransform) else each.axis for each in joined(transforms)]
+
+    plain = [AxisTransform(axis, 5 + axis, 5 + axis) for axis in range(6)]
+    padded = AxisTransform(2, 7, 9)
+    assert axes(plain[1], plain[0]) == [(0, 1)]
+    assert axes(plain[5], plain[0], plain[3], plain[4]) == [(3, 4, 5), (0,)]
+    assert axes(plain[0], plain[1], plain[2], plain[3]) == [(1, 2, 3), (0,)]
+    assert axes(plain[1], padded, plain[3]) == [2, (3,), (1,)]
+    several = [JointTransform(plain[5:]), JointTransform(plain[:2])]
+    scale_once(several, 5)
+    assert [each.samples for each in several] == [1, 10 * 5 * 6]
+    alone = [JointTransform(plain[5:])]
+    scale_once(alone, 5)
+    assert alone[0].samples == 10
 
 
 def test_nothing_is_allocated_again(comm):

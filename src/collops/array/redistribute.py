@@ -44,16 +44,17 @@ def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: A
 class Move:
     """A redistribution of local arrays from one layout to another, worked out once. Collective: all ranks make it.
 
-    ``sends`` tells whether any rank needs something from another.
+    ``sends`` tells whether any rank needs something from another, and ``box`` is the part of its array that this rank
+    then keeps, as slices; ``None`` where messages are sent.
     """
 
-    __slots__ = ("_box", "_comm", "_counts", "_layouts", "_plan", "sends")
+    __slots__ = ("_comm", "_counts", "_layouts", "_plan", "box", "sends")
 
     def __init__(self, source: Layout, target: Layout, comm: Communicator) -> None:
         self._comm = comm
         self._plan = _plan(comm, source, target)
         self.sends = self._plan.travels
-        self._box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
+        self.box = None if self.sends else _inside(source.block(comm.rank), target.block(comm.rank))
         # Parts that follow each other in memory are gathered by one collective, without packing.
         in_rows = source.split_axes == (0,) and len(source.sizes[0]) == comm.size and target.is_replicated
         self._counts = source.sizes[0] if self.sends and in_rows else None
@@ -80,9 +81,9 @@ class Move:
 
     def view(self, local: Any) -> Any:
         """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
-        if self._box is None:
+        if self.box is None:
             return None
-        return self._moved(local) if engine_of(local).traced else local[self._box]
+        return self._moved(local) if engine_of(local).traced else local[self.box]
 
     def _moved(self, local: Any) -> Any:
         """Return this rank's part in the target layout, as a copy."""

@@ -8,11 +8,16 @@ from typing import Any
 import cupy
 from cupy.cuda import cufft
 
+from collops.operators.fourier.engines import scaling
+from collops.operators.fourier.lines import find_lines
+
 _FEW = 16  # calls for one transform; above, it is faster to move its axis to the end
+_LENGTHS_OF_PLANS = range(
+    513, 1025
+)  # for which our kernel has few columns a block, and up to which cuFFT makes one pass
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}
 _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
-_POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 
 
 class Transforms:
@@ -22,18 +27,36 @@ class Transforms:
     """
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[int, ...], Any] = {}
+        self._plans: dict[Any, Any] = {}
 
-    def fft(self, work: Any, axis: int, norm: str, inverse: bool) -> Any:
-        """Transform a complex array in place."""
+    def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
+        """Transform a complex array along neighbouring axes."""
+        if source.size == 0:
+            return target
+        source = cupy.ascontiguousarray(source)
+        scale = scaling(samples, norm)
         direction = cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD
-        self._transform(work, work, axis, _COMPLEX[work.dtype.char], direction)
-        _scale(work, work.shape[axis], norm)
-        return work
+        whole, kind = source.ndim - 1, _COMPLEX[target.dtype.char]
+        others = [axis for axis in axes[::-1] if axis != whole]
+        lines = [transform for axis in others if (transform := find_lines(target, axis)) is not None]
+        before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
+        by_plan = scale == 1 and len(axes) == 1 and before <= _FEW and length in _LENGTHS_OF_PLANS
+        if others and len(lines) == len(others) and not by_plan and _fit(source, target):
+            if whole in axes:  # first: the others read what is in the cache, and write where they have read
+                self._transform(source, target, (whole,), kind, direction)
+                source = target
+            for axis, transform in zip(others, lines, strict=True):
+                transform(source, target, axis, scale, inverse)
+                source, scale = target, 1.0
+        else:
+            self._transform(source, target, axes, kind, direction)
+            if scale != 1:
+                target *= scale
+        return target
 
     def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
         """Transform a real array; `target` gets the non-negative frequencies."""
-        self._transform(cupy.ascontiguousarray(source), target, axis, _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
+        self._transform(cupy.ascontiguousarray(source), target, (axis,), _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
         _scale(target, source.shape[axis], norm)
         return target
 
@@ -42,30 +65,35 @@ class Transforms:
         # Only the real parts of zero and Nyquist count, but cuFFT does not promise to ignore the imaginary ones.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
         source[(slice(None),) * axis + (alone,)].imag = 0
-        self._transform(source, target, axis, _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
+        self._transform(source, target, (axis,), _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
         _scale(target, samples, norm)
         return target
 
-    def _transform(self, source: Any, target: Any, axis: int, kind: int, direction: int) -> None:
+    def _transform(self, source: Any, target: Any, axes: tuple[int, ...], kind: int, direction: int) -> None:
         """Run the plan that fits; arrays are in C order."""
         if source.size == 0:
             return
-        before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
-        given, taken = source.shape[axis], target.shape[axis]
+        first, end = axes[0], axes[-1] + 1
+        before, after = math.prod(source.shape[:first]), math.prod(source.shape[end:])
+        given, taken = source.shape[first:end], target.shape[first:end]
+        spacings = math.prod(given) * after, math.prod(taken) * after
         if after == 1 and _fit(source, target):
             self._plan(kind, given, taken, 1, before).fft(source, target, direction)
-        elif before <= _FEW and _fit(source, target, given * after, taken * after):
+        elif before <= _FEW and _fit(source, target, *spacings):
             plan = self._plan(kind, given, taken, after, after)
             sources, targets = source.reshape(before, -1), target.reshape(before, -1)
             for part in range(before):
                 plan.fft(sources[part], targets[part], direction)
         else:
-            turned = cupy.moveaxis(source, axis, -1).copy(order="C")
-            result = turned if source is target else cupy.empty((*turned.shape[:-1], taken), target.dtype)
+            order = (*range(first), *range(end, source.ndim), *range(first, end))
+            turned = source.transpose(order).copy(order="C")
+            result = turned
+            if source is not target:
+                result = cupy.empty((*turned.shape[: -len(axes)], *taken), target.dtype)
             self._plan(kind, given, taken, 1, before * after).fft(turned, result, direction)
-            target[...] = cupy.moveaxis(result, -1, axis)
+            target.transpose(order)[...] = result
 
-    def _plan(self, kind: int, given: int, taken: int, stride: int, batch: int) -> Any:
+    def _plan(self, kind: int, given: tuple[int, ...], taken: tuple[int, ...], stride: int, batch: int) -> Any:
         """Return the plan of `batch` transforms, whose elements are `stride` apart, on the current device.
 
         With a stride of 1 the transforms follow each other, else their first elements do.
@@ -73,10 +101,10 @@ class Transforms:
         key = (cupy.cuda.runtime.getDevice(), kind, given, taken, stride, batch)
         plan = self._plans.get(key)
         if plan is None:
-            samples = max(given, taken)
-            apart = (given, taken) if stride == 1 else (1, 1)
+            samples = tuple(map(max, given, taken))
+            apart = (math.prod(given), math.prod(taken)) if stride == 1 else (1, 1)
             plan = self._plans[key] = cufft.PlanNd(
-                *((samples,), (given,), stride, apart[0], (taken,), stride, apart[1]), *(kind, batch, "C", 0, taken)
+                *(samples, given, stride, apart[0], taken, stride, apart[1]), *(kind, batch, "C", 0, taken[-1])
             )
         return plan
 
@@ -89,4 +117,4 @@ def _fit(source: Any, target: Any, given: int = 0, taken: int = 0) -> bool:
 
 def _scale(array: Any, samples: int, norm: str) -> None:
     if norm != "none" and array.size:
-        array *= samples ** -_POWERS[norm]
+        array *= scaling(samples, norm)

@@ -1,9 +1,11 @@
 """One-dimensional transforms and scratch memory of each engine; all other code of this folder serves every engine.
 
-The transforms of an engine have ``fft(work, axis, norm, inverse)``, which may work in place, ``rfft(source, target,
-axis, norm)`` and ``irfft(source, target, axis, norm, samples)``, which may overwrite its source. All take local
-arrays in C order and return the result, in `target` if that is given. `norm` is that of the operators: an adjoint is
-scaled as its forward is, not by the number of samples as an inverse.
+The transforms of an engine have ``fft(source, target, axes, norm, inverse, samples)`` for neighbouring axes, whose
+source and target may be one array, ``rfft(source, target, axis, norm)`` and ``irfft(source, target, axis, norm,
+samples)``, which may overwrite its source. All take local arrays in C order and return the result, in `target` if that
+is given. `norm` is that of the operators: an adjoint is scaled as its forward is, not by the number of samples as an
+inverse. On devices the `samples` of `fft` may be the product of the lengths of several transforms, of which one scales
+for all.
 """
 
 from __future__ import annotations
@@ -17,9 +19,15 @@ from collops.backend import Engine
 from collops.operators.memory import Scratch, store
 
 _MANY = 1 << 16  # elements; below, threads cost more than they save
+_POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
 _INVERSE: dict[str, Any] = {"ortho": "ortho", "none": "forward", "1/n": "backward"}
+
+
+def scaling(samples: int, norm: str) -> float:
+    """Return the factor of a transform of so many samples, and of its adjoint."""
+    return samples ** -_POWERS[norm]
 
 
 class _ModuleTransforms:
@@ -35,11 +43,14 @@ class _ModuleTransforms:
         self._mutable = engine.mutable
         self._threads = threads
 
-    def fft(self, work: Any, axis: int, norm: str, inverse: bool) -> Any:
-        """Transform a complex array."""
-        transform, scaling = (self._module.ifft, _INVERSE) if inverse else (self._module.fft, _FORWARD)
-        options = {"overwrite_x": True} if self._mutable else {}
-        return self._run(transform, work, work, axis=axis, norm=scaling[norm], **options)
+    def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
+        """Transform a complex array, scaled by the lengths of its axes, which costs nothing."""
+        transform, names = (self._module.ifftn, _INVERSE) if inverse else (self._module.fftn, _FORWARD)
+        if not self._mutable:
+            return self._run(transform, source, None, axes=axes, norm=names[norm])
+        if target is not source:  # to transform a copy in place allocates nothing
+            target[...] = source
+        return self._run(transform, target, target, axes=axes, norm=names[norm], overwrite_x=True)
 
     def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
         """Return the non-negative frequencies of a real array."""
@@ -64,7 +75,8 @@ class Workspace:
     """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
 
     `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
-    ``multiplies`` tells whether a product with a matrix may replace a short transform.
+    ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
+    :mod:`collops.operators.fourier.chirp` may replace a real one.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -72,6 +84,7 @@ class Workspace:
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
         self.engine = engine
         self.multiplies = engine.name == "numpy"
+        self.chirps = engine.name == "cupy"
         if engine.name == "cupy":
             from collops.operators.fourier.cufft import Transforms
 

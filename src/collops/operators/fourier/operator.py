@@ -16,12 +16,13 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.route import alike, find_route
-from collops.operators.fourier.transform import AxisTransform
+from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store, writable
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
+    from collops.exchange import Box
 
 __all__ = ["Fourier"]
 
@@ -62,22 +63,31 @@ class Fourier(LinearOperator):
         # The arrays before, between and after the steps: their shapes here, and whether they are real.
         steps: list[_Step] = []
         between = [_Between(domain.local_shape(comm.rank), not clinear)]
-        layout = domain
+        layout, joints = domain, []
+        last: AxisTransform | None = None  # where that is the last step, and real
         for stage in (*stages, None):
             target = final if stage is None else stage.layout
             if target is not layout:
-                steps.append(_move(Move(layout, target, comm), Move(target, layout, comm)))
-                between.append(_Between(target.local_shape(comm.rank), between[-1].real))
-                layout = target
-            for axis in () if stage is None else stage.axes:
-                transform = by_axis[axis]
+                move, back = Move(layout, target, comm), Move(target, layout, comm)
+                part = None if last is None else _part(last, between[-1].shape, move.box)
+                real = between[-1].real
+                if last is None or part is None:
+                    steps.append(_move(move, back))
+                else:
+                    steps[-1] = _cut(last, part, between.pop().shape, move, back)
+                between.append(_Between(target.local_shape(comm.rank), real))
+                layout, last = target, None
+            for transform in () if stage is None else joined([by_axis[axis] for axis in stage.axes]):
                 if between[-1].real and not transform.real:
                     steps.append(_TO_COMPLEX)
                     between.append(_Between(between[-1].shape, False))
                 scratch = transform.elements(between[-1].shape)
                 steps.append(_Step(transform.forward, transform.adjoint, transform.in_place, scratch))
-                layout = alike(layout, {axis: transform.taken})
+                layout = alike(layout, transform.extents)
                 between.append(_Between(layout.local_shape(comm.rank), False))
+                last = transform if isinstance(transform, AxisTransform) and transform.real else None
+                joints += [transform] if isinstance(transform, JointTransform) else []
+        scale_once(joints, domain.ndim - 1)
         self._size = max(
             *(-(-math.prod(shape) // 2) if real else math.prod(shape) for shape, real in between),
             *(step.elements for step in steps),
@@ -144,6 +154,35 @@ class _Step(NamedTuple):
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
     return _Step(lambda source, target, _: forward(source, target), lambda source, target, _: back(source, target))
+
+
+def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) -> AxisTransform | None:
+    """Return the transform to the frequencies in a box of its result; ``None`` if the box cuts other axes too."""
+    if kept is None or any(
+        (part.start, part.stop) != (0, extent)
+        for axis, (part, extent) in enumerate(zip(kept, shape, strict=True))
+        if axis != transform.axis
+    ):
+        return None
+    chosen = kept[transform.axis]
+    return transform.part(chosen.start, chosen.stop - chosen.start)
+
+
+def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], move: Move, back: Move) -> _Step:
+    """Return a transform to frequencies of which this rank needs a `part`. Collective: the adjoint gathers them.
+
+    `shape` is that of all its frequencies.
+    """
+
+    def forward(source: Any, target: Any, workspace: Workspace) -> Any:
+        if workspace.engine.traced:  # the derivative of the move gathers cotangents
+            return move(transform.forward(source, None, workspace), None)
+        return part.forward(source, target, workspace)
+
+    def adjoint(source: Any, target: Any, workspace: Workspace) -> Any:
+        return transform.adjoint(back(source, workspace.take("whole", shape)), target, workspace)
+
+    return _Step(forward, adjoint, elements=transform.elements(shape))
 
 
 _TO_COMPLEX = _Step(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from collops.backend import Engine
-from collops.operators.fourier.engines import Workspace
+from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
+from collops.operators.fourier.engines import Workspace, scaling
 from collops.operators.memory import applied
 
-__all__ = ["AxisTransform"]
+__all__ = ["AxisTransform", "JointTransform", "joined", "scale_once"]
 
 _ROOT = math.sqrt(2.0)
+_MOST_JOINED = 3  # axes of a transform of cuFFT
 _MOST_WORK = 1 << 18  # products of one transform
 _LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
 
@@ -22,11 +26,11 @@ class AxisTransform:
     """A discrete Fourier transform along one axis of local arrays.
 
     The model has `samples` along `axis`, and is padded with zeros, or cut, to `length`. `norm`, `real`, `shift_before`
-    and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only the first
-    `kept` are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
+    and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only `kept`, from
+    `first` on, are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
 
-    ``given`` and ``taken`` are the extents of the axis in model and data, and ``in_place`` tells whether model and data
-    may be one array.
+    ``given`` and ``taken`` are the extents of the axis in model and data, ``extents`` has the latter by axis, and
+    ``in_place`` tells whether model and data may be one array.
     """
 
     def __init__(
@@ -39,24 +43,44 @@ class AxisTransform:
         real: bool = False,
         shift_before: bool = False,
         shift_after: bool = False,
+        first: int = 0,
         kept: int | None = None,
         scale: float = 1.0,
     ) -> None:
         self.axis = axis
         self.real = real
         self.given = samples
-        self._norm = norm
+        self.norm = norm
         self._length = length
         self._scale = scale
+        self._shift_before = shift_before
         self._bins = length // 2 + 1 if real else length
         self.taken = self._bins if kept is None else kept
+        self._first = first
         leading = (slice(None),) * axis
-        self._kept, self._beyond = (*leading, slice(self.taken)), (*leading, slice(self.taken, None))
+        self._kept = (*leading, slice(first, first + self.taken))
+        self._others = [(*leading, part) for part in (slice(first), slice(first + self.taken, None))]
         self._before = _Placement(axis, samples, length, samples // 2 if shift_before else 0)
         self._after = _Placement(axis, self.taken, self.taken, self.taken - self.taken // 2 if shift_after else 0)
+        self.extents = {axis: self.taken}
         self.in_place = not real and self._before.identity and self._after.identity
         self._weights: dict[Any, Any] = {}
         self._matrices: dict[np.dtype, np.ndarray] = {}
+        self._chirps: dict[Any, Chirp] = {}
+
+    def part(self, first: int, kept: int) -> AxisTransform | None:
+        """Return the transform to some of the frequencies of this one; ``None`` if that would save nothing."""
+        if not self.real or not self._after.identity or kept == self.taken:
+            return None
+        return AxisTransform(
+            *(self.axis, self.given, self._length),
+            norm=self.norm,
+            real=True,
+            shift_before=self._shift_before,
+            first=self._first + first,
+            kept=kept,
+            scale=self._scale,
+        )
 
     def elements(self, shape: tuple[int, ...]) -> int:
         """Return how many complex numbers are needed besides a model of `shape` and its data."""
@@ -67,6 +91,8 @@ class AxisTransform:
         """Return the transform of `source`, in `target` if that is given."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied(source, target, workspace)
+        if (chirp := self._chirp(source, target, workspace)) is not None:
+            return chirp(source, target, self.axis, back=False)
         engine, transforms = workspace.engine, workspace.transforms
         work = target
         if self.taken < self._bins or not self._after.identity:
@@ -75,18 +101,21 @@ class AxisTransform:
             if not self._before.identity:
                 memory = workspace.take("signal", _with(source, self.axis, self._length), True)
                 source = self._before.place(source, memory, engine)
-            work = transforms.rfft(source, work, self.axis, self._norm)
-            work = self._weighted(False, work, target if self._after.identity else self._first(work), workspace)
+            work = transforms.rfft(source, work, self.axis, self.norm)
+            chosen = self._chosen(work)
+            work = self._weighted(False, chosen, target if self._after.identity else chosen, workspace)
         else:
-            if work is not source:
-                work = self._before.place(source, work, engine)
-            work = transforms.fft(work, self.axis, self._norm, False)
+            if not self._before.identity:
+                source = work = self._before.place(source, work, engine)
+            work = transforms.fft(source, work, (self.axis,), self.norm, False, self._length)
         return work if self._after.identity else self._after.place(work, target, engine)
 
     def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
         """Return the adjoint of `source`, in `target` if that is given."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied_by_adjoint(source, target, workspace)
+        if (chirp := self._chirp(source, target, workspace)) is not None:
+            return chirp(source, target, self.axis, back=True)
         engine, transforms = workspace.engine, workspace.transforms
         result = target
         if not self._before.identity:
@@ -94,22 +123,26 @@ class AxisTransform:
             result = workspace.take(slot, _with(source, self.axis, self._length), self.real)
         if self.real:
             work = workspace.take("work", _with(source, self.axis, self._bins))
-            first = self._first(work)
+            chosen = self._chosen(work)
             if not self._after.identity:
-                source = self._after.place_back(source, first, engine)
-            product = self._weighted(True, source, first, workspace)
-            if not engine.mutable:
+                source = self._after.place_back(source, chosen, engine)
+            product = self._weighted(True, source, chosen, workspace)
+            if engine.mutable:
+                for others in self._others:
+                    work[others] = 0
+            elif self._first:
+                zeros = engine.xp.zeros(_with(source, self.axis, self._bins), product.dtype)
+                work = engine.put(zeros, self._kept, product)
+            else:
                 work = product
-            elif self.taken < self._bins:
-                work[self._beyond] = 0
-            result = transforms.irfft(work, result, self.axis, self._norm, self._length)
+            result = transforms.irfft(work, result, self.axis, self.norm, self._length)
         else:
-            if result is not source:
-                result = self._after.place_back(source, result, engine)
-            result = transforms.fft(result, self.axis, self._norm, True)
+            if not self._after.identity:
+                source = result = self._after.place_back(source, result, engine)
+            result = transforms.fft(source, result, (self.axis,), self.norm, True, self._length)
         return result if self._before.identity else self._before.place_back(result, target, engine)
 
-    def _first(self, work: Any) -> Any:
+    def _chosen(self, work: Any) -> Any:
         """Return the frequencies that are kept."""
         return work if work is None or self.taken == self._bins else work[self._kept]
 
@@ -119,13 +152,34 @@ class AxisTransform:
         key = (back, source.ndim, workspace.complex, engine)
         factors = self._weights.get(key)
         if factors is None:
-            number = np.arange(self.taken).reshape(-1, *[1] * (source.ndim - 1 - self.axis))
-            double = (number > 0) & (number < 1 + (self._length - 1) // 2)
-            factors = self._scale * np.where(double, 1 / _ROOT if back else _ROOT, 1.0)
+            factors = self._factors(1 / _ROOT if back else _ROOT)[self._first : self._first + self.taken]
+            factors = factors.reshape(-1, *[1] * (source.ndim - 1 - self.axis))
             factors = self._weights[key] = engine.from_host(factors.astype(workspace.complex))
-        return applied(engine.xp.multiply, self._first(source), factors, out=target if engine.mutable else None)
+        return applied(engine.xp.multiply, source, factors, out=target if engine.mutable else None)
 
-    # Short real transforms, by a product with a matrix
+    def _factors(self, double: float) -> np.ndarray:
+        """Return the factors of all frequencies: `scale`, times `double` for those that represent two."""
+        number = np.arange(self._bins)
+        return self._scale * np.where((number > 0) & (number < 1 + (self._length - 1) // 2), double, 1.0)
+
+    # Real transforms along an axis that is not the last one, on GPUs
+
+    def _chirp(self, source: Any, target: Any, workspace: Workspace) -> Chirp | None:
+        """Return the kernel that transforms such arrays in one pass; ``None`` if another way has to be taken."""
+        if not (workspace.chirps and self.real):
+            return None
+        before, after = math.prod(source.shape[: self.axis]), math.prod(source.shape[self.axis + 1 :])
+        length = chirp_length(self._length, before, after)
+        if length is None or any(array.data.ptr % array.itemsize for array in (source, target)):
+            return None
+        chirp = self._chirps.get(workspace.real)
+        if chirp is None:
+            axis = Axis(self.given, self._before.shift, self._length, self._first, self.taken, self._after.shift)
+            factors = scaling(self._length, self.norm) * self._factors(_ROOT)
+            chirp = self._chirps[workspace.real] = Chirp(axis, length, factors.astype(workspace.real), workspace.engine)
+        return chirp
+
+    # Short real transforms on hosts, by a product with a matrix
 
     def _by_matrix(self, source: Any, target: Any, workspace: Workspace) -> bool:
         """Return whether a product with a matrix is faster, and `target` has the order that it needs."""
@@ -164,6 +218,60 @@ class AxisTransform:
         return matrix
 
 
+class JointTransform:
+    """Transforms along several axes as one, which work in place.
+
+    ``samples`` is the number of samples by which devices scale: the product of the lengths, unless another transform
+    of the same operator scales for this one too.
+    """
+
+    real, in_place = False, True
+    extents: Mapping[int, int] = MappingProxyType({})
+
+    def __init__(self, transforms: Sequence[AxisTransform]) -> None:
+        self.axes = tuple(transform.axis for transform in transforms)
+        self.samples = math.prod(transform.given for transform in transforms)
+        self._norm = transforms[0].norm
+
+    def elements(self, shape: tuple[int, ...]) -> int:
+        """Return how many complex numbers are needed besides a model and its data: none."""
+        return 0
+
+    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        """Return the transform of `source`, in `target` if that is given."""
+        return workspace.transforms.fft(source, target, self.axes, self._norm, False, self.samples)
+
+    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+        """Return the adjoint of `source`, in `target` if that is given."""
+        return workspace.transforms.fft(source, target, self.axes, self._norm, True, self.samples)
+
+
+def scale_once(transforms: Sequence[JointTransform], last: int) -> None:
+    """Let one of the transforms of an operator scale for all: one beyond the axis `last`, where that is free."""
+    chosen = max(transforms, key=lambda transform: transform.axes != (last,), default=None)
+    samples = math.prod(transform.samples for transform in transforms)
+    for transform in transforms:
+        transform.samples = samples if transform is chosen else 1
+
+
+def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | JointTransform]:
+    """Yield the transforms in their order, where those along neighbouring axes follow each other as one.
+
+    Only transforms that work in place are joined, whose order does not matter. A library transforms planes and cubes
+    with fewer passes over the memory than their lines one axis after the other.
+    """
+    alone = [transform for transform in transforms if not transform.in_place]
+    yield from alone
+    group: list[AxisTransform] = []
+    for transform in sorted((t for t in transforms if t.in_place), key=lambda t: -t.axis):
+        if group and (group[-1].axis != transform.axis + 1 or len(group) == _MOST_JOINED):
+            yield JointTransform(group[::-1])
+            group = []
+        group.append(transform)
+    if group:
+        yield JointTransform(group[::-1])
+
+
 def pays(given: int, taken: int, lines: int) -> bool:
     """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies faster by a matrix.
 
@@ -181,7 +289,7 @@ _Pair: TypeAlias = tuple[slice, slice | None]
 class _Placement:
     """A map of one axis to another: rotated so that element `shift` is first, then cut or padded with zeros at its end.
 
-    ``identity`` is true if it moves nothing.
+    ``identity`` is true if it moves nothing, and ``shift`` is between zero and the extent.
     """
 
     def __init__(self, axis: int, given: int, taken: int, shift: int) -> None:
@@ -189,6 +297,7 @@ class _Placement:
         common = min(given, taken)
         self._axis = axis
         self._extents = (given, taken)
+        self.shift = shift
         self.identity = given == taken and shift == 0
         pairs = _rotated(given, shift, 0, common)
         self._there: list[_Pair] = [*pairs, (slice(common, taken), None)]

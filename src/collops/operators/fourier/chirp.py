@@ -1,0 +1,89 @@
+"""Real transforms of any length on GPUs, in one pass over the memory: the tables and launches of ``real.cu``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.backend import Engine, cuda_kernel
+
+__all__ = ["Chirp", "chirp_length"]
+
+_RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # of the steps, as in real.cu
+_MOST_THREADS = 512  # of a block
+_SHARED = 1 << 16  # bytes of a block
+_MOST_PAIRS = 8
+_FEWEST_COLUMNS = 16  # which a block transforms at once: fewer would leave most of the memory's bandwidth unused
+_MOST_BLOCKS = 65535  # of a grid's second axis
+
+
+def chirp_length(samples: int, before: int, after: int) -> int | None:
+    """Return the length of the transforms in shared memory; ``None`` for transforms that are not made like that.
+
+    These are long ones, those of arrays of shape (before, samples, after) with few columns, and of empty ones.
+    """
+    if after < _FEWEST_COLUMNS or not 0 < before <= _MOST_BLOCKS:
+        return None
+    return next((length for length in _RADICES if length >= 2 * samples - 1), None)
+
+
+class Axis(NamedTuple):
+    """The samples of an axis and the frequencies that are taken of it: the structure of this name in ``real.cu``."""
+
+    given: int
+    shift: int
+    samples: int
+    first: int
+    taken: int
+    turn: int
+
+
+class Chirp:
+    """Real transforms along one axis, as `axis` describes it, with `factors` for all frequencies, on one engine."""
+
+    def __init__(self, axis: Axis, length: int, factors: np.ndarray, engine: Engine) -> None:
+        self._engine = engine
+        real = factors.dtype
+        self._axis = np.array(axis, np.int32).view(np.dtype((np.void, 4 * len(axis))))
+        kind = np.result_type(real, np.complex64)
+        self._tables = [engine.from_host(t.astype(kind)) for t in tables(axis.samples, length)]
+        self._tables.append(engine.from_host(factors))
+        pairs = min(_MOST_PAIRS, _SHARED // (length * kind.itemsize))
+        self._columns = 2 * pairs
+        self._shared = length * pairs * kind.itemsize
+        self._threads = min(_MOST_THREADS, length)
+        options = [f"-DREAL={'float' if real.itemsize == 4 else 'double'}", f"-DLENGTH={length}"]
+        options += [f"-DCOLUMNS={pairs}", f"-DTHREADS={self._threads}"]
+        self._kernels = [
+            cuda_kernel(__file__, ("steps.cu", "real.cu"), name, *options) for name in ("real_forward", "real_adjoint")
+        ]
+        for kernel in self._kernels:
+            kernel.max_dynamic_shared_size_bytes = self._shared
+
+    def __call__(self, source: Any, target: Any, axis: int, back: bool) -> Any:
+        """Transform a local array along an axis; `back` computes the adjoint."""
+        if target.size == 0:
+            return target
+        source = self._engine.contiguous(source)
+        before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
+        arguments = (source, target, np.int64(after), self._axis, *self._tables)
+        grid = -(-after // self._columns), before
+        self._kernels[back](grid, (self._threads,), arguments, shared_mem=self._shared)
+        return target
+
+
+def tables(samples: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the roots of unity, the spectrum of the conjugate chirp over `length`, and the chirp, in complex128.
+
+    The spectrum is in the order in which the steps leave a transform, and divided by its length.
+    """
+    roots = np.exp(-2j * np.pi * np.arange(length) / length)
+    number = np.arange(samples, dtype=np.int64)
+    chirp = np.exp(-1j * np.pi * (number * number % (2 * samples)) / samples)
+    response = np.zeros(length, complex)
+    response[:samples] = chirp.conj()
+    response[length - samples + 1 :] = chirp[:0:-1].conj()
+    order = np.arange(length).reshape(_RADICES[length][::-1]).transpose().ravel()
+    return roots, np.fft.fft(response)[order] / length, chirp

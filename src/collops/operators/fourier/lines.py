@@ -1,0 +1,88 @@
+"""Complex transforms on GPUs along axes that are not the last one, in one pass over the memory: ``lines.cu``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.backend import cuda_kernel, engine
+
+__all__ = ["Lines", "find_lines"]
+
+_RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
+_SECTOR = 32  # bytes of memory that are read at once
+_FEW_BYTES = 1 << 15  # of the shared memory of a block, so that there are several at once
+_MANY_BYTES = 1 << 16  # of a block that needs many threads, since there are at most two others
+_MOST_BLOCKS = 65535  # of a grid's second axis
+
+
+class Lines(NamedTuple):
+    """The kernels of one length and precision, in both directions, with what their launches need."""
+
+    kernels: tuple[Any, Any]
+    columns: int
+    threads: int
+    shared: int
+    roots: Any
+    real: type
+
+    def __call__(self, source: Any, target: Any, axis: int, scale: float, inverse: bool) -> None:
+        """Transform an array in C order along `axis`, and multiply it by `scale`. Both may be one array."""
+        before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
+        arguments = source, target, np.int64(after), self.roots, self.real(scale)
+        grid = -(-after // self.columns), before
+        self.kernels[inverse](grid, (self.threads,), arguments, shared_mem=self.shared)
+
+
+def find_lines(array: Any, axis: int) -> Lines | None:
+    """Return the transforms along an axis of arrays like this one; ``None`` if another way has to be taken.
+
+    These are lengths with large factors, those that are too long, and arrays with few columns.
+    """
+    lines = _lines(array.device.id, array.shape[axis], array.dtype.char)
+    if lines is None or math.prod(array.shape[axis + 1 :]) < lines.columns:
+        return None
+    return lines if math.prod(array.shape[:axis]) <= _MOST_BLOCKS else None
+
+
+def radices(length: int) -> tuple[int, ...] | None:
+    """Return factors of a length by which the kernel transforms it, in order; ``None`` if there are none."""
+    factors = []
+    for radix in _RADICES:
+        while length % radix == 0:
+            factors.append(radix)
+            length //= radix
+    return tuple(factors) if length == 1 and factors else None
+
+
+def digits(factors: Sequence[int]) -> int:
+    """Return radices as one number with two digits for each, the first one in the last digits."""
+    return sum(radix * 100**place for place, radix in enumerate(factors))
+
+
+@cache
+def _lines(device: int, length: int, char: str) -> Lines | None:
+    """Return the kernels for a length and a complex type; ``None`` if there are none."""
+    factors = radices(length)
+    if factors is None:
+        return None
+    cupy, kind = engine("cupy").xp, np.dtype(char)
+    line = length * kind.itemsize
+    narrow = _SECTOR // kind.itemsize
+    columns = next((n for n in (4 * narrow, 2 * narrow) if n * line <= _FEW_BYTES), narrow)
+    shared = columns * line
+    if shared > cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]:
+        return None
+    threads = 512 if shared > _MANY_BYTES else 256
+    real = np.float32 if char == "F" else np.float64
+    options = [f"-DREAL={'float' if char == 'F' else 'double'}", f"-DLENGTH={length}", f"-DRADICES={digits(factors)}"]
+    options += [f"-DCOLUMNS={columns}", f"-DTHREADS={threads}"]
+    forward, back = (cuda_kernel(__file__, ("steps.cu", "lines.cu"), name, *options) for name in ("forward", "back"))
+    for kernel in (forward, back):
+        kernel.max_dynamic_shared_size_bytes = shared
+    roots = cupy.asarray(np.exp(-2j * np.pi * np.arange(length) / length).astype(kind))
+    return Lines((forward, back), columns, threads, shared, roots, real)

@@ -1,0 +1,164 @@
+// Real Fourier transforms of any length along one axis of arrays in C order, in one pass over the memory.
+//
+// A transform of n samples is a convolution with a chirp (Bluestein), which is computed by two transforms of a power
+// of two, LENGTH >= 2 n - 1, in shared memory. Two real columns are transformed as one complex column. The rotation,
+// padding and cut of the samples, the choice of frequencies and their factors cost nothing more.
+//
+// A block transforms COLUMNS pairs of columns; every loop over `task` divides its work among the threads.
+//
+// compile-after: steps.cu
+// compile-with: -DREAL=float -DLENGTH=256 -DCOLUMNS=8 -DTHREADS=256
+// compile-with: -DREAL=double -DLENGTH=1024 -DCOLUMNS=4 -DTHREADS=512
+// compile-with: -DREAL=float -DLENGTH=2048 -DCOLUMNS=4 -DTHREADS=512
+
+// The radix of the first step, and of the others.
+#if LENGTH == 512
+#define FIRST 8
+#else
+#define FIRST 16
+#endif
+#if LENGTH == 256
+#define MIDDLE 1
+#define LAST 16
+#elif LENGTH == 2048
+#define MIDDLE 16
+#define LAST 8
+#else
+#define MIDDLE 8
+#define LAST 8
+#endif
+
+__device__ inline Complex conjugate(Complex a) { return {a.x, -a.y}; }
+
+// Convolves all columns with the chirp, of which `spectrum` is the transform, in the order in which the steps leave it.
+// `load` and `store` are called with the places below LENGTH / 2; beyond there are zeros, and nothing of interest.
+template <class Load, class Store>
+__device__ inline void convolve(Complex* columns, const Complex* __restrict__ roots,
+                                const Complex* __restrict__ spectrum, Load load, Store store)
+{
+    const auto read = [&](int place, int column) { return columns[place * COLUMNS + column]; };
+    const auto write = [&](int place, int column, Complex value) { columns[place * COLUMNS + column] = value; };
+    step<FIRST, LENGTH, false, false, FIRST / 2>(roots, load, write);
+    __syncthreads();
+    #if MIDDLE > 1
+    step<MIDDLE, LENGTH / FIRST, false, false>(roots, read, write);
+    __syncthreads();
+    #endif
+    for (int task = threadIdx.x; task < LENGTH / LAST * COLUMNS; task += blockDim.x) {
+        const int first = task / COLUMNS * LAST, column = task % COLUMNS;
+        Complex values[LAST];
+        #pragma unroll
+        for (int k = 0; k < LAST; ++k) values[k] = read(first + k, column);
+        small_transform<LAST, false>(values);
+        #pragma unroll
+        for (int k = 0; k < LAST; ++k) values[k] = values[k] * spectrum[first + k];
+        small_transform<LAST, true>(values);
+        #pragma unroll
+        for (int k = 0; k < LAST; ++k) write(first + k, column, values[k]);
+    }
+    __syncthreads();
+    #if MIDDLE > 1
+    step<MIDDLE, LENGTH / FIRST, true, true>(roots, read, write);
+    __syncthreads();
+    #endif
+    step<FIRST, LENGTH, true, true, FIRST / 2>(roots, read, store);
+}
+
+// The axis has `given` samples, of which the one at `shift` is the first of the transform, and `samples` after padding
+// with zeros or a cut. `taken` frequencies from `first` on are stored, rotated by `turn`, times `factors`. `chirp` is
+// exp(-pi i k^2 / samples). Blocks along y are parts of the array before the axis; `after` elements follow each other.
+struct Axis {
+    int given, shift, samples, first, taken, turn;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    real_forward(const REAL* __restrict__ source, Complex* __restrict__ target, Long after, Axis axis,
+                 const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
+                 const Complex* __restrict__ chirp, const REAL* __restrict__ factors)
+{
+    extern __shared__ double memory[];
+    Complex* const columns = reinterpret_cast<Complex*>(memory);
+    const Long begin = blockIdx.x * Long(2 * COLUMNS);
+    const int common = axis.given < axis.samples ? axis.given : axis.samples;
+    source += blockIdx.y * axis.given * after + begin;
+    target += blockIdx.y * axis.taken * after + begin;
+    const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
+    convolve(
+        columns, roots, spectrum,
+        [&](int place, int column) {
+            Complex value = {0, 0};
+            if (place < common) {
+                const int row = place + axis.shift;
+                const REAL* const samples = source + (row < axis.given ? row : row - axis.given) * after;
+                if (column < left) value.x = samples[column];
+                if (column + COLUMNS < left) value.y = samples[column + COLUMNS];
+                value = value * chirp[place];
+            }
+            return value;
+        },
+        [&](int place, int column, Complex value) { columns[place * COLUMNS + column] = value; });
+    __syncthreads();
+    for (int task = threadIdx.x; task < axis.taken * COLUMNS; task += blockDim.x) {
+        const int row = task / COLUMNS, column = task % COLUMNS, from = row + axis.turn;
+        const int k = axis.first + (from < axis.taken ? from : from - axis.taken);
+        const int negative = k == 0 ? 0 : axis.samples - k;
+        const REAL factor = factors[k] / 2;
+        const Complex a = chirp[k] * columns[k * COLUMNS + column];
+        const Complex b = conjugate(chirp[negative] * columns[negative * COLUMNS + column]);
+        const Complex sum = a + b, difference = a - b;
+        Complex* const to = target + row * after + column;
+        if (column < left) to[0] = {factor * sum.x, factor * sum.y};
+        if (column + COLUMNS < left) to[COLUMNS] = {factor * difference.y, -factor * difference.x};
+    }
+}
+
+// The adjoint: frequencies that are not among those taken count as zero, and so do samples that were cut.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    real_adjoint(const Complex* __restrict__ source, REAL* __restrict__ target, Long after, Axis axis,
+                 const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
+                 const Complex* __restrict__ chirp, const REAL* __restrict__ factors)
+{
+    extern __shared__ double memory[];
+    Complex* const columns = reinterpret_cast<Complex*>(memory);
+    const Long begin = blockIdx.x * Long(2 * COLUMNS);
+    const int common = axis.given < axis.samples ? axis.given : axis.samples;
+    source += blockIdx.y * axis.taken * after + begin;
+    target += blockIdx.y * axis.given * after + begin;
+    const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
+    // The transform of the conjugate is the conjugate of the transform back, so that one chirp serves both.
+    for (int task = threadIdx.x; task < (axis.samples / 2 + 1) * COLUMNS; task += blockDim.x) {
+        const int k = task / COLUMNS, column = task % COLUMNS;
+        Complex one = {0, 0}, other = {0, 0};
+        if (k >= axis.first && k < axis.first + axis.taken) {
+            const int from = k - axis.first - axis.turn;
+            const Complex* const values = source + (from < 0 ? from + axis.taken : from) * after + column;
+            const bool alone = k == 0 || 2 * k == axis.samples;
+            const REAL real = factors[k] * (alone ? REAL(1) : REAL(0.5)), imaginary = alone ? 0 : real;
+            if (column < left) one = {real * values[0].x, imaginary * values[0].y};
+            if (column + COLUMNS < left) other = {real * values[COLUMNS].x, imaginary * values[COLUMNS].y};
+        }
+        columns[k * COLUMNS + column] = Complex{one.x - other.y, -one.y - other.x} * chirp[k];
+        if (k > 0 && 2 * k < axis.samples) {
+            const int negative = axis.samples - k;
+            columns[negative * COLUMNS + column] = Complex{one.x + other.y, one.y - other.x} * chirp[negative];
+        }
+    }
+    __syncthreads();
+    convolve(
+        columns, roots, spectrum,
+        [&](int place, int column) {
+            return place < axis.samples ? columns[place * COLUMNS + column] : Complex{0, 0};
+        },
+        [&](int place, int column, Complex value) {
+            if (place >= common) return;
+            value = value * chirp[place];
+            const int row = place + axis.shift;
+            REAL* const to = target + (row < axis.given ? row : row - axis.given) * after + column;
+            if (column < left) to[0] = value.x;
+            if (column + COLUMNS < left) to[COLUMNS] = -value.y;
+        });
+    for (int task = threadIdx.x; task < (axis.given - common) * 2 * COLUMNS; task += blockDim.x) {
+        const int row = task / (2 * COLUMNS) + common + axis.shift, column = task % (2 * COLUMNS);
+        if (column < left) target[(row < axis.given ? row : row - axis.given) * after + column] = 0;
+    }
+}
