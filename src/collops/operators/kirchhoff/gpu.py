@@ -17,7 +17,6 @@ _FORWARD_THREADS = 512  # as in kirchhoff.cu
 _SHAPES = ((2, 4), (1, 4), (2, 2), (1, 2), (1, 1))  # sources and receivers of a block
 _FEWEST_POINTS = 16  # of a thread; where it would have fewer, blocks get fewer traces
 _SAMPLE = 8  # bytes of shared memory, for two integers
-_MOST_SAMPLES = 28_000  # of all traces of a block, in that memory
 _BESIDE = 34  # samples of shared memory beside a window, as in kirchhoff.cu
 _SCALE_BLOCKS, _SCALE_THREADS = 64, 256  # as in kirchhoff.cu
 # Measured on an H200 with images of 401 x 300 and 81 x 60 points, at times that differ by 0.2 to 2.5 samples a depth.
@@ -139,23 +138,24 @@ class CudaKernels:
         # Forward: one block for every group of traces, part of the image and window of samples.
         device = cupy.cuda.Device()
         multiprocessors, points = device.attributes["MultiProcessorCount"], columns * depths
-        shape = self._shape(points, row, multiprocessors)
-        width = _SAMPLE * math.prod(shape)
-        window = min(row, device.attributes["MaxSharedMemoryPerBlockOptin"] // width - _BESIDE)
+        most = device.attributes["MaxSharedMemoryPerBlockOptin"] // _SAMPLE
+        shape = self._shape(points, most // (row + _BESIDE), multiprocessors)
+        traces = math.prod(shape)
+        window = min(row, most // traces - _BESIDE)
         module = _module(device.id, _options(tables, shape, window, self._bands, weights, numbered))
         self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
         self._convolve = module.get_function("convolve")
-        self._forward_shared = width * (window + _BESIDE)
+        self._forward_shared = _SAMPLE * traces * (window + _BESIDE)
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
         registers = -(-self._forward_kernel.num_regs // 8) * 8 * _FORWARD_THREADS
-        at_a_time = multiprocessors * min(
+        at_a_time = min(
             device.attributes["MaxRegistersPerMultiprocessor"] // registers,
-            device.attributes["MaxSharedMemoryPerMultiprocessor"] // (self._forward_shared + 1024),
+            device.attributes["MaxSharedMemoryPerMultiprocessor"] // self._forward_shared,
         )
-        groups, most = self._groups(shape), max(1, points // (_FEWEST_POINTS * _FORWARD_THREADS))
-        parts = _parts(groups, at_a_time, min(most, 2) if repeatable else most)
+        groups, parts = self._groups(shape), max(1, points // (_FEWEST_POINTS * _FORWARD_THREADS))
+        parts = _parts(groups, multiprocessors * at_a_time, min(parts, 2) if repeatable else parts)
         self._forward_grid = (groups, parts, -(-row // window))
         if self._dtype.itemsize == 8:  # a lower bound, for a finer unit: the largest sample of an image of ones
             most = 1.000001 * float(self._model(cupy.ones(points)).max())
@@ -172,17 +172,17 @@ class CudaKernels:
         """Return how many blocks all traces need if each computes those of so many sources and receivers."""
         return -(-self._sources // shape[0]) * -(-self._receivers // shape[1])
 
-    def _shape(self, points: int, row: int, multiprocessors: int) -> tuple[int, int]:
-        """Return the sources and receivers of a block of the forward kernel.
+    def _shape(self, points: int, most: int, multiprocessors: int) -> tuple[int, int]:
+        """Return the sources and receivers of a block of the forward kernel, with at most so many traces.
 
-        The more traces, the less often tables are read. But they must fit shared memory, four of five must exist, and
-        all multiprocessors must get something to do.
+        The more traces, the less often tables are read. But four of five must exist, and all multiprocessors must get
+        something to do.
         """
 
         def suits(shape: tuple[int, int]) -> bool:
             groups, traces = self._groups(shape), math.prod(shape)
             busy = groups * points >= _FEWEST_POINTS * _FORWARD_THREADS * multiprocessors
-            return busy and 4 * groups * traces <= 5 * self._traces and traces * row <= _MOST_SAMPLES
+            return busy and 4 * groups * traces <= 5 * self._traces and traces <= most
 
         return next(filter(suits, _SHAPES), _SHAPES[-1])
 
