@@ -22,7 +22,8 @@ from collops.comm.device_wait import wait_while_source
 __all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
 
 LIMIT = 128 << 10
-"""Bytes of the longest array, or part of one for each rank, beyond which NCCL takes less time."""
+"""Bytes of the longest array, or of its part for each rank. Two H100 take less time than NCCL also with eight times as
+much, but every rank sends twice its values to each of the others."""
 _CHUNK = 256  # packets of a block
 _WARP, _MOST_THREADS = 32, _CHUNK
 _MOST_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
