@@ -306,6 +306,7 @@ def test_another_address_is_another_job(monkeypatch):
 
 
 NCCL = """
+import types
 import collops.comm.world
 world = sys.modules["collops.comm.world"]
 class Binding:
@@ -321,6 +322,7 @@ class Transport:
 world.device_count = lambda: 2
 world._use_device = lambda local_rank, devices: f"gpu {local_rank}"
 world.available_binding, world.load_binding, world.NcclTransport = (lambda: "plays"), Binding, Transport
+sys.modules["collops.comm.peer_stores"] = types.SimpleNamespace(connected=lambda control, nodes: (None, "by NCCL"))
 print(collops.world().describe())
 assert sys.modules["mpi4py"] is None
 """

@@ -103,7 +103,7 @@ def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: s
 
 
 def _simplify(element: ElementTree.Element) -> None:
-    """Remove namespaces, fonts, clipping and decimals, which would make a page with many plots large."""
+    """Remove namespaces, fonts, clipping, decimals and spaces, which would make a page with many plots large."""
     kept = {key.rpartition("}")[2]: value for key, value in element.attrib.items() if key != "clip-path"}
     for key in kept.keys() & {"d", "x", "y", "transform"}:
         rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), kept[key])
@@ -111,7 +111,8 @@ def _simplify(element: ElementTree.Element) -> None:
     if kept.get("transform", "").startswith("rotate(-0 "):
         del kept["transform"]
     if "style" in kept:
-        kept["style"] = re.sub(r"font-family: [^;]*(; )?|(stroke-linecap: square)", "", kept["style"]).rstrip("; ")
+        style = re.sub(r"font-family: [^;]*(; )?|(stroke-linecap: square)", "", kept["style"]).rstrip("; ")
+        kept["style"] = re.sub(r"([:;]) ", r"\1", style)
     element.tag, element.attrib, element.tail = element.tag.rpartition("}")[2], kept, None
     if element.text is not None and not element.text.strip():
         element.text = None
