@@ -1,4 +1,4 @@
-"""What the literature reports, beside the same measurements of this machine: tables and pictures.
+"""Figures that the literature reports, and the same measurements of this machine: tables and pictures.
 
 Every number comes from a record of another benchmark; this module has the published figures, and the tables and
 pictures of both.
@@ -204,7 +204,7 @@ def _migration(record: Record) -> Iterator[Section]:
     ways = [name for name in (PEER, BY_MPI) if any(name in one.timings for one in record.measurements)]
     rows, bars = [], []
     for one in record.measurements:
-        if one.headline is None:  # it is not beside a peer
+        if one.headline is None:  # it has no peer
             continue
         programs = [name for name in (one.ours, *ways) if name in one.timings]
         ratio = "" if one.speedup is None else f"{three_digits(one.speedup)}x"

@@ -1,4 +1,4 @@
-"""What deadlines, rejections and agreements cost when nothing goes wrong: a CGLS iteration with and without them.
+"""The cost of deadlines, rejections and agreements when nothing goes wrong: a CGLS iteration with and without them.
 
 "Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
 Both kinds take turns in short blocks, and the times of one turn are compared: what slows the machine for longer than a

@@ -125,7 +125,7 @@ def update_solution_and_direction(
     length, ratio
         Coefficients, as for :func:`axpby`, whose exceptions are those of this function.
     gradient : DistributedArray or StackedArray
-        Of the same layout.
+        The gradient, in the same layout.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     Returns
     -------
     tuple of 0-d array
-        Of the dtype of the arrays; float32 for half precision; real for a complex array with itself. Does not
+        The dtype of the arrays; float32 for half precision; real for a complex array with itself. Does not
         synchronise with the device.
 
     Raises

@@ -75,9 +75,9 @@ def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ())
     source : str
         CUDA C++, before which NCCL's headers are included.
     processor : str
-        What the code is for, such as ``"sm_90"``.
+        Architecture of the GPU, such as ``"sm_90"``.
     options : sequence of str
-        Of NVRTC.
+        Options of NVRTC.
 
     Raises
     ------

@@ -57,9 +57,9 @@ def compiled(
     source : str
         CUDA C++.
     processor : str
-        What the code is for, such as ``"sm_90"``.
+        Architecture of the GPU, such as ``"sm_90"``.
     options : sequence of str
-        Of NVRTC.
+        Options of NVRTC.
     folders : sequence of Path
         Where header files are.
     replaced : mapping of str to str
@@ -91,7 +91,7 @@ def compiled(
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
-    """Return what a call of NVRTC gives beside its status."""
+    """Return the value of a call of NVRTC; raise `TransportError` if its status is an error."""
     status, *values = result
     if status:
         raise TransportError(f"NVRTC: {status.name}")

@@ -50,9 +50,9 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
     source : str
         CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs.
     processor : str
-        What the code is for, such as ``"sm_90"``.
+        Architecture of the GPU, such as ``"sm_90"``.
     options : sequence of str
-        Of NVRTC.
+        Options of NVRTC.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Symmetric:
     local : array
         This rank's memory.
     shape, dtype
-        Of every rank's array.
+        Shape and element type of every rank's array.
     signals : int
         How many signals every rank has: unsigned 64-bit numbers that begin as 0, and that other ranks set.
     """
@@ -101,7 +101,7 @@ class Symmetric:
         Parameters
         ----------
         source : array
-            Of the shape and dtype of that part.
+            The new values, in the shape and dtype of that part.
         rank : int
             Whose memory.
         where : index
@@ -150,7 +150,7 @@ class Symmetric:
         Parameters
         ----------
         values : array
-            Of the shape and dtype of that part: integers of 32 or 64 bits, which wrap around.
+            The addends, in the shape and dtype of that part: integers of 32 or 64 bits, which wrap around.
         rank : int
             Whose memory.
         where : index
@@ -177,7 +177,7 @@ class Symmetric:
         values, rank, where
             As for :meth:`atomic_add`, which lists the errors.
         out : array
-            Of the shape and dtype of `values`.
+            Memory for the result, in the shape and dtype of `values`.
 
         Returns
         -------
@@ -212,7 +212,7 @@ class Symmetric:
         rank, where
             As for :meth:`atomic_add`.
         out : array
-            Of the shape and dtype of `values`. An element was replaced if it equals `expected`.
+            The previous elements, in the shape and dtype of `values`. An element was replaced if it equals `expected`.
 
         Returns
         -------

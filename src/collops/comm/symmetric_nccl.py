@@ -35,7 +35,7 @@ class NcclWindow(Symmetric):
     Attributes
     ----------
     window : int
-        What kernels take as ``ncclWindow_t``.
+        The handle that kernels take as ``ncclWindow_t``.
     """
 
     def _allocate(self, engine: Engine) -> None:

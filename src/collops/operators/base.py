@@ -36,7 +36,7 @@ __all__ = [
 AnyLayout: TypeAlias = Layout | StackedLayout
 _PRECISIONS = ("float32", "float64", "complex64", "complex128", "bfloat16")
 FORMS = "dense matrices have one in bfloat16, and matrices and operators without coefficients in single and double"
-"""What can be converted to which precision, for messages."""
+"""The operators that have a form in each precision, for messages."""
 
 
 class LinearOperator:

@@ -159,9 +159,9 @@ class CSRMatrix(OnTransport, LinearOperator):
         values : array
             Their values; values at one place are added, those of all ranks.
         shape : tuple of int
-            Of the matrix.
+            Shape of the matrix.
         rows : Layout, optional
-            Of its rows: one axis, split. As even as can be by default.
+            Layout of its rows: one axis, split. As even as can be by default.
         comm, **options
             As for the class.
 

@@ -70,7 +70,7 @@ def rounds_for(choice: Choice, problem: Problem) -> int:
 def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
     """Return the choice with the least time for forward and adjoint.
 
-    Of equally fast ones that with the least memory is taken, and of these the one that receives least.
+    Among equally fast ones, the least memory decides, and then the fewest bytes received.
 
     Those are not considered that hold more than twice the bytes of matrices split evenly over all ranks, and 128 MiB.
     """

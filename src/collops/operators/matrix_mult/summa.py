@@ -58,7 +58,7 @@ def rounds(columns: Sequence[int], rows: Sequence[int], number: int = 1) -> list
 
 
 class _Round(NamedTuple):
-    """What is sent and multiplied in a round: numbers of columns and rows by owner, and which rows of the model.
+    """The messages and products of a round: numbers of columns and rows by owner, and which rows of the model.
 
     `rows` pairs slices of the rows of the round with those of this rank's block of the model: where the model is sent,
     they are of what this rank gives or gets, else of the whole round.
