@@ -48,7 +48,8 @@ def test_a_profile_divides_iterations_on_devices(comm):
 
 @pytest.mark.parametrize("towed", [False, True])
 @pytest.mark.parametrize("kept", [True, False])
-def test_normal_equations_on_devices_are_those_on_hosts(comm, tmp_path, monkeypatch, towed, kept):
+@pytest.mark.parametrize("weighted", [True, False])
+def test_normal_equations_on_devices_are_those_on_hosts(comm, tmp_path, monkeypatch, towed, kept, weighted):
     """With the kernels kept, and made for each application where their copies of the traces would be too large."""
     monkeypatch.setattr(operator, "_SHARE_OF_KERNELS", 1.0 if kept else 0.0)
     folder = type(tmp_path)(comm.allgather_metadata(str(tmp_path))[0])
@@ -58,10 +59,11 @@ def test_normal_equations_on_devices_are_those_on_hosts(comm, tmp_path, monkeypa
     images, misfits = [], []
     for name in ("numpy", "cupy"):
         A = survey.operator("1500+0.6z", GRID, frequency=FREQUENCY, dtype="float64", engine=name)
-        equations = survey.normal_equations(A, weights=mutes.__getitem__, engine=name)
-        found = collops.cg(equations.operator, equations.right, niter=8, tol=0).x
-        images.append(found.engine.to_host(found.local_array))
-        misfits.append(equations.misfit(found))
+        equations = survey.normal_equations(A, weights=mutes.__getitem__ if weighted else None, engine=name)
+        result = collops.cg(equations.operator, equations.right, niter=8, tol=0)
+        images.append(result.x.engine.to_host(result.x.local_array))
+        misfits.append(equations.misfit(result.x))
+    assert result.execution == ("replayed CUDA graph" if kept and not weighted else "eager")
     np.testing.assert_allclose(images[1], images[0], rtol=0, atol=1e-7 * np.abs(images[0]).max())
     assert misfits[1] == pytest.approx(misfits[0], rel=1e-7)
 

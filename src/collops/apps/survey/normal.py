@@ -71,24 +71,29 @@ class NormalEquations:
 
 
 class _Normal:
-    """The normal operator of some consecutive shots that one local operator models."""
+    """The normal operator of some consecutive shots that one local operator models.
 
-    capturable = False  # the modelled traces are new memory in each application
+    `memory` holds the modelled traces, at least those of these shots; ``None`` on an engine of immutable arrays.
+    """
 
-    def __init__(self, operator: Any, shots: range, weights: Weights | None, survey: Survey, engine: Engine) -> None:
+    def __init__(
+        self, operator: Any, shots: range, weights: Weights | None, survey: Survey, engine: Engine, memory: Any
+    ) -> None:
         self.operator, self.shots, self._weights = operator, shots, weights
         self._traces = [survey.trace_shape(shot) for shot in shots]
         self.shape, self.dtype, self._engine = (operator.shape[1],) * 2, operator.dtype, engine
+        self._modelled = None if memory is None else memory[: operator.shape[0]]
+        self.capturable = weights is None and operator.capturable  # weights come from the host
 
     def forward_local(self, x: Any, out: Any = None) -> Any:
         """Model the shots from a flat image, and migrate the result."""
         weights = self._flat_weights()
-        if weights is None:
-            return self.operator.adjoint_local(self.operator.forward_local(x, None), out)
-        if not weights.any():
+        if weights is not None and not weights.any():
             return self._engine.xp.zeros(self.shape[1], self.dtype)
-        modelled = self.operator.forward_local(x, None)
-        return self.operator.adjoint_local(modelled * self._engine.from_host(weights**2), out)
+        modelled = self.operator.forward_local(x, self._modelled)
+        if weights is not None:
+            modelled *= self._engine.from_host(weights**2)
+        return self.operator.adjoint_local(modelled, out)
 
     adjoint_local = forward_local
 
@@ -152,9 +157,11 @@ def normal_equations(
 
     comm = survey.comm
     with local_stage(comm):
+        shots, operators = shots_of_parts(survey, A), A.operators
+        size = max((each.shape[0] for each in operators), default=0)
+        memory = engine.xp.empty(size, A.dtype) if engine.mutable else None
         parts = [
-            _Normal(each, shots, weights, survey, engine)
-            for each, shots in zip(getattr(A, "operators", ()), shots_of_parts(survey, A), strict=True)
+            _Normal(each, own, weights, survey, engine, memory) for each, own in zip(operators, shots, strict=True)
         ]
     images: Any = A.domain
     operator = LocalSum(parts, comm, dims=images.shape)

@@ -467,7 +467,7 @@ class Survey:
 
         Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
         iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
-        frees them. Iterates are those of :func:`collops.cgls` with the data in memory, up to rounding.
+        overwrites them. Iterates are those of :func:`collops.cgls` with the data in memory, up to rounding.
 
         Parameters
         ----------
