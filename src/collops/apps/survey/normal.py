@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from collops.apps.stages import local_stage
 from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 from collops.operators.kirchhoff.split import SplitImage
+from collops.operators.memory import Scratch
 from collops.operators.stacks import LocalSum, VStack
 
 if TYPE_CHECKING:
@@ -73,16 +75,22 @@ class NormalEquations:
 class _Normal:
     """The normal operator of some consecutive shots that one local operator models.
 
-    `memory` holds the modelled traces, at least those of these shots; ``None`` on an engine of immutable arrays.
+    `memory` returns an array of at least the size of the modelled traces; ``None`` on an engine of immutable arrays.
     """
 
     def __init__(
-        self, operator: Any, shots: range, weights: Weights | None, survey: Survey, engine: Engine, memory: Any
+        self,
+        operator: Any,
+        shots: range,
+        weights: Weights | None,
+        survey: Survey,
+        engine: Engine,
+        memory: Callable[[], Any],
     ) -> None:
         self.operator, self.shots, self._weights = operator, shots, weights
         self._traces = [survey.trace_shape(shot) for shot in shots]
         self.shape, self.dtype, self._engine = (operator.shape[1],) * 2, operator.dtype, engine
-        self._modelled = None if memory is None else memory[: operator.shape[0]]
+        self._memory = memory
         self.capturable = weights is None and operator.capturable  # weights come from the host
 
     def forward_local(self, x: Any, out: Any = None) -> Any:
@@ -90,7 +98,8 @@ class _Normal:
         weights = self._flat_weights()
         if weights is not None and not weights.any():
             return self._engine.xp.zeros(self.shape[1], self.dtype)
-        modelled = self.operator.forward_local(x, self._modelled)
+        memory = self._memory()
+        modelled = self.operator.forward_local(x, None if memory is None else memory[: self.operator.shape[0]])
         if weights is not None:
             modelled *= self._engine.from_host(weights**2)
         return self.operator.adjoint_local(modelled, out)
@@ -158,8 +167,9 @@ def normal_equations(
     comm = survey.comm
     with local_stage(comm):
         shots, operators = shots_of_parts(survey, A), A.operators
+        # The traces of all parts in turn, from the first application on.
         size = max((each.shape[0] for each in operators), default=0)
-        memory = engine.xp.empty(size, A.dtype) if engine.mutable else None
+        memory = partial(Scratch().get, "traces", (size,), A.dtype, engine)
         parts = [
             _Normal(each, own, weights, survey, engine, memory) for each, own in zip(operators, shots, strict=True)
         ]
