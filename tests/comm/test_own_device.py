@@ -1,9 +1,13 @@
-"""Each rank of a node is shown its own GPU alone, as long as nothing uses GPUs yet."""
+"""Each rank of a node is shown its own GPU alone, as long as nothing uses GPUs yet, and keeps it afterwards."""
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+import collops
 from collops.comm import own_device
 from collops.errors import InputError
 
@@ -96,3 +100,22 @@ def test_too_late(rank_of_node):
     rank_of_node(0, 4, in_use=4)
     with pytest.raises(InputError, match=r"uses CUDA already, with 4 GPUs.*before collops.world"):
         own_device.show_own_device()
+
+
+@pytest.mark.parametrize("world_first", [True, False])
+def test_a_part_of_the_world_works_on_the_same_gpu(comm, monkeypatch, world_first):
+    """Alone in its part, each rank is the first one of its node."""
+    MPI = pytest.importorskip("mpi4py.MPI", reason="from_mpi4py takes a communicator of mpi4py")
+    used = []
+
+    def device(number):
+        return SimpleNamespace(use=lambda: used.append(number), pci_bus_id=f"bus {number}")
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))
+    module = sys.modules["collops.comm.world"]
+    monkeypatch.setattr(module, "device_count", lambda: 4)
+    monkeypatch.setattr(module, "_own_device", [comm.local_rank] if world_first else [])
+    own = MPI.COMM_WORLD.Split(comm.rank)
+    assert collops.from_mpi4py(own).size == 1
+    own.Free()
+    assert used == [comm.local_rank]

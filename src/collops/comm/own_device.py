@@ -8,7 +8,7 @@ import os
 from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
-__all__ = ["show_own_device"]
+__all__ = ["place_told", "show_own_device"]
 
 # Rank and size on the node, as launchers tell them: some MPI libraries use GPUs as soon as they are loaded.
 _PLACES = (
@@ -26,7 +26,7 @@ def show_own_device() -> None:
     Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
     Raises `InputError` if this process uses CUDA already, with several GPUs.
     """
-    rank, size = _place()
+    rank, size = place_told() or place_on_node()
     if size == 1:
         return
     if (count := _devices_in_use()) > 1:
@@ -51,12 +51,13 @@ def _listed(name: str | None) -> list[str] | None:
     return None if value is None else [each for each in value.split(",") if each]
 
 
-def _place() -> tuple[int, int]:
+def place_told() -> tuple[int, int] | None:
+    """Return rank and size of this process among those of its node, where the launcher tells them."""
     for names in _PLACES:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal():
             return int(rank), int(size)
-    return place_on_node()
+    return None
 
 
 def place_on_node() -> tuple[int, int]:

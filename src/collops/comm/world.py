@@ -33,6 +33,7 @@ from collops.comm.mpi import (
     values_kept_with,
 )
 from collops.comm.nccl import NcclTransport, available_binding, load_binding
+from collops.comm.own_device import place_told
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
@@ -43,6 +44,8 @@ __all__ = ["TRANSPORTS", "alone", "device_count", "world"]
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
+_own_device: list[int] = []
+"""The number of this process's GPU, once it has one."""
 
 
 def world(transport: str = "auto") -> Communicator:
@@ -161,14 +164,14 @@ def device_count() -> int:
 
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
     mark_rank()
-    devices = device_count()
+    devices, is_world = device_count(), comm is None or comm == mpi.COMM_WORLD
     default_timeout()  # a mistake in the environment raises with a single rank, too
     if comm is None or comm.size == 1:
         check_level()
         if comm is not None:
             comm = comm.Dup()
         if devices:
-            _use_device(0 if comm is None else on_node(comm)[0], devices)
+            _use_device(0, devices, is_world)
         reasons = (mpi_reason, "one rank needs no transport")
         return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
     abort_on_uncaught_errors()
@@ -176,14 +179,14 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     local_rank, others = on_node(control, (control.rank, sorted(available_cores())))
     share = share_of_cores(frozenset(cores) for number, (_, cores) in enumerate(others) if number != local_rank)
     limit_blas(share)
-    name = _use_device(local_rank, devices) if devices else ""
+    name = _use_device(local_rank, devices, is_world) if devices else ""
     device, why, check = _choose(mpi, control, transport, name)
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
     nodes_and_hosts = _nodes_and_hosts(control, others[0][0])
     place = _Place(local_rank, len(others), device, reasons, share < _ONE_CORE, check, *nodes_and_hosts)
-    return _communicator(place, control, is_world=comm == mpi.COMM_WORLD)
+    return _communicator(place, control, is_world)
 
 
 class _Place(NamedTuple):
@@ -251,11 +254,18 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
     return GpuAwareTransport(DeviceMpi(control, failures), control.size, place.device.removeprefix("mpi-"))
 
 
-def _use_device(local_rank: int, devices: int) -> str:
-    """Make this rank's GPU the current device; return a name that no other GPU of the machines has."""
+def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
+    """Make this rank's GPU the current device; return a name that no other GPU of the machines has.
+
+    It is that of the rank's number on its node, and stays the same in all communicators: what has been launched on one
+    device would not be waited for on another.
+    """
     import cupy
 
-    device = cupy.cuda.Device(local_rank % devices)
+    if not _own_device:
+        told = None if is_world else place_told()  # ranks of different parts of the world may have the same number
+        _own_device.append((told[0] if told else local_rank) % devices)
+    device = cupy.cuda.Device(_own_device[0])
     device.use()
     return f"{socket.gethostname()} {device.pci_bus_id}"
 
