@@ -41,6 +41,15 @@ def test_steps_are_not_contiguous():
     assert _place((slice(2, 6),), array) == 16
 
 
+def test_elements_of_another_size_lie_elsewhere(comm):
+    """Strides that are contiguous for one dtype are not for another, and a plan takes arrays of both."""
+    following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    plan = ExchangePlan(comm, [(following, box((1, 4)))], [(before, box((1, 4)))])
+    for array, place in ((np.zeros(5), 8), (np.zeros(10, "f4")[::2], None)):
+        places = plan._places_in((array,), array)
+        assert places.sent_from == places.received_at == [place] * (comm.size > 1)
+
+
 def test_sums_add_local_and_received_boxes_that_overlap(comm):
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     source, halves = (slice(0, 3),), [(slice(0, 3),), (slice(1, 4),)]

@@ -221,9 +221,9 @@ class ExchangePlan:
             If an array does not contain its boxes.
         """
         if self._several:
-            key: Any = (target.shape, target.strides, *((array.shape, array.strides) for array in sources))
+            key: Any = (target.itemsize, target.shape, target.strides, *((a.shape, a.strides) for a in sources))
         else:
-            key = (target.shape, target.strides, sources[0].shape, sources[0].strides)
+            key = (target.itemsize, target.shape, target.strides, sources[0].shape, sources[0].strides)
         places = self._places.get(key)
         if places is None:
             sent = [(sources[part], box) for _, part, box, *_ in self._sends]
