@@ -127,7 +127,7 @@ class CallsByMessages:
             return
         blocks = self._blocks(source)
         mine = _view(source, blocks[self._rank])
-        block = engine_of(source).xp.empty(mine.shape, mine.dtype)
+        block = engine_of(source).empty(mine.shape, mine.dtype)
         self._reduced(call, blocks, mine, block)
         arriving = self._nothing if target is None else blocks
         self._move(call.kind, block, self._at_root(call, (0, block.size)), target, arriving)
@@ -177,7 +177,7 @@ class CallsByMessages:
 
     def _landing(self, like: Any) -> tuple[list[Any], list[Part]]:
         """Return an array like a contiguous one for what each other rank sends, and the receives."""
-        empty = engine_of(like).xp.empty
+        empty = engine_of(like).empty
         arrays = [empty(like.shape, like.dtype) for _ in self._others]
         parts = (self._messenger.part(array, 0, like.size) for array in arrays)
         return arrays, list(zip(self._others, parts, strict=True)) if like.size else []
