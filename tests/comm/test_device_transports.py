@@ -266,12 +266,12 @@ def test_short_calls_by_messages_make_no_arrays(joined, xp, by_messages, monkeyp
     total = parts.sum(axis=0)
     expected = {"allreduce": total, "reduce": total, "bcast": parts[0], "allgather": parts, "alltoall": parts}[kind]
     done = []
-    stream = xp.cuda.get_current_stream()
+    engine, stream = engine_of(x), xp.cuda.get_current_stream()
     for _ in range(3):
         with monkeypatch.context() as patch:
-            for name in ("empty", "empty_like"):
-                make = getattr(xp, name)
-                patch.setattr(xp, name, lambda *args, make=make, name=name: done.append(name) or make(*args))
+            for place, name in ((engine, "empty"), (xp, "empty"), (xp, "empty_like")):
+                make = getattr(place, name)
+                patch.setattr(place, name, lambda *args, make=make, name=name: done.append(name) or make(*args))
             for name in ("reshape", "__getitem__"):
                 patch.setattr(device.Array, name, lambda *_: pytest.fail("a view"), raising=False)
             patch.setattr(type(stream), "synchronize", lambda _: done.append("synchronize"))
