@@ -81,6 +81,10 @@ def module() -> types.ModuleType:
         alloc_pinned_memory=bytearray,
         Stream=_Stream,
         Event=_Event,
+        runtime=types.SimpleNamespace(
+            memcpyAsync=lambda target, source, size, kind, stream: ctypes.memmove(target, source, size),
+            memcpyDefault=4,
+        ),
     )
     return cupy
 

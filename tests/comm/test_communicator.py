@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import collops
+from collops.comm import communicator
 from collops.errors import (
     CollopsError,
     CommunicationError,
@@ -194,6 +195,27 @@ def test_allreduce_again(comm):
         with pytest.raises(UnsupportedTypeError, match="no reduction"):
             comm.allreduce(x, op)
     np.testing.assert_array_equal(comm.allreduce(x), expected)
+
+
+def test_calls_again_are_not_validated_in_full(comm, monkeypatch):
+    """Neither those on scalars of NumPy, such as inner products."""
+    if comm.transport_of(np.ones(1)).reductions is None:
+        pytest.skip("this transport keeps nothing of earlier reductions")
+    x, blocks = collops.ones(5, comm=comm), np.arange(2.0 * comm.size).reshape(comm.size, 2)
+    number = np.float32(comm.rank)
+
+    def run():
+        comm.barrier()
+        return float(x.dot(x)), comm.allreduce(number), comm.alltoall(blocks)
+
+    first = run()
+    begun = comm.failures.number
+    monkeypatch.setattr(communicator, "validated", lambda *_: pytest.fail("validated"))
+    product, total, moved = run()
+    assert comm.failures.number == begun + 4
+    assert (product, type(total), total.shape, total.dtype.name) == (5.0, np.ndarray, (), "float32")
+    assert float(total) == sum(range(comm.size)) == float(first[1])
+    np.testing.assert_array_equal(moved, np.tile(blocks[comm.rank], (comm.size, 1)))
 
 
 @pytest.mark.parametrize(

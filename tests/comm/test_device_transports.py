@@ -235,10 +235,92 @@ def test_the_memory_of_messages_that_are_given_up_is_kept(comm, xp, kind):
         if kind == "call":
             transport.run(Call("bcast", *arrays, *arrays, root=late))  # nobody is the root
         elif kind == "part":
-            waits, _ = transport.start_parts("allreduce", [], receives)
-            waits[0].wait()
+            parts = transport.start_parts(
+                "allreduce", [], [(late, transport.part(array, 0, 9)) for array in arrays], list(arrays)
+            )
+            parts.received(0)
         else:
             transport.start_exchange([], receives, 0).wait()
     del arrays, receives
     gc.collect()  # the traceback has them
     assert all(array() is not None for array in kept)
+
+
+@pytest.fixture
+def by_messages(joined, monkeypatch):
+    """What runs calls of a GPU-aware MPI that takes device pointers in messages only."""
+    if joined.device_transport != "mpi" or joined._device._kinds:
+        pytest.skip("other transports do not run all calls by messages")
+    monkeypatch.setattr(messages, "SHORT_BYTES", 1 << 30)
+    monkeypatch.setattr(joined._device._by_messages, "_kept", {})
+    return joined._device._by_messages
+
+
+@pytest.mark.parametrize("kind", ["allreduce", "reduce", "bcast", "allgather", "alltoall"])
+def test_short_calls_by_messages_make_no_arrays(joined, xp, by_messages, monkeypatch, kind):
+    """From the second call on nothing is allocated, no view is made, and the stream is waited for once."""
+    x = xp.arange(6.0).reshape(2, 3) + joined.rank
+    given = xp.asarray(np.broadcast_to(x, (joined.size, 2, 3))) if kind == "alltoall" else x
+    out = xp.empty((joined.size, 2, 3) if kind in ("allgather", "alltoall") else (2, 3), "float64")
+    parts = np.arange(6.0).reshape(2, 3) + np.arange(joined.size)[:, None, None]
+    total = parts.sum(axis=0)
+    expected = {"allreduce": total, "reduce": total, "bcast": parts[0], "allgather": parts, "alltoall": parts}[kind]
+    done = []
+    engine, stream = engine_of(x), xp.cuda.get_current_stream()
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            for place, name in ((engine, "empty"), (xp, "empty"), (xp, "empty_like")):
+                make = getattr(place, name)
+                patch.setattr(place, name, lambda *args, make=make, name=name: done.append(name) or make(*args))
+            for name in ("reshape", "__getitem__"):
+                patch.setattr(device.Array, name, lambda *_: pytest.fail("a view"), raising=False)
+            patch.setattr(type(stream), "synchronize", lambda _: done.append("synchronize"))
+            done.clear()
+            out.fill(-1)
+            result = getattr(joined, kind)(given, out=out)
+        if result is not None:
+            np.testing.assert_array_equal(result.get(), expected)
+    assert done == ["synchronize"]
+
+
+def test_memory_of_reductions_is_of_its_stream(joined, xp, by_messages, monkeypatch):
+    """A kernel of another stream may still read what arrived there."""
+    arrays = {}
+    for _ in range(2):
+        for stream in (0, 7):
+            monkeypatch.setattr(type(xp.cuda.get_current_stream()), "ptr", stream)
+            assert float(joined.allreduce(xp.ones(5))[4]) == joined.size
+            ((landing, _),) = (kept for key, kept in by_messages._kept.items() if key[0] == stream)
+            assert arrays.setdefault(stream, landing) is landing
+    assert arrays[0][0] is not arrays[7][0]
+
+
+def test_memory_of_reductions_is_bounded(joined, xp, by_messages):
+    longest = messages.KEPT_BYTES // 8 // (joined.size - 1)
+    joined.allreduce(xp.ones(longest + 1))
+    assert not by_messages._kept
+    for length in (longest, *range(1, 40)):
+        joined.allreduce(xp.ones(length))
+    assert [shape for _, shape, _ in by_messages._kept] == [(length,) for length in range(40 - messages.KEPT_SETS, 40)]
+
+
+def test_memory_of_a_reduction_that_failed_is_not_used_again(comm, xp):
+    from mpi4py import MPI
+
+    if comm.size == 1:
+        pytest.skip("a single rank waits for nobody")
+    control = MPI.COMM_WORLD.Dup()
+    failures = Failures(ControlChannel(control), 0.1, crowded=True)
+    transport = GpuAwareTransport(DeviceMpi(control, failures), control.size, "p2p")
+    x = xp.ones(4)
+    transport.run(Call("allreduce", x, x, "sum"))
+    ((landing, _),) = transport._by_messages._kept.values()
+    control.Barrier()
+    with pytest.raises(CommunicationTimeout):
+        if comm.rank:
+            failures.until(lambda: False, "another call")
+        else:
+            transport.run(Call("allreduce", x, x, "sum"))
+    kept = transport._by_messages._kept.values()
+    assert [each[0] is landing for each in kept] == ([True] if comm.rank else [])
+    assert comm.rank or any(part._memory[1] is landing for part in failures._abandoned if hasattr(part, "_memory"))

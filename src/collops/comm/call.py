@@ -245,7 +245,7 @@ def _scattered_here(
 def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any) -> tuple[Any, Any]:
     """Return a contiguous array for the result, and `out` if the result must be copied to it."""
     if out is None:
-        return engine.xp.empty(shape, dtype), None
+        return engine.empty(shape, dtype), None
     if (type(out) is not type(source) and engine_of(out) is not engine) or out.dtype != dtype:
         raise UnsupportedTypeError(f"out must be a {engine.name} array of dtype {dtype}")
     if out.shape != shape:
@@ -257,7 +257,7 @@ def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: E
         return out, None
     if comm.in_group:
         raise LayoutError("inside a group, out must be contiguous")
-    return engine.xp.empty(shape, dtype), out
+    return engine.empty(shape, dtype), out
 
 
 def _rows(

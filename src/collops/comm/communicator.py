@@ -107,7 +107,7 @@ class Communicator:
         self._derive = derive
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
-        self._movers: dict[tuple[type, Any], Engine] = {}
+        self._movers: dict[tuple[type, Any], tuple[Transport, Callable[..., Any]]] = {}
         self.kept: dict[Any, Any] = {}  # what other modules keep for as long as this communicator lives
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
@@ -178,6 +178,9 @@ class Communicator:
         # and dtype by this operation before, so that a few comparisons validate the call. Whatever is unusual (arrays
         # that are not contiguous, errors, JAX, profiling) is left to _run, which gives the same results.
         reducer = self._reducers.get(type(x))
+        if reducer is None and isinstance(x, np.generic):
+            x = np.asarray(x)
+            reducer = self._reducers.get(np.ndarray)
         if reducer is not None and (out is None or type(out) is type(x)) and not (active or counted):
             transport, reductions, empty = reducer
             dtype = x.dtype
@@ -185,11 +188,7 @@ class Communicator:
             if resolved is not None and x.flags.c_contiguous:
                 target = empty(x.shape, dtype) if out is None else _if_like(x, out)
                 if target is not None:
-                    failures = self.failures
-                    if failures is not None:  # as in _begin
-                        if failures.attention:
-                            failures.attend()
-                        failures.number += 1
+                    self._count()
                     call = Call("allreduce", x, target, op)
                     call.resolved = resolved
                     transport.run(call)
@@ -282,15 +281,18 @@ class Communicator:
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
         """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
         # Fast path, as in allreduce.
-        engine = self._movers.get((type(x), getattr(x, "dtype", None)))
-        if engine is not None and x.shape[:1] == (self.size,) and x.flags.c_contiguous and not (active or counted):
-            target = None
-            if out is None:
-                target = engine.xp.empty(x.shape, x.dtype)
-            elif out is not x and type(out) is type(x):
-                target = _if_like(x, out)
+        mover = self._movers.get((type(x), getattr(x, "dtype", None)))
+        if mover is not None and not (active or counted):
+            transport, empty = mover
+            shape, target = x.shape, None
+            if shape and shape[0] == self.size and x.flags.c_contiguous:
+                if out is None:
+                    target = empty(shape, x.dtype)
+                elif out is not x and type(out) is type(x):
+                    target = _if_like(x, out)
             if target is not None:
-                self._begin(engine).run(Call("alltoall", x, target))
+                self._count()
+                transport.run(Call("alltoall", x, target))
                 return target
         return self._run("alltoall", x, out)
 
@@ -598,9 +600,9 @@ class Communicator:
             self.reject(kind, error)
             raise
         if kind == "allreduce" and transport.reductions is not None and call.source is x:
-            self._reducers[type(x)] = transport, transport.reductions, engine.xp.empty
+            self._reducers[type(x)] = transport, transport.reductions, engine.empty
         if kind == "alltoall" and call.source is x:
-            self._movers[type(x), x.dtype] = engine
+            self._movers[type(x), x.dtype] = transport, engine.empty
         if pending is not None:
             return partial(_completed, pending, call)
         return call.target if call.out is None else call.copied()
@@ -667,12 +669,16 @@ class Communicator:
     def _begin(self, engine: Engine = _HOST) -> Transport:
         """Return the transport of a collective call, which this rank begins now. Validate before."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
+        self._count()
+        return transport
+
+    def _count(self) -> None:
+        """Count a collective call that begins; raise if it has been rejected or the communicator has failed."""
         failures = self.failures
-        if failures is not None:  # count the call, unless other ranks have rejected it, or the communicator has failed
+        if failures is not None:
             if failures.attention:
                 failures.attend()
             failures.number += 1
-        return transport
 
     @contextmanager
     def _rejecting(self, call: str) -> Iterator[None]:

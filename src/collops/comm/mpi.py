@@ -25,7 +25,7 @@ from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.launcher import bootstrap_address, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
-from collops.comm.messages import run_by_messages
+from collops.comm.messages import Bounds, CallsByMessages, Part
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
@@ -303,17 +303,18 @@ class MpiTransport(Transport):
         """Start the messages."""
         requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
         requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
-        return _Requests(requests, self._failures, "", receives, sends)
+        return _Requests(requests, self._failures, receives, sends)
 
-    def start_parts(
-        self, kind: str, sends: Sequence[Message], receives: Sequence[Message]
-    ) -> tuple[list[Pending], Pending]:
-        """Start messages that are parts of a collective call; return a wait for each receive, and one for all sends."""
-        arriving = [self._comm.Irecv(self._whole(array), source=peer) for peer, array in receives]
-        leaving = [self._comm.Isend(self._whole(array), dest=peer) for peer, array in sends]
-        memory = arriving, leaving, sends, receives  # a part that fails ends the whole call
-        waits: list[Pending] = [_Requests([request], self._failures, kind, memory=memory) for request in arriving]
-        return waits, _Requests(leaving, self._failures, kind, memory=memory)
+    def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> _Parts:
+        """Start messages that are parts of a collective call of some `kind`. After an error, `memory` is kept."""
+        comm = self._comm
+        arriving = [comm.Irecv(part, peer) for peer, part in receives]
+        leaving = [comm.Isend(part, peer) for peer, part in sends]
+        return _Parts(arriving, leaving, self._failures, kind, memory)
+
+    def part(self, array: Any, begin: int, end: int) -> Any:
+        """Return some elements of a contiguous array as MPI moves them."""
+        return self._whole(array.reshape(-1)[begin:end])
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
         """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
@@ -422,6 +423,13 @@ class DeviceMpi(MpiTransport):
     def _memory(self, array: Any) -> Any:
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
+    def part(self, array: Any, begin: int, end: int) -> list[Any]:
+        """Return the memory of some elements of a contiguous array as MPI moves them."""
+        dtype = array.dtype
+        width = dtype.itemsize
+        datatype, _ = self._moved.get(dtype) or self._movement(dtype)
+        return [self._mpi.buffer.fromaddress(array.data.ptr + begin * width, (end - begin) * width), datatype]
+
 
 class TcpTransport(MpiTransport):
     """TCP on host arrays, between ranks without MPI. Collective calls are made of messages."""
@@ -430,14 +438,23 @@ class TcpTransport(MpiTransport):
 
     def __init__(self, comm: Any, failures: Failures) -> None:
         super().__init__(comm, failures)
-        self.reductions = None
+        self._by_messages = CallsByMessages(self.rank, self._size, self)
+        self.reductions = self._by_messages.functions
 
     def run(self, call: Call) -> None:
         """Run the call by messages; a barrier is one of the library."""
         if call.kind == "barrier":
             super().run(call)
         else:
-            run_by_messages(call, self.rank, self._size, partial(self.start_parts, call.kind))
+            self._by_messages.run(call)
+
+    def ready(self) -> int:
+        """Return at once, since host arrays are in no stream."""
+        return 0
+
+    def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: object) -> None:
+        """Copy elements of a contiguous array to another one."""
+        target.reshape(-1)[slice(*there)] = source.reshape(-1)[slice(*here)]
 
     start = Transport.start
 
@@ -462,37 +479,52 @@ class _Started(Pending):
             self._transport.started.remove(self)
 
 
-class _Requests(Pending):
-    """Parts of a collective call of some `kind`, or without one messages; `memory` must outlive a wait that fails."""
+class _Parts:
+    """Messages of a collective call of some `kind`; `memory` must outlive a wait that fails."""
 
-    __slots__ = ("_failures", "_kind", "_memory", "_receives", "_requests", "_sends")
+    __slots__ = ("_arriving", "_failures", "_kind", "_leaving", "_memory")
+
+    def __init__(self, arriving: list[Any], leaving: list[Any], failures: Failures, kind: str, memory: object) -> None:
+        self._arriving = arriving
+        self._leaving = leaving
+        self._failures = failures
+        self._kind = kind
+        self._memory = memory
+
+    def received(self, number: int) -> None:
+        """Wait for the receive of this `number`."""
+        self._failures.wait(self._arriving[number], self._kind, memory=self)
+
+    def sent(self) -> None:
+        """Wait for all sends."""
+        for request in self._leaving:
+            self._failures.wait(request, self._kind, memory=self)
+
+
+class _Requests(Pending):
+    """Messages, whose arrays must outlive a wait that fails."""
+
+    __slots__ = ("_failures", "_receives", "_requests", "_sends")
 
     def __init__(
-        self,
-        requests: list[Any],
-        failures: Failures,
-        kind: str,
-        receives: Sequence[Message] = (),
-        sends: Sequence[Message] = (),
-        memory: object = None,
+        self, requests: list[Any], failures: Failures, receives: Sequence[Message], sends: Sequence[Message]
     ) -> None:
         self._requests = requests
         self._failures = failures
-        self._kind = kind
         self._receives = receives
         self._sends = sends
-        self._memory = memory or (receives, sends)
 
     def __str__(self) -> str:
         ends = [("from", self._receives), ("to", self._sends)]
-        messages = " and ".join(f"{way} {name_ranks(sorted({rank for rank, _ in of}))}" for way, of in ends if of)
-        return self._kind or f"messages {messages}"
+        return "messages " + " and ".join(
+            f"{way} {name_ranks(sorted({rank for rank, _ in of}))}" for way, of in ends if of
+        )
 
     def wait(self) -> None:
         requests, self._requests = self._requests, []
-        peers = [rank for rank, _ in (*self._receives, *self._sends)]
         # Neighbours that need nothing more may end while others are late.
-        self._failures.wait_all(requests, self, None if self._kind else peers, self._memory)
+        peers = [rank for rank, _ in (*self._receives, *self._sends)]
+        self._failures.wait_all(requests, self, peers, (self._receives, self._sends))
 
 
 class SharedSegments:

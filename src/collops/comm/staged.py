@@ -7,13 +7,12 @@ The host waits for the device here; there is no other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.comm.call import Call
-from collops.comm.messages import run_by_messages
+from collops.comm.messages import Bounds, CallsByMessages
 from collops.comm.transport import Message, Pending, Transport
 
 if TYPE_CHECKING:
@@ -119,7 +118,9 @@ class GpuAwareTransport(Transport):
 
         self._cupy = cupy
         self._direct = direct
-        self._size = size
+        self.part, self.start_parts = direct.part, direct.start_parts
+        self._by_messages = CallsByMessages(direct.rank, size, self)
+        self.reductions = direct.reductions if level == "all" else self._by_messages.functions
         self._kinds = (
             ("allreduce", "reduce", "bcast", "allgather", "reduce_scatter", "alltoall", "alltoallv")
             if level == "all"
@@ -130,7 +131,7 @@ class GpuAwareTransport(Transport):
         """Run the call by MPI's own algorithm or by messages."""
         # Host code reduces half types, and cannot read the device.
         if call.kind not in self._kinds or (call.array.dtype.itemsize == 2 and call.array.dtype.kind in "fV"):
-            run_by_messages(call, self._direct.rank, self._size, partial(self._start, call.kind))
+            self._by_messages.run(call)
             return
         self._cupy.cuda.get_current_stream().synchronize()
         if call.kind == "bcast" and call.source is not call.target:
@@ -146,9 +147,18 @@ class GpuAwareTransport(Transport):
         self._cupy.cuda.get_current_stream().synchronize()
         return self._direct.start_exchange(sends, receives, tag)
 
-    def _start(self, kind: str, sends: Sequence[Message], receives: Sequence[Message]) -> tuple[list[Pending], Pending]:
-        self._cupy.cuda.get_current_stream().synchronize()
-        return self._direct.start_parts(kind, sends, receives)
+    def ready(self) -> int:
+        """Return the current stream, once it is idle."""
+        stream = self._cupy.cuda.get_current_stream()
+        stream.synchronize()
+        return stream.ptr
+
+    def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: int) -> None:
+        """Copy elements of a contiguous array to another one, without views of them."""
+        runtime, width = self._cupy.cuda.runtime, source.itemsize
+        (to, _), (start, end) = there, here
+        addresses = target.data.ptr + to * width, source.data.ptr + start * width
+        runtime.memcpyAsync(*addresses, (end - start) * width, runtime.memcpyDefault, stream)
 
 
 class _StagedPending(Pending):

@@ -103,7 +103,8 @@ class LinearOperator:
         self.dtype = as_dtype(dtype)
         self.comm = comm
         self._allocators: dict[Hashable, Callable[[], Any]] = {}
-        comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
+        if comm.calls is not None:  # the name of a dtype takes as long as the rest
+            comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
     def _inherit(self, operators: Sequence[LinearOperator]) -> None:
         """Be capturable, and linear over the complex numbers, where all of `operators` are."""
@@ -611,9 +612,9 @@ def allocator(layout: AnyLayout, like: Any, dtype: Any) -> Callable[[], Any]:
         parts = [allocator(part, like, dtype) for part in layout]
         prototype = prototype._like(())
         return lambda: prototype._like([make() for make in parts])
-    shape, xp = prototype.local_array.shape, like.engine.xp
+    shape, empty = prototype.local_array.shape, like.engine.empty
     kind, prototype = prototype.dtype, prototype._like(None)
-    return lambda: prototype._like(xp.empty(shape, kind))
+    return lambda: prototype._like(empty(shape, kind))
 
 
 def is_complex(dtype: Any) -> bool:

@@ -1,7 +1,8 @@
 """Vector kernels on the GPU: launches of the kernels in ``vector.cu``, in little host time.
 
 Functions are looked up once for each element type, and arguments are arrays and NumPy scalars, which CuPy passes on
-without conversion. No function synchronises with the device, and all can be captured in a CUDA graph.
+without conversion. Results are made by ``cupy.ndarray``, which ``cupy.empty`` calls. No function synchronises with the
+device, and all can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         # Fast path of most iterations.
         first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
         if first and second and x.flags.c_contiguous and y.flags.c_contiguous:
-            target = cupy.empty(x.shape, dtype) if out is None else out
+            target = cupy.ndarray(x.shape, dtype) if out is None else out
             if out is None or x is y or _apart(x, y):
                 return _launch_axpby(functions, x, y, target, first, second)
     a_factors, b_factors = _factors(a), _factors(b)
@@ -248,7 +249,7 @@ def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
 
 def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
-    out = cupy.empty((), functions.number_dtype)
+    out = cupy.ndarray((), functions.number_dtype)
     link = 0 if comm is None else comm.join_sum(out)
     return _prepared_dots(functions, (x.size,), _scratch(), 0, 1, conjugate, link)(x, y, out)
 
@@ -272,7 +273,7 @@ def _prepared_dots(
 
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
-    out = cupy.empty(len(slots), dtype)
+    out = cupy.ndarray(len(slots), dtype)
     jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
     fresh = (1 << len(slots)) - 1
     if any(not pairs for pairs in slots):
@@ -289,7 +290,7 @@ def summed_dots(
     if len(slots) > _PAIRS or functions is None:
         values = dots(slots, dtype, conjugate)
         return comm.allreduce(values, out=values)
-    out = cupy.empty(len(slots), dtype)
+    out = cupy.ndarray(len(slots), dtype)
     jobs = [(number, *_factor_arrays(x, y, conjugate)) for number, ((x, y),) in enumerate(slots)]
     _launch(functions, jobs, out, conjugate, _PLACES_MASK, comm)
     return out
