@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, Self, SupportsIndex
 
 import numpy as np
 
@@ -17,13 +17,9 @@ from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
+from collops.comm import Communicator
 from collops.comm.call import check_rank
 from collops.errors import LayoutError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from collops.comm import Communicator
 
 _new = object.__new__
 
