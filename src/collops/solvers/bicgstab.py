@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,11 +87,9 @@ class BiCGStab(SquareSystem):
         state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third))
         return state
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
-        return BiCGStab(rtol=0.0, atol=tol**0.5, M=self.M), A
-
     def cotangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
-        return BiCGStab(rtol=0.0, atol=tol**0.5, M=None if self.M is None else self.M.H), A.H
+        method, _ = self.tangent(A, tol)
+        return replace(method, M=None if self.M is None else self.M.H), A.H
 
 
 @solver

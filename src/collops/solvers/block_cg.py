@@ -129,9 +129,6 @@ class BlockCG(Shifted):
         state.numbers = *numbers, xp.minimum(definite, pseudo_inverse(gram)[1])
         return state
 
-    def residual_norm(self, now: BlockNumbers) -> Any:
-        return now.residual**0.5
-
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
 

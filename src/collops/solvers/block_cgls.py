@@ -9,6 +9,7 @@ from collops.array import axpby
 from collops.operators import Columns, LinearOperator
 from collops.solvers.block_cg import BlockCG, BlockCGState, block_options
 from collops.solvers.blocks import grams
+from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import (
     check_number,
@@ -44,6 +45,7 @@ class BlockCGLS(BlockCG):
         (test, Status.LEAST_SQUARES_TO_ROUNDING if status is Status.COMPATIBLE_TO_ROUNDING else status, *option)
         for test, status, *option in BlockCG.stops
     )
+    optimality = CGLS.optimality  # pyright: ignore[reportAssignmentType]
 
     @property
     def added(self) -> Any:
@@ -72,11 +74,6 @@ class BlockCGLS(BlockCG):
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
         state.numbers = state.objectives.sum(), *state.numbers[1:]
         return state
-
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
-        """Return half the negative gradients of the objectives, which are zero at the solution."""
-        s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
-        return axpby(-self.damp * self.damp, x, 1.0, s)
 
     def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
         method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)

@@ -15,7 +15,6 @@ from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
-    check_preconditioner,
     check_problem,
     check_reductions,
     check_square,
@@ -170,9 +169,6 @@ class CG(ConjugateGradients, Shifted):
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
-
-    def residual_norm(self, now: CGNumbers) -> Any:
-        return now.residual**0.5
 
     def details(self, state: CGState, history: CGNumbers) -> dict[str, Any]:
         return {"condition": condition_number(history.product, history.curvature)}
@@ -385,9 +381,8 @@ def cg(
     >>> collops.cg(A, collops.ones(3), niter=10, tol=1e-12).x.gather()
     array([1.  , 0.5 , 0.25])
     """
-    check_problem(A, y, x0, niter)
+    check_problem(A, y, x0, niter, M)
     check_square("cg", A, "; cgls takes any")
     kind = {2: CG, 1: SingleReductionCG, "pipelined": PipelinedCG}[check_reductions(reductions, y)]
-    check_preconditioner(M, A.domain)
     method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

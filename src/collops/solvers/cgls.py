@@ -15,7 +15,6 @@ from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number,
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
-    check_preconditioner,
     check_problem,
     check_reductions,
     checked_limits,
@@ -166,10 +165,7 @@ class CGLS(ConjugateGradients):
     def suspect(self, now: CGLSNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
             return "gradient"
-        return "image" if iteration else "residual"
-
-    def residual_norm(self, now: CGLSNumbers) -> Any:
-        return abs(now.residual) ** 0.5  # a square from inner products may be below 0 by rounding
+        return super().suspect(now, iteration)
 
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         squared = condition_number(history.gradient, history.curvature)
@@ -415,8 +411,7 @@ def cgls(
     >>> collops.cgls(A, data, niter=10, tol=1e-12).x.gather().round(6)
     array([2., 1.])
     """
-    check_problem(A, y, x0, niter)
+    check_problem(A, y, x0, niter, M)
     kind = {2: CGLS, 1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[check_reductions(reductions, y)]
-    check_preconditioner(M, A.domain)
     method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

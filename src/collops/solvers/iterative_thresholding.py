@@ -213,10 +213,7 @@ class IterativeThresholding(Method):
     def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
-        return "image" if iteration else "residual"
-
-    def residual_norm(self, now: ThresholdingNumbers) -> Any:
-        return now.residual**0.5
+        return super().suspect(now, iteration)
 
     def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
         cost = self._cost(history)

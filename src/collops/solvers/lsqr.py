@@ -25,7 +25,6 @@ from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
 from collops.solvers.problem import (
     check_numbers,
-    check_preconditioner,
     check_problem,
     consistent,
     real_dtype,
@@ -297,8 +296,7 @@ def lsqr(
     >>> collops.lsqr(A, data, niter=10).x.gather().round(6)
     array([2., 1.])
     """
-    check_problem(A, y, x0, niter)
-    check_preconditioner(M, A.domain)
+    check_problem(A, y, x0, niter, M)
     method = LSQR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim), calc_var=bool(calc_var), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)
 

@@ -122,12 +122,18 @@ class Method:
         return [(test, status) for test, status, *option in self.stops if all(getattr(self, name) for name in option)]
 
     def suspect(self, now: Any, iteration: int) -> str:
-        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``."""
-        raise NotImplementedError
+        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``.
+
+        By default the image of an operator, or before the first iteration the residual.
+        """
+        return "image" if iteration else "residual"
 
     def residual_norm(self, now: Any) -> Any:
-        """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration."""
-        raise NotImplementedError
+        """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration.
+
+        By default the number ``residual`` is its square, which may be below 0 by rounding.
+        """
+        return abs(now.residual) ** 0.5
 
     def details(self, state: Any, history: Any) -> dict[str, Any]:
         """Return further results by name; `history` is a `numbers` of arrays, whose first elements precede the run."""

@@ -124,9 +124,6 @@ class MINRES(SquareSystem):
     def report(self, state: MINRESState) -> tuple[Any, ...]:
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[MINRES, LinearOperator]:
-        return MINRES(rtol=0.0, atol=tol**0.5, M=self.M, shift=self.shift), A
-
 
 def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
     """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
+def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) -> None:
     """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
     check_operator("A", operator)
     check_array("y", data, operator.range)
@@ -38,6 +38,7 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
     if x0 is not None and x0.engine is not data.engine:
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
     check_count("niter", niter)
+    check_preconditioner(M, operator.domain)
 
 
 def check_operator(name: str, operator: Any) -> None:
