@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.comm.call import Call
 from collops.comm.messages import run_by_messages
+from collops.comm.mpi import DeviceMpi
 from collops.comm.transport import Message, Pending, Transport
-
-if TYPE_CHECKING:
-    from collops.comm.mpi import DeviceMpi
 
 __all__ = ["GpuAwareTransport", "StagedTransport"]
 
