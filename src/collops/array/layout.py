@@ -70,9 +70,6 @@ class _Interned:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._key
 
-    def __copy__(self) -> Self:
-        return self
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
 
