@@ -81,13 +81,8 @@ class BlockCG(Shifted):
         (lambda self, now, first: now.definite < _INDEFINITE, Status.INDEFINITE),
     )
 
-    @property
-    def added(self) -> Any:
-        """The multiple of the identity."""
-        return self.damp
-
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
-        x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), self.image)
+        x, r, z = starting_point(A, y, x0, image_of=self.image)
         return self._begin(A, x, r, z)
 
     @_QUIET

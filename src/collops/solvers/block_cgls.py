@@ -18,7 +18,6 @@ from collops.solvers.problem import (
     consistent,
     starting_point,
     takes_part,
-    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, extended, scratch_array
@@ -53,8 +52,7 @@ class BlockCGLS(BlockCG):
         return self.damp * self.damp
 
     def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
-        dtype = working_dtype(A, y, x0)
-        x, r, _ = starting_point(A, y, x0, dtype)
+        x, r, _ = starting_point(A, y, x0)
         (squares,) = grams(*consistent((r, r)))
         objectives = y.engine.xp.diagonal(squares).real
         g = A._adjoint(r, None)
@@ -62,7 +60,7 @@ class BlockCGLS(BlockCG):
             (squares,) = grams(*consistent((x, x)))
             objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
-        begin = self._begin(A, x, g, scratch_array(A.domain, y, dtype))
+        begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype))
         begin.numbers = objectives.sum(), *begin.numbers[1:]
         # As one operator, so that no block of all columns of the data is needed.
         normal = Columns(A.operator.H @ A.operator, A.count)

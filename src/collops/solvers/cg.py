@@ -21,7 +21,6 @@ from collops.solvers.problem import (
     checked_limits,
     consistent,
     starting_point,
-    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, extended, scratch_array
@@ -130,11 +129,6 @@ class CG(ConjugateGradients, Shifted):
         *ConjugateGradients.stops,
     )
 
-    @property
-    def added(self) -> Any:
-        """The multiple of the identity."""
-        return self.damp
-
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
         state = self._begin(A, y, x0)
         state.gamma, rho = self._products(state)
@@ -143,9 +137,8 @@ class CG(ConjugateGradients, Shifted):
 
     def _begin(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
         """Return the state before the first iteration, without its inner products."""
-        dtype = working_dtype(A, y, x0)
-        x, r, q = starting_point(A, y, x0, dtype, self.image)
-        memory = None if self.M is None else scratch_array(A.domain, y, dtype)
+        x, r, q = starting_point(A, y, x0, image_of=self.image)
+        memory = None if self.M is None else scratch_array(A.domain, x, x.dtype)
         state = CGState(x, r, memory, r, q, None, None)
         state.p = self._preconditioned(state).copy()
         return state

@@ -8,22 +8,20 @@ from typing import Any
 from collops.array import axpby
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import (
-    check_numbers,
-    check_problem,
-    check_square,
-    precision_of,
-    takes_part,
-    working_dtype,
-)
+from collops.solvers.problem import check_numbers, check_problem, check_square, precision_of, takes_part, working_dtype
 from collops.solvers.result import Status
 
 
 class Shifted(Method):
     """A method for ``(A + added) x = y`` with one layout on both sides, and a preconditioner `M` or ``None``."""
 
-    added: Any = 0.0  # multiple of the identity
+    damp: Any = 0.0
     M: LinearOperator | None
+
+    @property
+    def added(self) -> Any:
+        """The multiple of the identity."""
+        return self.damp
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return the residual, which is zero at the solution."""
