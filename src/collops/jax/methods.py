@@ -8,7 +8,6 @@ the native library is not needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -106,11 +105,7 @@ def exchange(
     if sends or not sources:
         templates = [jnp.zeros(shape, dtype) for shape in shapes]
     else:
-        forward, adjoint = (partial(_zeros, extents) for extents in (shapes[0], source.shape))
-        first = linear_map(forward, adjoint, source, (source.shape, shapes[0]))
+        ends = source.shape, shapes[0]
+        first = linear_map(lambda _: jnp.zeros(ends[1], dtype), lambda _: jnp.zeros(ends[0], dtype), source, ends)
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
     return neighbor_exchange(sends, templates, destinations, sources, comm=comm)
-
-
-def _zeros(shape: tuple[int, ...], like: Any) -> Any:
-    return jnp.zeros(shape, like.dtype)

@@ -209,7 +209,6 @@ class SingleReductionCG(CG):
         return extended(SingleReductionCGState, begin, w=w, curvature=_curvature(A, delta))
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
@@ -247,7 +246,6 @@ class PipelinedCG(SingleReductionCG):
         return extended(PipelinedCGState, begin, s=s, t=t, zq=begin.curvature, sq=sq.real)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         beta = quotient(predicted_square(state.gamma, state.zq, state.sq, alpha), state.gamma)

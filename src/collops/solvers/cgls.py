@@ -219,7 +219,6 @@ class SingleReductionCGLS(CGLS):
         return extended(SingleReductionCGLSState, begin, w=q, curvature=curvature)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
@@ -283,7 +282,6 @@ class PipelinedCGLS(SingleReductionCGLS):
         return extended(PipelinedCGLSState, begin, v=v, u=u, e=e, sv=sv.real, vv=vv)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         beta = quotient(predicted_square(state.gamma, state.sv, state.vv, alpha), state.gamma)

@@ -384,7 +384,7 @@ def ista(
     arguments = locals()
     run = arguments.pop("run")
     method = prepare(**arguments)
-    return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
+    return solve(method, A, y, x0, parts=(SOp,), niter=niter, **run)
 
 
 @functools.partial(solver, passed_to=(ista, Run))
