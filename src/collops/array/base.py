@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from typing import Any, Self
 
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.operands import Operand, local_operand
+from collops.array.operands import local_operand
+from collops.array.plans import ReductionPlan
 from collops.array.redistribute import check_copies
+from collops.backend import Engine
+from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from os import PathLike
-    from typing import Self
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -37,13 +37,24 @@ def _unary_operator(function: Callable[[Any], Any]) -> Any:
 _copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
 
 
-class BaseArray(Operand):
-    """The base of :class:`DistributedArray` and :class:`StackedArray`.
+class BaseArray:
+    """The base of :class:`DistributedArray`, which alone has a `local_array`, and :class:`StackedArray` of `arrays`.
 
     Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
     """
 
     __slots__ = ()
+
+    layout: Any
+    comm: Communicator
+    engine: Engine
+    _plan: ReductionPlan
+    leaves: Any
+    dtype: Any
+    local_array: Any
+    arrays: Any
+    _unary: Any
+    _map: Any
 
     # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from collops.array.plans import check_ranks
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
+from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.call import check_rank
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, type_name
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 
 def from_global(

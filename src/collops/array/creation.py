@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from collops.array.random_numbers import child_seed, fill_random
 from collops.array.stacked import StackedArray
 from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
+from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, UnsupportedTypeError, type_name
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 __all__ = ["check_memory"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, Self, SupportsIndex
 
 import numpy as np
 
@@ -17,13 +17,9 @@ from collops.array.operands import check_alike, check_ufunc, local_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import moved, on_root
 from collops.backend import Engine, engine_of
+from collops.comm import Communicator
 from collops.comm.call import check_rank
 from collops.errors import LayoutError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from collops.comm import Communicator
 
 _new = object.__new__
 
@@ -119,10 +115,7 @@ class DistributedArray(BaseArray):
 
     def _hold(self, value: Any) -> Self:
         """Copy `value` to the local array; if the engine is not mutable, replace the local array by it."""
-        if self.engine.mutable:
-            if value is not self.local_array:
-                self.local_array[...] = value
-        else:
+        if value is not self.local_array:
             self.local_array = self.engine.put(self.local_array, ..., value)
         return self
 
@@ -191,8 +184,7 @@ class DistributedArray(BaseArray):
             if other is NotImplemented:
                 return NotImplemented
         value = function(self.local_array, other)
-        if self.engine.mutable:
-            self.local_array = value
+        if value is self.local_array:  # it is mutable
             return self
         if not np.can_cast(value.dtype, self.dtype, "same_kind"):
             raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
@@ -236,7 +228,7 @@ class DistributedArray(BaseArray):
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
             return self
-        return self._like(self.local_array.astype(dtype if self.engine.mutable else self.engine.dtype(dtype)))
+        return self._like(self.local_array.astype(self.engine.dtype(dtype)))
 
     # Other shapes and layouts
 

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import Operand, check_alike
+from collops.array.operands import check_alike
+from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
-from collops.backend import engine_of
+from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
-
-Array = TypeVar("Array", bound="Operand")
+Array = TypeVar("Array", bound=Any)
 
 
 def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:

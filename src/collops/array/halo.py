@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
+from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 __all__ = ["HaloPlan", "halo_widths"]
 

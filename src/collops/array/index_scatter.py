@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -11,15 +11,13 @@ from collops.array.creation import check_memory
 from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
 from collops.backend import engine, engine_of
+from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 End: TypeAlias = Layout | int
 """A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from collops.array.stacked import StackedArray
 from collops.array.store import VERSION
 from collops.backend import Engine
 from collops.backend import engine as find_engine
+from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 
 def load(

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 from collops.array.layout_arguments import (
     Axes,
@@ -36,12 +36,10 @@ from collops.array.layout_arguments import (
     numbered,
     sizes_text,
 )
+from collops.comm import Communicator
+from collops.comm.agreement import collective_values
+from collops.comm.given import checked_communicator
 from collops.errors import LayoutError
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from collops.comm import Communicator
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
@@ -71,9 +69,6 @@ class _Interned:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._key
-
-    def __copy__(self) -> Self:
-        return self
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -279,9 +274,6 @@ class Layout(_Interned):
     @classmethod
     def _from_local(cls, own: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None) -> Layout:
         """Do the work of :meth:`from_local` for the shape that ``own()`` returns."""
-        from collops.comm.agreement import collective_values
-        from collops.comm.given import checked_communicator
-
         shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), own)]
         if len({len(other) for other in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")

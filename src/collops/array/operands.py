@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.errors import LayoutError, UnsupportedTypeError
 
-if TYPE_CHECKING:
-    from collops.array.plans import ReductionPlan
-    from collops.backend import Engine
-    from collops.comm import Communicator
-
 __all__ = ["check_alike"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
-
-
-class Operand:
-    """A distributed or a stacked array. Only the former has a `local_array`, only the latter has `arrays`."""
-
-    __slots__ = ()
-
-    layout: Any
-    comm: Communicator
-    engine: Engine
-    _plan: ReductionPlan
-
-    if TYPE_CHECKING:
-        leaves: Any
-        arrays: Any
-        local_array: Any
-        dtype: Any
-        shape: Any
-        size: Any
-        ndim: Any
-        _hold: Any
-        _like: Any
-        _in_layout: Any
-        _unary: Any
-        _map: Any
 
 
 def check_alike(x: Any, y: Any) -> None:

@@ -11,15 +11,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
+from collops.comm import Communicator
 from collops.comm.given import checked_communicator
 from collops.errors import LayoutError
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 __all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]
 

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.array.layout import Layout
-from collops.array.operands import Operand
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
 from collops.backend import engine_of
+from collops.comm import Communicator
 from collops.comm.call import Call
 from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 __all__ = ["Move"]
 
@@ -96,7 +93,7 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: Operand) -> None:
+def check_copies(x: Any) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
     values = x.engine.to_host(x.local_array)
     digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()

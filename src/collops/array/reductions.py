@@ -12,19 +12,16 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
 from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
-from collops.array.operands import Operand
+from collops.comm import Communicator
 from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 
@@ -32,7 +29,7 @@ _Axes: TypeAlias = tuple[int, ...] | None
 _LocalReduction: TypeAlias = Callable[[Any, _Axes], Any]
 
 
-def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of elements. Collective: at most one allreduce.
 
     Parameters
@@ -50,7 +47,7 @@ def sum(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> A
     return _result(x, total if total.dtype == wanted else total.astype(wanted), axes)
 
 
-def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
     Parameters are those of :meth:`sum`.
@@ -64,7 +61,7 @@ def mean(x: Operand, axis: Axis = None, dtype: Any = None, out: None = None) -> 
     return _result(x, average.astype(wanted), axes)
 
 
-def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
+def min(x: Any, axis: Axis = None, out: None = None) -> Any:
     """Return the smallest element along `axis`, or NaN if there is one. Collective: at most one allreduce.
 
     Raises
@@ -77,24 +74,24 @@ def min(x: Operand, axis: Axis = None, out: None = None) -> Any:
     return _extreme(x, _checked_axes(x, axis, out), "min")
 
 
-def max(x: Operand, axis: Axis = None, out: None = None) -> Any:
+def max(x: Any, axis: Axis = None, out: None = None) -> Any:
     """Return the largest element, or NaN if there is one; see :meth:`min`. Collective: at most one allreduce."""
     return _extreme(x, _checked_axes(x, axis, out), "max")
 
 
-def all(x: Operand, axis: Axis = None, out: None = None) -> Any:
+def all(x: Any, axis: Axis = None, out: None = None) -> Any:
     """Return whether all elements along `axis` are true (not 0). Collective: at most one allreduce."""
     axes = _checked_axes(x, axis, out)
     return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axes)
 
 
-def any(x: Operand, axis: Axis = None, out: None = None) -> Any:
+def any(x: Any, axis: Axis = None, out: None = None) -> Any:
     """Return whether any element along `axis` is true (not 0). Collective: at most one allreduce."""
     axes = _checked_axes(x, axis, out)
     return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axes)
 
 
-def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
+def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
     r"""Return a vector norm of all elements or along one axis. Collective: at most one allreduce.
 
     Unlike ``numpy.linalg.norm``, this never computes a matrix norm: without `axis`, all elements are one vector.
@@ -143,7 +140,7 @@ def norm(x: Operand, ord: float | None = None, axis: int | None = None) -> Any:
     return _result(x, result, axes)
 
 
-def _total(x: Operand, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
+def _total(x: Any, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype of its accumulator, and the dtype of the result."""
     wanted = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
     wide = accumulator(wanted)
@@ -156,7 +153,7 @@ def _dtype_of_sum(dtype: np.dtype) -> np.dtype:
     return np.sum(np.empty(0, dtype)).dtype
 
 
-def _extreme(x: Operand, axes: _Axes, op: str) -> Any:
+def _extreme(x: Any, axes: _Axes, op: str) -> Any:
     dtype = x.dtype
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
@@ -173,7 +170,7 @@ def _extreme(x: Operand, axes: _Axes, op: str) -> Any:
     return _result(x, _combined(x, axes, local, op), axes)
 
 
-def _combined(x: Operand, axes: _Axes, local: _LocalReduction, op: str) -> Any:
+def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
     """Combine ``local(local_array, axes)`` of all leaves and ranks."""
     xp = x.engine.xp
     if hasattr(x, "local_array"):
@@ -206,14 +203,14 @@ def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) 
     return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
 
 
-def _result(x: Operand, result: Any, axes: _Axes) -> Any:
+def _result(x: Any, result: Any, axes: _Axes) -> Any:
     """Return a full reduction as a scalar, another one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
     return x._in_layout(x.layout.drop(axes), result)
 
 
-def _checked_axes(x: Operand, axis: Axis, out: None) -> _Axes:
+def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
     """Return the axes as distinct non-negative numbers, ``None`` for all, and refuse `out`."""
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
@@ -237,6 +234,6 @@ def _neutral(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _check_not_empty(x: Operand, axes: _Axes, name: str) -> None:
+def _check_not_empty(x: Any, axes: _Axes, name: str) -> None:
     if x.size == 0 and (axes is None or math.prod(n for a, n in enumerate(x.shape) if a not in axes) > 0):
         raise ValueError(f"an array with no elements has no {name}")

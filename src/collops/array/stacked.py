@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,12 +13,8 @@ from collops.array.layout import StackedLayout
 from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.backend import Engine
+from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from collops.comm import Communicator
 
 
 class StackedArray(BaseArray):

@@ -12,23 +12,21 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from collops.array.base import BaseArray
 from collops.array.layout import Layout
-from collops.array.operands import Operand
 from collops.array.redistribute import moved
+from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
 from collops.errors import InputError, LayoutError
 
-if TYPE_CHECKING:
-    from collops.comm import Communicator
-
 __all__ = ["chunk_files", "sync", "write_store"]
 
-_Saved: TypeAlias = Operand | Mapping[str, "_Saved"]
+_Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
@@ -141,7 +139,7 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     """Return the members of a stack or a dictionary by name; ``None`` for a single array."""
     if hasattr(arrays, "local_array"):
         return None
-    if isinstance(arrays, Operand):
+    if isinstance(arrays, BaseArray):
         return [(str(number), array) for number, array in enumerate(arrays.arrays)]
     if not isinstance(arrays, Mapping) or not arrays:
         raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
@@ -163,7 +161,7 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
         for key, value in members:
             _create(place, f"{name}/{key}" if name else key, value, None, durable)
         return node
-    assert isinstance(arrays, Operand)
+    assert isinstance(arrays, BaseArray)
     layout = arrays.layout
     mine |= {
         "kind": "array",
@@ -195,7 +193,7 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
         for name, value in members:
             _write(node[name], value, durable)
         return
-    assert isinstance(arrays, Operand)
+    assert isinstance(arrays, BaseArray)
     layout = _aligned(arrays.layout, node.chunks)
     comm = arrays.comm
     local = moved(arrays.local_array, arrays.layout, layout, comm)

@@ -79,25 +79,12 @@ class CallAgreement:
     def collective(
         self, call: str, facts: Facts, sends: Any = None, receives: Any = None, site: str | None = None
     ) -> None:
-        """Return when every rank is about to make this call. Collective.
+        """Return when every rank is about to make this call, whose `facts` must be the same on all. Collective.
 
-        Parameters
-        ----------
-        call : str
-            How errors show it.
-        facts : dict
-            Must be the same on all ranks.
-        sends, receives : sequence, optional
-            For each rank, the pieces that go there and come from there, on which the two ranks must agree.
-        site : str, optional
-            The line of the program, for a compiled call.
-
-        Raises
-        ------
-        CallMismatch
-            On every rank, if some rank is about to do something else.
-        CommunicationTimeout
-            If a rank makes no call at all.
+        `sends` and `receives` have, for each rank, the pieces that go there and come from there, on which the two ranks
+        must agree; `site` is the line of the program, for a compiled call. Errors show the text `call`. Raises
+        `CallMismatch` on every rank if some rank is about to do something else, and `CommunicationTimeout` if one makes
+        no call at all.
         """
         if self._sites:
             facts = {**facts, "at": call_site(with_function=False) if site is None else site}

@@ -9,15 +9,18 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.backend import Engine, engine_of
 from collops.comm.agreement import described, raise_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
+from collops.comm.checked import CallAgreement
+from collops.comm.failure import Failures
 from collops.comm.mpi import split
 from collops.comm.reductions import check_dtype
+from collops.comm.symmetric import SharedWindow, Symmetric, validated_memory
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
 from collops.errors import (
     ARGUMENT_ERRORS,
@@ -30,11 +33,6 @@ from collops.errors import (
 from collops.profile import messages
 from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
-
-if TYPE_CHECKING:
-    from collops.comm.checked import CallAgreement
-    from collops.comm.failure import Failures
-    from collops.comm.symmetric import Symmetric
 
 __all__ = ["Communicator"]
 
@@ -325,7 +323,7 @@ class Communicator:
     def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         if _is_jax(x):
-            return self._traced("sendrecv", x, dest=dest, out=out, source=source, tag=tag)
+            return self._traced("sendrecv", x, recvbuf=out, source=source, dest=dest, sendtag=tag, recvtag=tag)
         return self._exchange("sendrecv", x, dest, out, source, tag)
 
     @contextmanager
@@ -542,9 +540,7 @@ class Communicator:
         TransportError
             If these ranks cannot share memory.
         """
-        from collops.comm.symmetric import SharedWindow, Symmetric, validated
-
-        shape, dtype, chosen = validated(self, shape, dtype, engine, signals, registered)
+        shape, dtype, chosen = validated_memory(self, shape, dtype, engine, signals, registered)
         kind = Symmetric if self.size == 1 else SharedWindow
         if self.size > 1 and chosen.memory == "device":
             from collops.comm.symmetric_device import kind_of
@@ -647,7 +643,7 @@ class Communicator:
         engine: Any = engine_of(x)
         if kind in PARAMETERS:
             return engine.methods.collective(self, kind, x, *arguments)
-        return getattr(engine.methods, kind)(self, x, **ends)
+        return getattr(engine.methods, kind)(x, comm=self, **ends)
 
     def _transport_for(self, engine: Engine) -> Transport:
         """Return the transport of an engine's arrays."""

@@ -267,15 +267,8 @@ class NcclTransport(Transport):
     def new_window(self, address: int, nbytes: int) -> Any:
         """Make memory from :meth:`allocate` a window, which all ranks know. Collective.
 
-        Returns
-        -------
-        object
-            Its ``handle`` is what kernels take as ``ncclWindow_t``.
-
-        Raises
-        ------
-        TransportError
-            If NCCL makes no window; the memory is freed.
+        The ``handle`` of the result is what kernels take as ``ncclWindow_t``. Raises `TransportError`, and frees the
+        memory, if NCCL makes no window.
         """
         window = self._windows.register(self._comm, address, nbytes, _SYMMETRIC)
         if not window.handle:

@@ -70,21 +70,8 @@ def _other_version() -> str | None:
 def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call the device functions of NCCL's windows.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++, before which NCCL's headers are included.
-    processor : str
-        Architecture of the GPU, such as ``"sm_90"``.
-    options : sequence of str
-        Options of NVRTC.
-
-    Raises
-    ------
-    InputError
-        If the source does not compile, with the compiler's messages.
-    TransportError
-        If something is :func:`missing_for_nccl` for that.
+    NCCL's headers are included before `source`. Raises what :func:`collops.comm.nvrtc.compiled` does, and
+    `TransportError` if something is :func:`missing_for_nccl` for that.
     """
     if (reason := missing_for_nccl()) is not None:
         raise TransportError(f"a kernel that calls NCCL {reason}")

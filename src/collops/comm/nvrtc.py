@@ -44,31 +44,12 @@ def missing(libraries: Mapping[str, str], components: Mapping[str, str]) -> str 
 
 
 def compiled(
-    source: str,
-    processor: str,
-    options: Sequence[str],
-    folders: Sequence[Path],
-    replaced: Mapping[str, str],
+    source: str, processor: str, options: Sequence[str], folders: Sequence[Path], replaced: Mapping[str, str]
 ) -> bytes:
-    """Return the machine code (cubin) of `source`.
+    """Return the machine code (cubin) of CUDA C++ for a processor such as ``"sm_90"``, with options of NVRTC.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++.
-    processor : str
-        Architecture of the GPU, such as ``"sm_90"``.
-    options : sequence of str
-        Options of NVRTC.
-    folders : sequence of Path
-        Where header files are.
-    replaced : mapping of str to str
-        The text of header files that are not to be read from these folders, by the name that sources include.
-
-    Raises
-    ------
-    InputError
-        If the source does not compile, with the compiler's messages.
+    Header files are in `folders`; `replaced` has the text of those that are not to be read from there, by the name that
+    sources include. Raises `InputError`, with the compiler's messages, if the source does not compile.
     """
     from cuda.bindings import nvrtc
 

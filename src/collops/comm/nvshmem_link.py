@@ -45,21 +45,9 @@ def missing_for_nvshmem() -> str | None:
 def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call NVSHMEM's device functions.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs.
-    processor : str
-        Architecture of the GPU, such as ``"sm_90"``.
-    options : sequence of str
-        Options of NVRTC.
-
-    Raises
-    ------
-    InputError
-        If the source does not compile, with the compiler's messages.
-    TransportError
-        If it cannot be linked, or something is :func:`missing_for_nvshmem` for that.
+    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. Raises what
+    :func:`collops.comm.nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
+    :func:`missing_for_nvshmem` for that.
     """
     if (reason := missing_for_nvshmem()) is not None:
         raise TransportError(f"a kernel that calls NVSHMEM {reason}")

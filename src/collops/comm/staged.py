@@ -7,16 +7,14 @@ The host waits for the device here; there is no other way.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from collops.comm.call import Call
 from collops.comm.messages import Bounds, CallsByMessages
+from collops.comm.mpi import DeviceMpi
 from collops.comm.transport import Message, Pending, Transport
-
-if TYPE_CHECKING:
-    from collops.comm.mpi import DeviceMpi
 
 __all__ = ["GpuAwareTransport", "StagedTransport"]
 

@@ -378,18 +378,21 @@ class Symmetric:
             raise CommunicationError(f"signal {signal} is {now}, and there is no other rank to set it to {value}")
 
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
-        begin = offset // self.dtype.itemsize
-        part = self._peer(rank).reshape(-1)[begin : begin + values.size].reshape(values.shape)
+        part = self._part(values, rank, offset)
         if out is not None:
             out[...] = part
         part += values
 
     def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
-        begin = offset // self.dtype.itemsize
-        part = self._peer(rank).reshape(-1)[begin : begin + values.size].reshape(values.shape)
+        part = self._part(values, rank, offset)
         out[...] = part
         chosen = out == expected
         part[chosen] = values[chosen]
+
+    def _part(self, like: Any, rank: int, offset: int) -> Any:
+        """Return the memory of a rank from so many bytes on, in the shape of `like`."""
+        begin = offset // self.dtype.itemsize
+        return self._peer(rank).reshape(-1)[begin : begin + like.size].reshape(like.shape)
 
     def _address(self, array: Any) -> int:
         return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
@@ -481,7 +484,7 @@ def _lack_of(size: int) -> MemoryError | None:
     return MemoryError(f"symmetric memory of {size} bytes on all ranks: {_SHARED_FILES} has {free} free")
 
 
-def validated(
+def validated_memory(
     comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int, registered: bool
 ) -> tuple[tuple[int, ...], np.dtype, Engine]:
     """Return shape, dtype and engine of symmetric memory, for which all ranks ask alike. Collective."""

@@ -249,10 +249,7 @@ _library: _Library | None = None
 def _started_library(comm: Any) -> _Library:
     """Return NVSHMEM, started for the ranks of `comm`. Collective.
 
-    Raises
-    ------
-    TransportError
-        On every rank, if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts.
+    Raises `TransportError` on every rank if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts.
     """
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy

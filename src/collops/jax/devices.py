@@ -181,8 +181,9 @@ def device_transport(comm: Communicator) -> int:
         return clique_transport(jax.local_devices()[:1])
     device = jax.local_devices()[0].local_hardware_id
     with collective_errors(comm):
-        mine = _place_and_identity(device, comm.rank)
-    known = comm.allgather_metadata(mine)
+        identity = list(_nccl().unique_id()) if comm.rank == 0 else []  # with which all ranks connect to NCCL
+        place = f"{socket.gethostname()} {drivers.bus_of(device)}"  # of this rank's GPU
+    known = comm.allgather_metadata([place, identity])
     if len({place for place, _ in known}) < comm.size:
         raise TransportError(
             "each rank needs a GPU of its own: call collops.jax.use_local_device() before collops.world(), "
@@ -195,12 +196,6 @@ def device_transport(comm: Communicator) -> int:
         _nccl().connect_pairs(joined, comm.rank, comm.size, scratch.unsafe_buffer_pointer())
         drivers.wait_for_device()
     return _add([joined], [device], [comm.rank], comm.size, comm.local_size == comm.size)
-
-
-def _place_and_identity(device: int, rank: int) -> list[Any]:
-    """Return the place of this rank's GPU, and on rank 0 the unique id with which the ranks connect to NCCL."""
-    identity = _nccl().unique_id() if rank == 0 else b""
-    return [f"{socket.gethostname()} {drivers.bus_of(device)}", list(identity)]
 
 
 def clique_transport(joined: Sequence[Any]) -> int:

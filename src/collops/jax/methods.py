@@ -8,7 +8,6 @@ the native library is not needed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,11 +15,13 @@ import jax.numpy as jnp
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.jax import distribution, gathering, rooted
-from collops.jax import exchange as messages
 from collops.jax.allreduce import allreduce
 from collops.jax.alltoall import alltoall, alltoallv
 from collops.jax.arguments import checked_rank, operation
+from collops.jax.exchange import neighbor_exchange, recv, send, sendrecv
 from collops.jax.primitive import linear_map
+
+__all__ = ["collective", "exchange", "recv", "send", "sendrecv"]
 
 
 def collective(
@@ -88,21 +89,6 @@ def _on_one_rank(comm: Communicator, kind: str, x: Any, root: Any, *counts: Sequ
     return x[0] if kind in ("scatter", "reduce_scatter") else x
 
 
-def send(comm: Communicator, x: Any, dest: int, tag: int = 0) -> None:
-    """See :meth:`Communicator.send`."""
-    messages.send(x, dest, tag, comm=comm)
-
-
-def recv(comm: Communicator, out: Any, source: int, tag: int = 0) -> Any:
-    """See :meth:`Communicator.recv`; `out` is a template."""
-    return messages.recv(out, source, tag, comm=comm)
-
-
-def sendrecv(comm: Communicator, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
-    """See :meth:`Communicator.sendrecv`; `out` is a template."""
-    return messages.sendrecv(x, out, source, dest, tag, tag, comm=comm)
-
-
 def exchange(
     comm: Communicator,
     source: Any,
@@ -119,11 +105,7 @@ def exchange(
     if sends or not sources:
         templates = [jnp.zeros(shape, dtype) for shape in shapes]
     else:
-        forward, adjoint = (partial(_zeros, extents) for extents in (shapes[0], source.shape))
-        first = linear_map(forward, adjoint, source, (source.shape, shapes[0]))
+        ends = source.shape, shapes[0]
+        first = linear_map(lambda _: jnp.zeros(ends[1], dtype), lambda _: jnp.zeros(ends[0], dtype), source, ends)
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
-    return messages.neighbor_exchange(sends, templates, destinations, sources, comm=comm)
-
-
-def _zeros(shape: tuple[int, ...], like: Any) -> Any:
-    return jnp.zeros(shape, like.dtype)
+    return neighbor_exchange(sends, templates, destinations, sources, comm=comm)

@@ -100,6 +100,8 @@ class Jit:
         plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
         self._plain = plain
+        # Those of ``jax.jit``, whose compiled program is dispatched by JAX.
+        self.trace, self.lower, self.eval_shape = plain.trace, plain.lower, plain.eval_shape
         self._replicated = replicated
         self._as_jax = not _PLACING.isdisjoint(options)
         traced = plain
@@ -144,18 +146,6 @@ class Jit:
             raise
         versions.set_runtime_token(ORDER, token)
         return result
-
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace the function for these arguments, like ``jax.jit``."""
-        return self._plain.trace(*args, **kwargs)
-
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Lower the function for these arguments, like ``jax.jit``; the compiled program is dispatched by JAX."""
-        return self._plain.lower(*args, **kwargs)
-
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the shapes and dtypes of the results for these arguments, like ``jax.jit``."""
-        return self._plain.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Forget all compiled programs of the function."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import consistent, starting_point, working_dtype
+from collops.solvers.problem import consistent, starting_point
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -49,13 +49,12 @@ class BiCGStab(SquareSystem):
     stops = (*SquareSystem.stops, (lambda self, now, first: now.pivot <= self.precision, Status.BREAKDOWN))
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BiCGStabState:
-        dtype = working_dtype(A, y, x0)
-        x, r, v = starting_point(A, y, x0, dtype)
-        t, *preconditioned = (scratch_array(r.layout, y, dtype) for _ in range(1 if self.M is None else 3))
+        x, r, v = starting_point(A, y, x0)
+        t, *preconditioned = (scratch_array(r.layout, r, r.dtype) for _ in range(1 if self.M is None else 3))
         Mp, Ms = preconditioned or (None, None)
         (rho,) = dots(*consistent((r, r)))
         norm = y.engine.xp.sqrt(rho)
-        rho = rho.astype(np.result_type(dtype, rho.dtype))
+        rho = rho.astype(np.result_type(r.dtype, rho.dtype))
         return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm), r.copy(), norm)
 
     def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
@@ -87,11 +86,9 @@ class BiCGStab(SquareSystem):
         state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third))
         return state
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
-        return BiCGStab(rtol=0.0, atol=tol**0.5, M=self.M), A
-
     def cotangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
-        return BiCGStab(rtol=0.0, atol=tol**0.5, M=None if self.M is None else self.M.H), A.H
+        method, _ = self.tangent(A, tol)
+        return replace(method, M=None if self.M is None else self.M.H), A.H
 
 
 @solver

@@ -81,13 +81,8 @@ class BlockCG(Shifted):
         (lambda self, now, first: now.definite < _INDEFINITE, Status.INDEFINITE),
     )
 
-    @property
-    def added(self) -> Any:
-        """The multiple of the identity."""
-        return self.damp
-
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
-        x, r, z = starting_point(A, y, x0, working_dtype(A, y, x0), self.image)
+        x, r, z = starting_point(A, y, x0, image_of=self.image)
         return self._begin(A, x, r, z)
 
     @_QUIET
@@ -128,9 +123,6 @@ class BlockCG(Shifted):
         numbers = residuals.sum(), *norms_of_columns(residuals, state.first)
         state.numbers = *numbers, xp.minimum(definite, pseudo_inverse(gram)[1])
         return state
-
-    def residual_norm(self, now: BlockNumbers) -> Any:
-        return now.residual**0.5
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A

@@ -9,6 +9,7 @@ from collops.array import axpby
 from collops.operators import Columns, LinearOperator
 from collops.solvers.block_cg import BlockCG, BlockCGState, block_options
 from collops.solvers.blocks import grams
+from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import (
     check_number,
@@ -17,7 +18,6 @@ from collops.solvers.problem import (
     consistent,
     starting_point,
     takes_part,
-    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, extended, scratch_array
@@ -44,6 +44,7 @@ class BlockCGLS(BlockCG):
         (test, Status.LEAST_SQUARES_TO_ROUNDING if status is Status.COMPATIBLE_TO_ROUNDING else status, *option)
         for test, status, *option in BlockCG.stops
     )
+    optimality = CGLS.optimality  # pyright: ignore[reportAssignmentType]
 
     @property
     def added(self) -> Any:
@@ -51,8 +52,7 @@ class BlockCGLS(BlockCG):
         return self.damp * self.damp
 
     def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
-        dtype = working_dtype(A, y, x0)
-        x, r, _ = starting_point(A, y, x0, dtype)
+        x, r, _ = starting_point(A, y, x0)
         (squares,) = grams(*consistent((r, r)))
         objectives = y.engine.xp.diagonal(squares).real
         g = A._adjoint(r, None)
@@ -60,7 +60,7 @@ class BlockCGLS(BlockCG):
             (squares,) = grams(*consistent((x, x)))
             objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
-        begin = self._begin(A, x, g, scratch_array(A.domain, y, dtype))
+        begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype))
         begin.numbers = objectives.sum(), *begin.numbers[1:]
         # As one operator, so that no block of all columns of the data is needed.
         normal = Columns(A.operator.H @ A.operator, A.count)
@@ -72,11 +72,6 @@ class BlockCGLS(BlockCG):
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
         state.numbers = state.objectives.sum(), *state.numbers[1:]
         return state
-
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
-        """Return half the negative gradients of the objectives, which are zero at the solution."""
-        s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
-        return axpby(-self.damp * self.damp, x, 1.0, s)
 
     def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
         method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)

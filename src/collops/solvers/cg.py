@@ -15,14 +15,12 @@ from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
-    check_preconditioner,
     check_problem,
     check_reductions,
     check_square,
     checked_limits,
     consistent,
     starting_point,
-    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, extended, scratch_array
@@ -131,11 +129,6 @@ class CG(ConjugateGradients, Shifted):
         *ConjugateGradients.stops,
     )
 
-    @property
-    def added(self) -> Any:
-        """The multiple of the identity."""
-        return self.damp
-
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
         state = self._begin(A, y, x0)
         state.gamma, rho = self._products(state)
@@ -144,9 +137,8 @@ class CG(ConjugateGradients, Shifted):
 
     def _begin(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
         """Return the state before the first iteration, without its inner products."""
-        dtype = working_dtype(A, y, x0)
-        x, r, q = starting_point(A, y, x0, dtype, self.image)
-        memory = None if self.M is None else scratch_array(A.domain, y, dtype)
+        x, r, q = starting_point(A, y, x0, image_of=self.image)
+        memory = None if self.M is None else scratch_array(A.domain, x, x.dtype)
         state = CGState(x, r, memory, r, q, None, None)
         state.p = self._preconditioned(state).copy()
         return state
@@ -170,9 +162,6 @@ class CG(ConjugateGradients, Shifted):
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
-
-    def residual_norm(self, now: CGNumbers) -> Any:
-        return now.residual**0.5
 
     def details(self, state: CGState, history: CGNumbers) -> dict[str, Any]:
         return {"condition": condition_number(history.product, history.curvature)}
@@ -220,7 +209,6 @@ class SingleReductionCG(CG):
         return extended(SingleReductionCGState, begin, w=w, curvature=_curvature(A, delta))
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
@@ -258,7 +246,6 @@ class PipelinedCG(SingleReductionCG):
         return extended(PipelinedCGState, begin, s=s, t=t, zq=begin.curvature, sq=sq.real)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         beta = quotient(predicted_square(state.gamma, state.zq, state.sq, alpha), state.gamma)
@@ -385,9 +372,8 @@ def cg(
     >>> collops.cg(A, collops.ones(3), niter=10, tol=1e-12).x.gather()
     array([1.  , 0.5 , 0.25])
     """
-    check_problem(A, y, x0, niter)
+    check_problem(A, y, x0, niter, M)
     check_square("cg", A, "; cgls takes any")
     kind = {2: CG, 1: SingleReductionCG, "pipelined": PipelinedCG}[check_reductions(reductions, y)]
-    check_preconditioner(M, A.domain)
     method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

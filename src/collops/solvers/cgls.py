@@ -15,7 +15,6 @@ from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number,
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
-    check_preconditioner,
     check_problem,
     check_reductions,
     checked_limits,
@@ -23,7 +22,6 @@ from collops.solvers.problem import (
     has_copies,
     starting_point,
     takes_part,
-    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
@@ -121,12 +119,11 @@ class CGLS(ConjugateGradients):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
-        dtype = working_dtype(A, y, x0)
-        x, r, q = starting_point(A, y, x0, dtype)
-        s = new_array(A.domain, y, dtype)
-        g, t = (None if self.M is None else scratch_array(A.domain, y, dtype) for _ in range(2))
+        x, r, q = starting_point(A, y, x0)
+        s = new_array(A.domain, x, x.dtype)
+        g, t = (None if self.M is None else scratch_array(A.domain, x, x.dtype) for _ in range(2))
         state = CGLSState(x, r, g, s, t, s, q, None, None, False)
-        s = self._gradient(A, state, takes_part(self.damp) and x0 is not None)
+        s = self._gradient(A, state)
         state.p = self._in_model(state).copy()
         gamma, rho = dots(*consistent((s, s), (r, r)))
         state.one_message = has_copies(s) and not any(takes_part(getattr(self, name)) for name in self.tolerances)
@@ -147,7 +144,7 @@ class CGLS(ConjugateGradients):
         r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
-        s = self._gradient(A, state, damped)
+        s = self._gradient(A, state)
         t = s if self.M is None else self._in_model(state)
         if state.one_message:
             # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
@@ -166,10 +163,7 @@ class CGLS(ConjugateGradients):
     def suspect(self, now: CGLSNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0 and now.gradient - now.gradient != 0:
             return "gradient"
-        return "image" if iteration else "residual"
-
-    def residual_norm(self, now: CGLSNumbers) -> Any:
-        return abs(now.residual) ** 0.5  # a square from inner products may be below 0 by rounding
+        return super().suspect(now, iteration)
 
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         squared = condition_number(history.gradient, history.curvature)
@@ -183,16 +177,16 @@ class CGLS(ConjugateGradients):
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
         return CG(self.damp * self.damp, tol, M=None if self.M is None else self.M @ self.M.H), A.H @ A
 
-    def _gradient(self, A: LinearOperator, state: CGLSState, damped: bool) -> Any:
+    def _gradient(self, A: LinearOperator, state: CGLSState) -> Any:
         """Return s = M^H (A^H r - damp^2 x)."""
-        state.s = self._back(A, state, state.r, -self.damp * self.damp, state.x if damped else None, state.s)
+        state.s = self._back(A, state, state.r, -1, state.x, state.s)
         return state.s
 
-    def _back(self, A: LinearOperator, state: CGLSState, image: Any, weight: Any, x: Any, out: Any) -> Any:
-        """Return M^H (A^H image + weight x); without the second term if `x` is ``None``."""
+    def _back(self, A: LinearOperator, state: CGLSState, image: Any, sign: int, x: Any, out: Any) -> Any:
+        """Return M^H (A^H image + sign damp^2 x)."""
         g = A._adjoint(image, out if self.M is None else state.g)
-        if x is not None:
-            g = axpby(weight, x, 1.0, g, out=g)
+        if takes_part(self.damp):
+            g = axpby(sign * self.damp * self.damp, x, 1.0, g, out=g)
         if self.M is None:
             return g
         state.g = g
@@ -225,14 +219,13 @@ class SingleReductionCGLS(CGLS):
         return extended(SingleReductionCGLSState, begin, w=q, curvature=curvature)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
-        self._gradient(A, state, damped)
+        self._gradient(A, state)
         in_model = self._in_model(state)
         state.w = A._forward(in_model, state.w)
         gamma, rho, ww, wq, qq = self._named(dots(*self._pairs(state, in_model)))
@@ -282,14 +275,13 @@ class PipelinedCGLS(SingleReductionCGLS):
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         begin = super().init(A, y, x0)
         model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
-        v = self._image_of_direction(A, begin, scratch_array(*model))
+        v = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))
         u = None if self.M is None else self.M._forward(v, scratch_array(*model))
         e = A._forward(v if u is None else u, scratch_array(*data))
         sv, vv = dots(*consistent((begin.s, v), (v, v)))
         return extended(PipelinedCGLSState, begin, v=v, u=u, e=e, sv=sv.real, vv=vv)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         beta = quotient(predicted_square(state.gamma, state.sv, state.vv, alpha), state.gamma)
@@ -297,7 +289,7 @@ class PipelinedCGLS(SingleReductionCGLS):
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
         state.iterations += 1
         if state.iterations % PERIOD == PERIOD - 1:
-            self._gradient(A, state, damped)
+            self._gradient(A, state)
             t = self._in_model(state)
             state.w = A._forward(t, state.w)
         else:
@@ -311,8 +303,8 @@ class PipelinedCGLS(SingleReductionCGLS):
             state.q = A._forward(state.p, state.q)
         else:
             state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
-        state.v = v = self._image_of_direction(A, state, state.v)
         s, r, p, q = state.s, state.r, state.p, state.q
+        state.v = v = self._back(A, state, q, 1, p, state.v)  # M^H (A^H q + damp^2 p)
         lengths = [(p, p)] if damped else []
         finish = start_dots(*consistent((s, s), (r, r), (q, q), (s, v), (v, v), *lengths))
         if self.M is not None:
@@ -323,10 +315,6 @@ class PipelinedCGLS(SingleReductionCGLS):
         state.curvature = curvature + self.damp * self.damp * pp[0] if pp else curvature
         state.numbers = gamma, rho, state.curvature, gamma
         return state
-
-    def _image_of_direction(self, A: LinearOperator, state: Any, out: Any) -> Any:
-        """Return v = M^H (A^H q + damp^2 p)."""
-        return self._back(A, state, state.q, self.damp * self.damp, state.p if takes_part(self.damp) else None, out)
 
 
 @solver
@@ -415,8 +403,7 @@ def cgls(
     >>> collops.cgls(A, data, niter=10, tol=1e-12).x.gather().round(6)
     array([2., 1.])
     """
-    check_problem(A, y, x0, niter)
+    check_problem(A, y, x0, niter, M)
     kind = {2: CGLS, 1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[check_reductions(reductions, y)]
-    check_preconditioner(M, A.domain)
     method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

@@ -17,17 +17,16 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from collops.array import load
 from collops.array.store import chunk_files, sync, write_store
+from collops.backend import Engine
+from collops.comm import Communicator
+from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.bounded import in_time
 from collops.errors import CheckpointError, CollopsError, CommunicationError
 from collops.limits import free_room, in_words
-
-if TYPE_CHECKING:
-    from collops.backend import Engine
-    from collops.comm import Communicator
 
 __all__ = ["CheckpointFolder"]
 
@@ -54,26 +53,23 @@ class CheckpointFolder:
         damaged. Raises CheckpointError if the folder holds anything else or cannot be written; or a checkpoint although
         `resume` is false, or a damaged one.
         """
-        record, error = None, None
-        if self._comm.rank == 0:
+
+        def find() -> dict[str, Any] | None:
             try:
-                record = in_time(lambda: self._found(resume), self.path)
-            except CheckpointError as problem:
-                error = problem
+                return in_time(lambda: self._found(resume), self.path) if self._comm.rank == 0 else None
             except OSError as problem:
-                error = CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}")
-        self._comm.check(error)
-        return self._comm.allgather_metadata(record)[0]
+                raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
+
+        return collective_values(self._comm, find)[0]
 
     def check_room(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""
-        error = None
-        if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
-            error = CheckpointError(
-                f"the checkpoints need {in_words(needed)}, and {self.path} has room for {in_words(free)}: make room, "
-                "or name another folder"
-            )
-        self._comm.check(error)
+        with collective_errors(self._comm):
+            if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
+                raise CheckpointError(
+                    f"the checkpoints need {in_words(needed)}, and {self.path} has room for {in_words(free)}: make "
+                    "room, or name another folder"
+                )
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
@@ -90,13 +86,9 @@ class CheckpointFolder:
         try:
             attributes = {_RECORD: dict(record)}
             write_store(str(unfinished / _STORE), arrays, attributes, prepare=prepare, durable=True)
-            error = None
-            if self._comm.rank == 0:
-                try:
+            with collective_errors(self._comm, OSError):
+                if self._comm.rank == 0:
                     in_time(lambda: self._finish(unfinished, iteration), self.path)
-                except OSError as problem:
-                    error = problem
-            self._comm.check(error)
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:

@@ -22,6 +22,7 @@ from jax import core, lax
 
 from collops.array import zeros
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
+from collops.jax import jit
 from collops.jax.versions import lowered
 from collops.solvers.method import Method
 from collops.solvers.problem import working_dtype
@@ -32,7 +33,6 @@ _STATUSES = list(Status)
 _CONTINUES = -1
 
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
-_traces = 0
 
 
 @jax.tree_util.register_dataclass
@@ -67,11 +67,6 @@ def can_be_compiled(method: Method, data: Any) -> bool:
     return False
 
 
-def traces() -> int:
-    """Return how many programs have been traced so far in this process."""
-    return _traces
-
-
 def solve_compiled(
     method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> SolverResult | TracedResult:
@@ -103,26 +98,22 @@ def solve_compiled(
 
 
 def _program(
-    method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
+    method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
 ) -> Callable[[Any, Any], Any]:
     """Return the compiled program of a problem, from the cache if it is there."""
-    try:
-        start = None if x0 is None else x0.dtype
-        key = (*_parts(method, operator), data.layout, data.dtype, start, niter, differentiate)
-        hash(key)
-    except TypeError:
-        key = None  # an option is being traced
     M = getattr(method, "M", None)
     known = _programs.setdefault(operator if M is None else M, {})
-    if key is not None and key in known:
-        return known[key]
-
-    def run(data: Any, x0: Any) -> Any:
-        return _run(method, operator, data, x0, niter, differentiate)
-
-    global _traces  # noqa: PLW0603 - a count
-    _traces += 1
-    closed, shapes = jax.make_jaxpr(run, return_shape=True)(data, x0)
+    # The key keeps neither the operator nor a preconditioner made of it alive.
+    parts = (method,) if M is None else (dataclasses.replace(method, M=None), weakref.ref(operator))
+    key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate)
+    try:
+        if key in known:
+            return known[key]
+    except TypeError:
+        key = None  # an option is being traced
+    closed, shapes = jax.make_jaxpr(
+        lambda data, x0: _run(method, operator, data, x0, niter, differentiate), return_shape=True
+    )(data, x0)
     structure = jax.tree.structure(shapes)
     depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
     plain = closed if depends else lowered(closed)
@@ -139,26 +130,11 @@ def _program(
     return program
 
 
-def _parts(method: Any, operator: Any) -> tuple[Any, ...]:
-    """Return a key of method and operator that keeps neither the operator nor a preconditioner made of it alive."""
-    if getattr(method, "M", None) is None:
-        return (method,)
-    return dataclasses.replace(method, M=None), weakref.ref(operator)
-
-
 def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
     """Return a traced program as a function of its arguments; the arrays of the operator are not copied into it."""
-    call = _jit(comm)(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
+    compiler = jax.jit if comm.size == 1 else jit  # which keeps the order of the ranks' messages
+    call = compiler(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
     return lambda leaves: call(program.consts, leaves)
-
-
-def _jit(comm: Any) -> Callable[..., Any]:
-    """Return the function that compiles programs of these ranks; it keeps the order of their messages."""
-    if comm.size == 1:
-        return jax.jit
-    from collops.jax import jit
-
-    return jit
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
@@ -226,7 +202,7 @@ def _code(method: Any, row: Any, first: Any) -> Any:
     """Return the number of the status of the first test that passes."""
     now, first = method.numbers(*row), method.numbers(*first)
     code = jnp.asarray(_CONTINUES, np.int32)
-    for test, status, *_ in reversed(method.stops):
+    for test, status in reversed(method.possible_stops):
         code = jnp.where(test(method, now, first), _STATUSES.index(status), code)
     return code
 

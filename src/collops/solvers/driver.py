@@ -183,7 +183,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     A, y, x0
         The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
     parts : sequence of object
-        Other objects that take part in a step; each has an attribute ``capturable``.
+        Other objects that take part in a step, or ``None``; each has an attribute ``capturable``.
     **options
         Those of :class:`Run`, of which ``niter`` is required.
 

@@ -67,20 +67,18 @@ _abandoned: list[tuple[Any, Any, int, _Lane]] = []
 
 
 def _take_lane(device: int) -> _Lane:
-    """Return a lane that no running solver uses, such as one around a solver that is called from a callback."""
+    """Return a lane that no running solver uses, such as one around a solver that is called from a callback.
+
+    A lane of a solver that failed is idle once the device has finished its work.
+    """
     with _lanes_lock:
-        _take_back()
+        for abandoned in list(_abandoned):
+            event, _, its_device, lane = abandoned
+            if event.done:
+                _abandoned.remove(abandoned)
+                _idle_lanes.setdefault(its_device, []).append(lane)
         idle = _idle_lanes.setdefault(device, [])
         return idle.pop() if idle else _Lane()
-
-
-def _take_back() -> None:
-    """Return the lanes of solvers that failed, once the device has finished their work."""
-    for abandoned in list(_abandoned):
-        event, _, device, lane = abandoned
-        if event.done:
-            _abandoned.remove(abandoned)
-            _idle_lanes.setdefault(device, []).append(lane)
 
 
 class GraphExecution(Execution):

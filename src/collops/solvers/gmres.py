@@ -22,7 +22,7 @@ from collops.operators.columns import block_layout, column
 from collops.operators.memory import check_holds
 from collops.solvers.blocks import grams, multiply, pieces
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_count, consistent, starting_point, working_dtype
+from collops.solvers.problem import check_count, consistent, starting_point
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -111,8 +111,8 @@ class GMRES(SquareSystem):
     traceable = False
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> GMRESState:
-        dtype, m = working_dtype(A, y, x0), self.restart
-        x, r, _ = starting_point(A, y, x0, dtype)
+        x, r, _ = starting_point(A, y, x0)
+        dtype, m = r.dtype, self.restart
         basis, directions = (
             zeros(block_layout(r.layout, count), comm=y.comm, dtype=dtype, engine=y.engine) if count else None
             for count in (m + 1, m if self.flexible else 0)
@@ -154,7 +154,8 @@ class GMRES(SquareSystem):
         following[k] = h[k] * per_beta
         last[1] = _longer(-following, per_beta) * per_norm
         if not np.isfinite(ww):
-            _fill(V, k + 1, 0.0)  # or column k would get a part of it, zero times infinity
+            for leaf in V.leaves:  # or column k would get a part of it, zero times infinity
+                leaf.local_array = leaf.engine.put(leaf.local_array, k + 1, 0.0)
         _replace(V, k, last)
         if not self.flexible:
             h = h - state.H[: k + 1, :k] @ c * per_beta  # A M v, where w is A M u
@@ -191,12 +192,6 @@ def _put(block: Any, number: int, array: Any, memory: Any) -> None:
         for place, new in zip(block.leaves, array.leaves, strict=True):
             check_holds(place.dtype, new.dtype)
             place.local_array = place.engine.put(place.local_array, number, new.local_array)
-
-
-def _fill(block: Any, number: int, value: float) -> None:
-    """Set the elements of a column."""
-    for leaf in block.leaves:
-        leaf.local_array = leaf.engine.put(leaf.local_array, number, value)
 
 
 def _sum(weights: Any, block: Any, like: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, dots, zeros
+from collops.array import StackedArray, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
@@ -88,11 +88,10 @@ class HybridLSQR(Method):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> HybridState:
-        dtype = working_dtype(A, y, x0)
-        x, u, image = starting_point(A, y, x0, dtype)
+        x, u, image = starting_point(A, y, x0)
         beta = _norm(u)
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
-        vectors = [zeros(A.domain, comm=y.comm, dtype=dtype, engine=y.engine) for _ in range(self.niter + 1)]
+        vectors = [zeros_like(x) for _ in range(self.niter + 1)]
         B = np.zeros((self.niter + 1, self.niter))
         numbers = beta, 0.0, 0.0, 0.0
         scalars = 0, B, beta, 0.0, np.zeros(self.niter), numbers

@@ -213,10 +213,7 @@ class IterativeThresholding(Method):
     def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0 or now.update != now.update or now.absolute != now.absolute:
             return "gradient" if iteration else "x"
-        return "image" if iteration else "residual"
-
-    def residual_norm(self, now: ThresholdingNumbers) -> Any:
-        return now.residual**0.5
+        return super().suspect(now, iteration)
 
     def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
         cost = self._cost(history)
@@ -387,7 +384,7 @@ def ista(
     arguments = locals()
     run = arguments.pop("run")
     method = prepare(**arguments)
-    return solve(method, A, y, x0, parts=() if SOp is None else (SOp,), niter=niter, **run)
+    return solve(method, A, y, x0, parts=(SOp,), niter=niter, **run)
 
 
 @functools.partial(solver, passed_to=(ista, Run))

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, dots, zeros
+from collops.array import Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
 from collops.solvers.lsqr import Bidiagonalisation, arithmetic, next_u, put_numbers
-from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point, working_dtype
+from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH, scratch_array
 
@@ -62,9 +62,9 @@ class LSMR(Bidiagonalisation):
     numbers = LSMRNumbers
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSMRState:
-        dtype, engine = working_dtype(A, y, x0), y.engine
-        x, u, image = starting_point(A, y, x0, dtype)
-        v = A._adjoint(u, new_array(A.domain, y, dtype))
+        x, u, image = starting_point(A, y, x0)
+        engine = x.engine
+        v = A._adjoint(u, new_array(A.domain, x, x.dtype))
         squares = dots(*consistent((u, u), (v, v), (x, x)))
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
         sqrt, _, over, number, _ = arithmetic(engine, scalars)
@@ -74,10 +74,9 @@ class LSMR(Bidiagonalisation):
         others = [alpha, beta, alpha, 1.0, 1.0, 1.0, 0.0, 0.0, v_norm, beta, 0.0, 1.0, 0.0, 0.0, 0.0, alpha * alpha]
         scalars = put_numbers(engine, scalars, slice(None), [*reported, *others, 0.0, math.inf])
         v = axpby(over(1.0, beta), v, 0.0, v, out=v)
-        h = axpby(over(1.0, alpha), v, 0.0, v, out=new_array(A.domain, y, dtype))
-        hbar = zeros(A.domain, comm=y.comm, dtype=dtype, engine=engine)
-        back = scratch_array(A.domain, y, dtype)
-        return LSMRState(x, u, v, h, hbar, image, back, scalars)
+        h = axpby(over(1.0, alpha), v, 0.0, v, out=new_array(A.domain, x, x.dtype))
+        back = scratch_array(A.domain, x, x.dtype)
+        return LSMRState(x, u, v, h, zeros_like(x), image, back, scalars)
 
     def step(self, A: LinearOperator, state: LSMRState) -> LSMRState:
         """Extend both bases by one vector each, and update the solution."""

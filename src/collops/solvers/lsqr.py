@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, zeros
+from collops.array import Finite, axpby, divide, dots, zeros_like
 from collops.backend import Engine
 from collops.errors import InputError
 from collops.operators import LinearOperator
@@ -23,16 +23,7 @@ from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
-from collops.solvers.problem import (
-    check_numbers,
-    check_preconditioner,
-    check_problem,
-    consistent,
-    real_dtype,
-    starting_point,
-    takes_part,
-    working_dtype,
-)
+from collops.solvers.problem import check_numbers, check_problem, consistent, real_dtype, starting_point, takes_part
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, scratch_array
 
@@ -173,23 +164,20 @@ class LSQR(Bidiagonalisation):
             )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> LSQRState:
-        dtype = working_dtype(A, y, x0)
-        x, u, image = starting_point(A, y, x0, dtype)
-        gradient = None if self.M is None else scratch_array(A.domain, y, dtype)
-        gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, y, dtype))
-        engine, real = y.engine, real_dtype(dtype)
+        x, u, image = starting_point(A, y, x0)
+        engine, dtype, real = x.engine, x.dtype, real_dtype(x.dtype)
+        gradient = None if self.M is None else scratch_array(A.domain, x, dtype)
+        gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, x, dtype))
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
         factors = engine.xp.zeros(len(_FACTORS), dtype=real)
         scalars, factors = _begin(engine, scalars, factors, *dots(*consistent((u, u), (v, v))))
         factor = _elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
-        w = axpby(factor["per_alfa"], v, 0.0, v, out=new_array(A.domain, y, dtype))
-        t = None if self.M is None else self.M._forward(v, new_array(A.domain, y, dtype))
-        d = None if t is None else axpby(factor["per_alfa"], t, 0.0, t, out=new_array(A.domain, y, dtype))
-        back = scratch_array(A.domain, y, dtype)
-        variance = None
-        if self.calc_var:
-            variance = zeros(A.domain, comm=y.comm, dtype=real, engine=engine)
+        w = axpby(factor["per_alfa"], v, 0.0, v)
+        t = None if self.M is None else self.M._forward(v, new_array(A.domain, x, dtype))
+        d = None if t is None else axpby(factor["per_alfa"], t, 0.0, t)
+        back = scratch_array(A.domain, x, dtype)
+        variance = zeros_like(x, real) if self.calc_var else None
         return LSQRState(x, u, v, w, t, d, image, gradient, back, variance, scalars, factors)
 
     def step(self, A: LinearOperator, state: LSQRState) -> LSQRState:
@@ -297,8 +285,7 @@ def lsqr(
     >>> collops.lsqr(A, data, niter=10).x.gather().round(6)
     array([2., 1.])
     """
-    check_problem(A, y, x0, niter)
-    check_preconditioner(M, A.domain)
+    check_problem(A, y, x0, niter, M)
     method = LSQR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim), calc_var=bool(calc_var), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from collops.solvers.problem import is_traced
 from collops.solvers.result import Status
 
 __all__ = ["Method"]
@@ -112,22 +113,33 @@ class Method:
 
     def status(self, now: Any, first: Any) -> Status | None:
         """Return the status of the first test that passes, or ``None`` if the solver continues; numbers are floats."""
-        for test, status in self._possible_stops:
+        for test, status in self.possible_stops:
             if test(self, now, first):
                 return status
         return None
 
     @cached_property
-    def _possible_stops(self) -> list[tuple[Test, Status | None]]:
-        return [(test, status) for test, status, *option in self.stops if all(getattr(self, name) for name in option)]
+    def possible_stops(self) -> list[tuple[Test, Status | None]]:
+        """The tests whose options are not 0 or false; those that are being traced can differ from 0."""
+
+        def counts(option: Any) -> bool:
+            return is_traced(option) or bool(option)
+
+        return [(test, status) for test, status, *names in self.stops if all(counts(getattr(self, n)) for n in names)]
 
     def suspect(self, now: Any, iteration: int) -> str:
-        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``."""
-        raise NotImplementedError
+        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``.
+
+        By default the image of an operator, or before the first iteration the residual.
+        """
+        return "image" if iteration else "residual"
 
     def residual_norm(self, now: Any) -> Any:
-        """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration."""
-        raise NotImplementedError
+        """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration.
+
+        By default the number ``residual`` is its square, which may be below 0 by rounding.
+        """
+        return abs(now.residual) ** 0.5
 
     def details(self, state: Any, history: Any) -> dict[str, Any]:
         """Return further results by name; `history` is a `numbers` of arrays, whose first elements precede the run."""

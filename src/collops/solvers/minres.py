@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, zeros
+from collops.array import Finite, axpby, divide, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_number, consistent, starting_point, working_dtype
+from collops.solvers.problem import check_number, consistent, starting_point
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -82,12 +82,11 @@ class MINRES(SquareSystem):
         return -self.shift
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
-        dtype = working_dtype(A, y, x0)
-        x, r, image = starting_point(A, y, x0, dtype, self.image)
-        z = self.preconditioned(r, scratch_array(r.layout, y, dtype))
+        x, r, image = starting_point(A, y, x0, image_of=self.image)
+        z = self.preconditioned(r, scratch_array(r.layout, r, r.dtype))
         image = self.image(A, z, image)
         alfa, beta, square = _measured(r, z, image)
-        r1, w1, w2 = (zeros(r.layout, comm=y.comm, dtype=dtype, engine=y.engine) for _ in range(3))
+        r1, w1, w2 = (zeros_like(r) for _ in range(3))
         zero, root = beta * 0, abs(alfa)
         rotations = zero - 1, zero, zero, zero, zero, zero
         return MINRESState(x, r1, r, z, image, w1, w2, alfa, beta, zero, *rotations, beta, alfa * alfa, root, square)
@@ -123,9 +122,6 @@ class MINRES(SquareSystem):
 
     def report(self, state: MINRESState) -> tuple[Any, ...]:
         return state.phibar, state.root, state.tnorm2**0.5, state.square
-
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[MINRES, LinearOperator]:
-        return MINRES(rtol=0.0, atol=tol**0.5, M=self.M, shift=self.shift), A
 
 
 def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:

@@ -86,9 +86,6 @@ class PowerIteration(Method):
         state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
         return state
 
-    def suspect(self, now: PowerNumbers, iteration: int) -> str:
-        return "image"
-
     def residual_norm(self, now: PowerNumbers) -> Any:
         return now.defect**0.5
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
+from collops.array.dtypes import real_of
 from collops.array.plans import PLANS_KEPT
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 
-def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
+def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) -> None:
     """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
     check_operator("A", operator)
     check_array("y", data, operator.range)
@@ -38,6 +39,7 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any) -> None:
     if x0 is not None and x0.engine is not data.engine:
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
     check_count("niter", niter)
+    check_preconditioner(M, operator.domain)
 
 
 def check_operator(name: str, operator: Any) -> None:
@@ -139,9 +141,7 @@ def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
 
 def real_dtype(dtype: np.dtype) -> np.dtype:
     """Return the dtype of squared norms of arrays of `dtype`: single precision at least."""
-    if dtype.kind == "c":
-        return np.dtype(f"f{dtype.itemsize // 2}")
-    return np.result_type(dtype, np.float32)
+    return np.result_type(real_of(dtype), np.float32)
 
 
 def precision_of(dtype: np.dtype) -> float:
@@ -212,13 +212,14 @@ def group_of(array: Any) -> Communicator:
 
 
 def starting_point(
-    operator: LinearOperator, data: Any, x0: Any, dtype: np.dtype, image_of: Callable[..., Any] | None = None
+    operator: LinearOperator, data: Any, x0: Any, dtype: Any = None, image_of: Callable[..., Any] | None = None
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
-    Without `x0` it starts at zero, whose image is not computed. It computes in `dtype`; ``image_of(operator, x, out)``
-    is the image of `x`, by default that of the operator.
+    Without `x0` it starts at zero, whose image is not computed. All are of `dtype`, by default the
+    :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default that of the operator.
     """
+    dtype = working_dtype(operator, data, x0) if dtype is None else dtype
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:
         x = zeros(operator.domain, comm=data.comm, dtype=dtype, engine=data.engine)

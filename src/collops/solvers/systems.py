@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from collops.array import axpby
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import (
-    check_numbers,
-    check_preconditioner,
-    check_problem,
-    check_square,
-    precision_of,
-    takes_part,
-    working_dtype,
-)
+from collops.solvers.problem import check_numbers, check_problem, check_square, precision_of, takes_part, working_dtype
 from collops.solvers.result import Status
 
 
 class Shifted(Method):
     """A method for ``(A + added) x = y`` with one layout on both sides, and a preconditioner `M` or ``None``."""
 
-    added: Any = 0.0  # multiple of the identity
+    damp: Any = 0.0
     M: LinearOperator | None
 
-    def suspect(self, now: Any, iteration: int) -> str:
-        return "image" if iteration else "residual"
+    @property
+    def added(self) -> Any:
+        """The multiple of the identity."""
+        return self.damp
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return the residual, which is zero at the solution."""
@@ -72,13 +66,15 @@ class SquareSystem(Shifted):
     def residual_norm(self, now: Any) -> Any:
         return now.residual
 
+    def tangent(self, A: LinearOperator, tol: Any) -> tuple[Any, LinearOperator]:
+        return replace(self, rtol=0.0, atol=tol**0.5, precision=DOUBLE_PRECISION), A
+
 
 def checked_system(name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> dict[str, Any]:
     """Return the options of a :class:`SquareSystem` after a check of all arguments. No messages.
 
     Raises LayoutError, with the `name` of the function, if the operator has two layouts.
     """
-    check_problem(A, y, x0, niter)
+    check_problem(A, y, x0, niter, M)
     check_square(name, A, "; lsqr takes any")
-    check_preconditioner(M, A.domain)
     return {**check_numbers(rtol=rtol, atol=atol), "precision": precision_of(working_dtype(A, y, x0)), "M": M}

@@ -12,19 +12,17 @@ import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import cupy
 import numpy as np
 
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
+from collops.comm import Communicator
 from collops.comm.device_launch import Launch
 from collops.comm.peer_stores import kernel_source
 from collops.errors import UnsupportedTypeError
-
-if TYPE_CHECKING:
-    from collops.comm import Communicator
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4

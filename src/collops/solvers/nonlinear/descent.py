@@ -67,9 +67,6 @@ class Descent(Method):
     def suspect(self, now: DescentNumbers, iteration: int) -> str:
         return "gradient" if now.residual - now.residual == 0 else "residual"
 
-    def residual_norm(self, now: DescentNumbers) -> Any:
-        return now.residual**0.5
-
     def details(self, state: Any, history: DescentNumbers) -> dict[str, Any]:
         return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
 

@@ -173,8 +173,7 @@ def admm(
     >>> result.x.gather().round(3)
     array([ 2.,  0., -1.])
     """
-    x = check_arguments(x0, niter, (z0,), f=f, g=g)
-    check_array("z0", z0, x.layout, optional=True)
+    x = check_arguments(x0, niter, z0=z0, f=f, g=g)
     method = ADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), bool(gfirst))
     return solve(method, None, x, z0, parts=(f, g), niter=niter, **run)
 
@@ -229,10 +228,7 @@ def linearized_admm(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A)
-    check_array("x0", x0, A.domain)
-    check_array("z0", z0, A.range, optional=True)
-    x = check_arguments(x0, niter, (A, z0), f=f, g=g)
+    x = check_arguments(x0, niter, A, z0=z0, f=f, g=g)
     method = LinearizedADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), mu=check_step(mu, "mu"))
     return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)
 
@@ -294,14 +290,12 @@ def admm_l2(
     >>> result.x.gather().round(1)  # flat, with one step
     array([1., 1., 1., 3., 3., 3.])
     """
-    check_operator("A", A)
     check_operator("Op", Op)
     check_array("x0", x0, Op.domain)
-    check_array("z0", z0, A.range, optional=True)
     if b is None:
         raise LayoutError("admm_l2 needs data b in the range of Op")
     inner = check_count("inner", inner, smallest=1)
-    x, tau = check_arguments(x0, niter, (A, Op, b, z0), g=g), check_step(tau)
+    x, tau = check_arguments(x0, niter, A, (Op, b), z0, g=g), check_step(tau)
     method = ADMML2(
         L2(Op, b),
         g,

@@ -205,7 +205,7 @@ def proximal_gradient(
     >>> result.x.gather().round(3)
     array([ 2.,  0., -1.])
     """
-    x = check_arguments(x0, niter, (), f=f, g=g)
+    x = check_arguments(x0, niter, f=f, g=g)
     if not f.has_gradient:
         raise UnsupportedTypeError(f"the proximal gradient method needs a gradient, which {f!r} has not")
     search = backtracking or tau is None
@@ -227,8 +227,7 @@ def proximal_gradient(
         _MOMENTA[acceleration](niter),
         Backtracking(float(beta), niterback) if search else None,
     )
-    parts = [part for part in (f, g, weights, method.backtracking) if part is not None]
-    return solve(method, None, x, parts=parts, niter=niter, **run)
+    return solve(method, None, x, parts=(f, g, weights, method.backtracking), niter=niter, **run)
 
 
 _MOMENTA: dict[str | None, Callable[[int], Any]] = {

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.errors import InputError, UnsupportedTypeError, type_name
+from collops.errors import InputError
 from collops.solvers.method import Method
-from collops.solvers.problem import check_count, check_number
+from collops.solvers.problem import check_array, check_count, check_number, check_operator
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
@@ -115,18 +115,23 @@ class StepSizes:
         return self._sizes[iteration] if self.varies else self._sizes[0]
 
 
-def check_arguments(x0: Any, niter: Any, others: Sequence[Any], **functions: Any) -> Any:
+def check_arguments(
+    x0: Any, niter: Any, A: Any = None, others: Sequence[Any] = (), z0: Any = None, **functions: Any
+) -> Any:
     """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
-    The dtype is complex where `x0` is, or one of the `others`: operators, and arrays or ``None``.
+    It has the layout of the domain of the operator `A`, if there is one, and `z0` that of its range; without one both
+    have the same. The dtype is complex where `x0`, `A` or `z0` is, or one of the `others`.
     """
     for name, function in functions.items():
         check_function(name, function)
-    if not hasattr(x0, "leaves"):
-        raise UnsupportedTypeError(f"x0 must be a distributed array, not {type_name(x0)}")
+    if A is not None:
+        check_operator("A", A)
+    check_array("x0", x0, getattr(x0, "layout", None) if A is None else A.domain)
+    check_array("z0", z0, x0.layout if A is None else A.range, optional=True)
     check_count("niter", niter)
     dtype = np.result_type(x0.dtype, np.float64) if x0.dtype.kind in "biu" else x0.dtype
-    if any(np.dtype(getattr(other, "dtype", bool)).kind == "c" for other in others):
+    if any(np.dtype(getattr(other, "dtype", bool)).kind == "c" for other in (A, z0, *others)):
         dtype = np.result_type(dtype, np.complex64)
     return x0.astype(dtype)
 
