@@ -133,6 +133,7 @@ class Bidiagonalisation(Method):
         (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
     )
     optimality = CGLS.optimality
+    damps_change = True
 
     def scale(self, now: Any, first: Any) -> Any:
         """Return the number that the norm of the gradient is compared with."""
@@ -254,7 +255,7 @@ def lsqr(
     M: LinearOperator | None = None,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR [Paige and Saunders 1982]. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSQR [Paige and Saunders 1982]. Collective.
 
     Parameters
     ----------
