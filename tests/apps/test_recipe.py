@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.recipe import _versions, best_relative_error, relative_error
+from collops.apps.recipe import Gradient, _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
 from collops.apps.survey.geometry import shots_of
@@ -43,6 +43,19 @@ def test_both_ways_of_an_operator_count_as_modelling(comm):
     calls = [row.calls[0] for row in recording.report().rows if row.label == "modelling"]
     assert calls == [2]
     np.testing.assert_array_equal(back.local_array, plain.adjoint(plain.forward(model)).local_array)
+
+
+def test_amplitudes_whose_squares_underflow_are_refused(comm):
+    """An image of zeros would be the result. Each way, one of both squares is normal: the adjoint's, or its image's."""
+    import collops
+
+    for scale, amplitude in ((1e6, 1e-28), (1e-6, 1e-15)):
+        operator = collops.BlockDiag([np.diag(scale * np.arange(1, 4, dtype=np.float32))], comm)
+        data = collops.full(operator.range, amplitude, comm=comm, dtype="float32")
+        with pytest.raises(InputError, match="too small for float32"):
+            Gradient.of(operator, data)
+        assert Gradient.of(operator, data.astype(np.float64)).step == pytest.approx(14 / 98 / scale**2)
+        assert Gradient.of(operator, 0 * data).norm == 0
 
 
 @pytest.mark.parametrize("records", [5, 1])

@@ -7,7 +7,7 @@ import pytest
 
 from collops import profile
 from collops.array import Layout, from_global, random, zeros
-from collops.errors import CollopsError, InputError, LayoutError
+from collops.errors import CollopsError, InputError, LayoutError, UnsupportedTypeError
 from collops.operators import (
     BlockDiag,
     Diagonal,
@@ -137,6 +137,21 @@ def test_out_has_the_result_of_an_operator_that_ignores_it(comm):
         out.fill(0)
         assert apply(x, out) is out
         assert_close(out.gather(), -x.gather())
+
+
+def test_an_out_that_cannot_hold_the_result_is_refused_on_all_ranks(comm):
+    # Only the last rank has an operator with imaginary parts.
+    dtype = "c16" if comm.rank == comm.size - 1 else "f8"
+    for op in (BlockDiag([matrix(3, 3, dtype, comm.rank)], comm), VStack([matrix(3, 3, dtype, comm.rank)], comm)):
+        for each in (op, op.H, StackedHStack([op, 2 * op])):
+            x = random(each.domain, comm=comm)
+            for kind in ("f8", "i8", "?"):
+                with pytest.raises(UnsupportedTypeError, match=f"complex128, .* out, of {np.dtype(kind)}"):
+                    each.forward(x, zeros(each.range, comm=comm, dtype=kind))
+            assert_close(each.forward(x, zeros(each.range, comm=comm, dtype="c16")).gather(), (each @ x).gather())
+    halves = BlockDiag([np.full((2, 2), 0.5)], comm)
+    with pytest.raises(UnsupportedTypeError, match="float64, which does not fit into out, of int64"):
+        halves.forward(random(halves.domain, comm=comm), zeros(halves.range, comm=comm, dtype=int))
 
 
 def test_an_operator_that_cannot_be_captured_makes_no_other_one_capturable(comm):

@@ -8,6 +8,7 @@ import scipy.sparse
 
 import collops
 from collops import operators as ops
+from tests.operators.problems import matrix
 
 pytestmark = pytest.mark.usefixtures("jax_double")
 jax = pytest.importorskip("jax", reason="JAX is not installed")
@@ -104,6 +105,24 @@ def test_operators_of_matrices(comm, name, monkeypatch):
     out = collops.ones(ours.range, comm=comm, dtype=dx.dtype, engine="jax")
     assert theirs.forward(dx, out) is out
     np.testing.assert_allclose(gathered(out), want[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_complex_matrix_of_jax(comm, traced):
+    """Its adjoint needs the conjugate of the vector, which is an array like the matrix where nothing is traced."""
+    block = matrix(3, 4, "c16", comm.rank)
+    ours, theirs = (ops.VStack([array], comm) for array in (block, jnp.asarray(block)))
+    y, dy = (collops.random(ours.range, seed=2, dtype=complex, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    adjoint = jax.jit(theirs.adjoint) if traced else theirs.adjoint
+    np.testing.assert_allclose(gathered(adjoint(dy)), gathered(ours.adjoint(y)), atol=1e-12)
+
+
+def test_complex_multiples_of_a_real_operator(comm):
+    diagonal = np.arange(1.0, 8)
+    A = 2j * ops.Diagonal(diagonal, comm=comm)
+    x = collops.random(A.domain, seed=1, comm=comm, engine="jax")
+    np.testing.assert_allclose(gathered(A.forward(x)), 2j * diagonal * gathered(x))
+    np.testing.assert_allclose(gathered(A.adjoint(x)), -2j * diagonal * gathered(x))
 
 
 def test_an_array_is_a_tree(comm):

@@ -172,6 +172,28 @@ def test_derivatives_through_a_solution(comm, matrices, how):
     np.testing.assert_allclose(by_damp, -2 * damp * adjoint @ solution, rtol=1e-8)
 
 
+@pytest.mark.parametrize("how", ["implicit", "unroll"])
+@pytest.mark.parametrize("solver", [lsqr, lsmr])
+def test_derivatives_by_the_start(comm, matrices, solver, how):
+    """Damping pulls the solution to the starting point, so that it depends on it."""
+    whole, _, _, compiled = matrices
+    y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
+    start = collops.random(compiled.domain, seed=2, comm=comm, engine="jax")
+    data, x0, damp = np.asarray(y.gather()), np.asarray(start.gather()), 0.7
+
+    def objective(y, start, damp):
+        x = solver(compiled, y, start, niter=12, damp=damp, atol=1e-14, btol=1e-14, differentiate=how).x
+        return x.vdot(x)
+
+    by_data, by_start, by_damp = jax.grad(objective, (0, 1, 2))(y, start, damp)
+    normal = whole.T @ whole + damp**2 * np.eye(5)
+    change = np.linalg.solve(normal, whole.T @ (data - whole @ x0))
+    adjoint = np.linalg.solve(normal, 2 * (x0 + change))
+    np.testing.assert_allclose(by_data.gather(), whole @ adjoint, atol=1e-9)
+    np.testing.assert_allclose(by_start.gather(), damp**2 * adjoint, atol=1e-9)
+    np.testing.assert_allclose(by_damp, -2 * damp * adjoint @ change, rtol=1e-8)
+
+
 @pytest.mark.parametrize("solver", [bicgstab, minres])
 def test_derivatives_through_other_solutions(comm, matrices, solver):
     """Also of an unsymmetric operator, whose derivative needs the adjoint of operator and preconditioner."""

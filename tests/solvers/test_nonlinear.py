@@ -146,7 +146,7 @@ def test_regularisation_is_one_more_part(comm):
 
 
 def test_messages(comm):
-    """Besides the problem's: one for a trial step; for Gauss-Newton one for the slope, and those of CGLS."""
+    """Besides the problem's: one for a trial step, and one for the length of the first."""
     nonlinear, x0, *_ = cubic("block_diag", comm, "f8")  # sends none itself
     trials = []
     counted = nonlinear.residual
@@ -155,7 +155,47 @@ def test_messages(comm):
         result = lbfgs(nonlinear, x0, niter=8, tol=0, memory=3)
     assert result.iterations == 8
     reductions = [message for message in sent.records if message.operation == "allreduce"]
-    assert len(reductions) == (len(trials) if comm.size > 1 else 0)
+    assert len(reductions) == (len(trials) + 1 if comm.size > 1 else 0)
+
+
+class SquaresOf:
+    """The unknowns are the roots of the data."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def residual(self, x):
+        return x * x - self.data
+
+    def jacobian(self, x):
+        return Diagonal(2 * x)
+
+
+@pytest.mark.parametrize(("solver", "bounds"), [(gauss_newton, False), (lbfgs, False), (lbfgs, True)])
+def test_units_do_not_matter(comm, solver, bounds):
+    """Data are scaled by powers of four: roots and their bounds by powers of two, which changes no rounding."""
+    roots = np.linspace(1, 3, 7)
+    expected = None
+    for exponent in (0, -40, 40, 25):
+        unit = 2.0**exponent
+        problem_ = SquaresOf(from_global(unit**2 * roots**2, comm=comm))
+        options = {"lower": 1.5 * unit, "upper": 2.5 * unit} if bounds else {}
+        result = solver(problem_, full(7, 2 * unit, comm=comm), niter=60, tol=1e-9, **options)
+        assert result.status is Status.CONVERGED
+        x = result.x.gather() / unit
+        np.testing.assert_allclose(x, np.clip(roots, 1.5, 2.5) if bounds else roots, atol=1e-6)
+        expected = (result.iterations, x) if expected is None else expected
+        assert result.iterations == expected[0]
+        np.testing.assert_allclose(x, expected[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+def test_the_result_has_memory_of_its_own(comm, solver):
+    x0 = full(7, 2.0, comm=comm)
+    result = solver(SquaresOf(x0 * x0), x0)
+    assert result.iterations == 0
+    result.x.fill(5.0)
+    assert_close(x0.gather(), np.full(7, 2.0))
 
 
 def test_a_wrong_jacobian_ends_the_search(comm):

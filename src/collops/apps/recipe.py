@@ -197,7 +197,7 @@ class Gradient:
         with raised_together():
             if not np.isfinite([square, stretched]).all():
                 raise InputError(f"the amplitudes are too large for {x.dtype}: {remedy}")
-            if not stretched and size:
+            if size and min(square, stretched) < np.finfo(x.dtype).tiny:
                 raise InputError(
                     f"no model explains any part of the data, or their amplitudes are too small for {x.dtype}: "
                     f"check the geometry and the units, or {remedy}"

@@ -213,8 +213,15 @@ class LinearOperator:
             self._raise_misfit(out, layout, "out is an array")
         engine = out.engine
         sources = given.leaves if given.engine is engine else ()
+        # Dtypes of local operators may differ from rank to rank; this one is the same on all, and so is the error.
+        result = np.result_type(self.dtype, given.dtype)
+        result = result if self.clinear else real_of(result)
         for leaf in out.leaves if engine.mutable else ():
             memory = leaf.local_array
+            if not np.can_cast(result, memory.dtype, "same_kind"):
+                raise UnsupportedTypeError(
+                    f"the result of {type(self).__name__} has {result}, which does not fit into out, of {memory.dtype}"
+                )
             for source in sources:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
                     raise InputError(

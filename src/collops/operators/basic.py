@@ -96,9 +96,11 @@ class Diagonal(LinearOperator):
 
     def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
         factors = diagonal.on(x.engine)
-        if out is None or not out.engine.mutable:
+        if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
         check_holds(out.dtype, self.dtype, x.dtype)
+        if not out.engine.mutable:
+            return filled(out, x.engine.xp.multiply(factors, x.local_array))
         x.engine.xp.multiply(factors, x.local_array, out.local_array)
         return out
 

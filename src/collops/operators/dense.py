@@ -72,7 +72,7 @@ class DenseMatrix:
         return store(matrix @ x, out)
 
     def _conjugate_of(self, y: Any) -> Any:
-        if type(y) is not type(self.matrix) or y.dtype != self.dtype:
+        if not self._engine.mutable or type(y) is not type(self.matrix) or y.dtype != self.dtype:
             return y.conj()
         if self._conjugated is None:
             self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)

@@ -37,7 +37,7 @@ class BiCGStabNumbers(NamedTuple):
     """The numbers of an iteration of BiCGStab."""
 
     residual: Any  # its norm
-    pivot: Any  # smallest cosine between vectors whose inner products divide; before the first iteration the norm
+    pivot: Any  # smallest cosine between vectors whose inner products divide; 1 before the first iteration
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class BiCGStab(SquareSystem):
         (rho,) = dots(*consistent((r, r)))
         norm = y.engine.xp.sqrt(rho)
         rho = rho.astype(np.result_type(r.dtype, rho.dtype))
-        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm), r.copy(), norm)
+        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm * 0 + 1), r.copy(), norm)
 
     def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
         """Go along the direction of biconjugate gradients, then along the residual, which that makes smallest."""

@@ -127,7 +127,7 @@ class CGLS(ConjugateGradients):
         state.p = self._in_model(state).copy()
         gamma, rho = dots(*consistent((s, s), (r, r)))
         state.one_message = has_copies(s) and not any(takes_part(getattr(self, name)) for name in self.tolerances)
-        state.gamma, state.numbers = gamma, (gamma, rho, gamma, gamma)
+        state.gamma, state.numbers = gamma, (gamma, rho, gamma * 0, gamma)
         return state
 
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:

@@ -148,10 +148,13 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentia
         # Auxiliary results need derivatives, if only zeros: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
+    def optimality(z: Any) -> Any:
+        if x0 is None or not method.damps_change:
+            return method.optimality(operator, data, z)
+        return method.optimality(operator, data - operator.forward(x0), z - x0)
+
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
-    x, rest = lax.custom_root(
-        lambda z: method.optimality(operator, data, z), guess, iterated, _tangent(method, operator, niter), has_aux=True
-    )
+    x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, niter), has_aux=True)
     iterations, rows, code, variance = rest
     return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
 

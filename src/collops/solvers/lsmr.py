@@ -125,7 +125,7 @@ class LSMR(Bidiagonalisation):
         # The norm and the condition number of the operator; rhobar is not an element of a matrix before the first step.
         anorm = sqrt(anorm2 + beta * beta)
         anorm2 = anorm2 + beta * beta + alpha * alpha
-        maxrbar = xp.maximum(maxrbar, rhobarold)
+        maxrbar = xp.where(acond == 0, maxrbar, xp.maximum(maxrbar, rhobarold))
         minrbar = xp.where(acond == 0, minrbar, xp.minimum(minrbar, rhobarold))
         acond = over(xp.maximum(maxrbar, rhotemp), xp.minimum(minrbar, rhotemp))
         reported = [rnorm, abs(zetabar), anorm, acond, xnorm]
@@ -138,6 +138,8 @@ class LSMR(Bidiagonalisation):
         return now.anorm * now.rnorm
 
     def suspect(self, now: LSMRNumbers, iteration: int) -> str:
+        if now.rnorm - now.rnorm == now.arnorm - now.arnorm == 0:
+            return "x"
         if iteration:
             return "image" if now.anorm - now.anorm != 0 else "back"  # anorm does not depend on the last v yet
         return "u" if now.rnorm - now.rnorm != 0 else "v"

@@ -108,7 +108,7 @@ class Bidiagonalisation(Method):
     tolerances = frozenset({"atol", "btol", "conlim"})
     # The strongest statement first. What does not change a sum is rounding error.
     stops = (
-        (lambda self, now, first: not_finite(now[0], now.arnorm), Status.NOT_FINITE),
+        (lambda self, now, first: not_finite(now[0], now.arnorm, now.xnorm), Status.NOT_FINITE),
         (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
         (
             lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
@@ -124,6 +124,7 @@ class Bidiagonalisation(Method):
         (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
     )
     optimality = CGLS.optimality
+    damps_change = True
 
     def scale(self, now: Any, first: Any) -> Any:
         """Return the number that the norm of the gradient is compared with."""
@@ -209,6 +210,8 @@ class LSQR(Bidiagonalisation):
         return gradient, self.M._adjoint(gradient, back)
 
     def suspect(self, now: LSQRNumbers, iteration: int) -> str:
+        if now.rnorm - now.rnorm == now.arnorm - now.arnorm == 0:
+            return "x"
         if now.rnorm - now.rnorm == 0:  # does not depend on the last v yet
             return "back" if iteration else "v"
         return "image" if iteration else "u"
@@ -240,7 +243,7 @@ def lsqr(
     M: LinearOperator | None = None,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x\|^2` by LSQR [Paige and Saunders 1982]. Collective.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSQR [Paige and Saunders 1982]. Collective.
 
     Parameters
     ----------
@@ -347,7 +350,8 @@ def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square
     # A rotation from the right eliminates the superdiagonal element theta; it gives the norm of x.
     gambar = -cs2 * rho
     rhs = phi - sn2 * rho * z
-    xnorm = sqrt(xxnorm + over(rhs, gambar) ** 2)
+    last = over(rhs, gambar)
+    xnorm = sqrt(xxnorm + last * last)
     gamma = hypot(gambar, theta)
     cs2, sn2, z = over(gambar, gamma), over(theta, gamma), over(rhs, gamma)
     xxnorm = xxnorm + z * z

@@ -74,6 +74,9 @@ class Method:
         Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
         whether a test has passed, they get the values back that they had then. Without fields, since the results are
         computed, the host waits for every iteration if a tolerance can end the run.
+    damps_change : bool
+        Whether damping is that of ``x - x0``, so that the solution depends on `x0`: it is then ``x0`` plus the solution
+        for the residual at `x0`.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
@@ -90,6 +93,7 @@ class Method:
     stops: ClassVar[tuple[Stop, ...]] = ()
     tolerances: ClassVar[frozenset[str]] = frozenset()
     results: ClassVar[tuple[str, ...]] = ("x",)
+    damps_change: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:

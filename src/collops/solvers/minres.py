@@ -105,7 +105,7 @@ class MINRES(SquareSystem):
         state.image = self.image(A, z, state.image)
         state.alfa, state.beta, state.square = _measured(r, z, state.image)
         state.r1, state.r2, state.oldb = state.r2, r, beta
-        state.tnorm2 = state.tnorm2 + beta * beta + state.beta * state.beta
+        state.tnorm2 = state.tnorm2 + 2 * (state.beta * state.beta)
 
         # A rotation eliminates beta. Where it and the diagonal vanish, there is no direction, and the residual stays.
         state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta

@@ -41,7 +41,7 @@ class GaussNewton(Descent):
     name = "Gauss-Newton"
 
     def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
-        point = self.at(y)
+        point = self.at(y.copy())
         rho, gg = real_products((point.residual, point.residual), (point.gradient, point.gradient))
         return GaussNewtonState(*point, rho / 2, gg, gg, 0, (rho, gg, 1.0))
 

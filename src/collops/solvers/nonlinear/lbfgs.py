@@ -13,6 +13,7 @@ from collops.array import StackedArray, axpby, where, zeros_like
 from collops.array.operands import check_alike
 from collops.errors import InputError
 from collops.solvers.driver import solve, solver
+from collops.solvers.method import over
 from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
@@ -52,7 +53,7 @@ class LBFGS(Descent):
     name = "L-BFGS"
 
     def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
-        point = self.at(self._projected(y))
+        point = self.at(self._projected(y.copy()))
         free = self._free(point.x, point.gradient)
         rho, gg = real_products((point.residual, point.residual), (free, free))
         s, change = (StackedArray([zeros_like(free) for _ in range(self.memory)]) for _ in range(2))
@@ -70,10 +71,10 @@ class LBFGS(Descent):
         if found is None:
             state.numbers = 2 * state.value, state.gg, 0.0
             return state
-        point, s, y, (rho, gg, sg, yg, sy, yy, _), table = found
+        point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = found
         state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
         state.sg, state.yg = table[0], table[1]
-        if sy > sys.float_info.epsilon * yy:  # otherwise the matrix would not remain positive definite
+        if sy > sys.float_info.epsilon * abs(slope):  # otherwise the matrix would not remain positive definite
             k = state.pairs % self.memory
             state.s, state.y = _with(state.s, k, s), _with(state.y, k, y)
             state.sy, state.yy = state.sy.copy(), state.yy.copy()
@@ -90,9 +91,10 @@ class LBFGS(Descent):
         before and after it [Bertsekas 1982].
         """
         free = self._free(state.x, state.gradient)
-        if not state.pairs:
-            length = max(math.sqrt(state.gg), sys.float_info.min)
-            return axpby(-1 / length, free, 0.0, free), -state.gg / length
+        if not state.pairs:  # the minimum of the linearised problem along the gradient, in any units
+            image = self.problem.jacobian(state.x).forward(free)
+            length = over(state.gg, *real_products((image, image)))
+            return axpby(-length, free, 0.0, free), -length * state.gg
         order = [k % self.memory for k in range(max(0, state.pairs - self.memory), state.pairs)]  # the oldest first
         sy, yy, sg, yg = (
             state.sy[np.ix_(order, order)],
@@ -186,7 +188,9 @@ def lbfgs(
 
     Notes
     -----
-    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. Without bounds
+    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. The first
+    iteration also applies the Jacobian, and sends one more: it begins with the step that minimises the linearised
+    residual along the gradient, so that the units of `x` and of the residual do not matter. Without bounds
     steps meet the strong Wolfe conditions. With bounds a step is projected and halved until the objective decreases
     enough, and elements that a bound holds are left out of the gradient and of the direction [Bertsekas 1982].
 
