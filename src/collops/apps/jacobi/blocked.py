@@ -19,12 +19,10 @@ class Blocked(Variant):
     width = 8
 
     def prepare(self) -> None:
-        """Make the grids."""
         super().prepare()
         self._passages = 0
 
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps, up to `width` in one kernel."""
         made = 0
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))
@@ -39,5 +37,4 @@ class Blocked(Variant):
 
     @property
     def array(self) -> Any:
-        """The grid that was written last."""
         return self.grids[self._passages % 2]

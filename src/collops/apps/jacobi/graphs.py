@@ -18,7 +18,6 @@ class Graphs(Overlap):
     """
 
     def prepare(self) -> None:
-        """Make the grids and streams."""
         super().prepare()
         import cupy
 
@@ -28,7 +27,6 @@ class Graphs(Overlap):
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
 
     def advance(self, count: int, norms: Any) -> None:
-        """Replay `count` sweeps."""
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
         with mark(f"{count} sweeps"):
@@ -37,7 +35,6 @@ class Graphs(Overlap):
         self.done += count
 
     def record(self, count: int) -> None:
-        """Record `count` sweeps from here, unless there is a recording of them."""
         key = self._key(count)
         if key not in self._recorded:
             self._recorded[key] = self._record(count)
