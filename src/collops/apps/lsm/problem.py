@@ -129,6 +129,7 @@ class Options(CommonOptions):
         str,
         option("normal, or reversed: change the sign of all traces.", _CONDITIONING),
         OneOf("normal", "reversed"),
+        RecordedOnly(),
     ] = "normal"
     interval: Annotated[
         float | None,
@@ -319,8 +320,6 @@ class Options(CommonOptions):
         if self.survey is not None:
             (ZarrShots if is_zarr(self.survey) else SegyFile).inspect(self.survey)
             require_segyio()  # of the results
-        if self.polarity != "normal" and self.survey is None:
-            raise InputError("--polarity belongs to recorded data: leave it out, or name a file with --survey")
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
             if self.frequency is not None:

@@ -103,8 +103,8 @@ class Survey:
     ----------
     geometry, comm, headers
         The parameters.
-    shots : range
-        The shots of this rank.
+    shots, shares : range and list of range
+        The shots of this rank, and those of every rank.
     filter : callable, optional
         Applied to the traces of a shot, of shape ``(receivers, samples)``, when they are read from the file. `geometry`
         has the sampling of its results.
@@ -131,7 +131,8 @@ class Survey:
         from collops.comm.given import communicator_or_world
 
         self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
-        self.shots = shots_of(self.comm.rank, geometry.shots, self.comm.size)
+        self.shares = [shots_of(rank, geometry.shots, self.comm.size) for rank in range(self.comm.size)]
+        self.shots = self.shares[self.comm.rank]
         self.line = Line() if headers is None else headers.line
         self.notes: list[str] = [] if headers is None else headers.notes
         self.warnings: list[str] = [] if headers is None else headers.warnings
@@ -222,17 +223,16 @@ class Survey:
         from collops.array import DistributedArray
 
         own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
-        return DistributedArray(self.layout, self.comm, _engine(engine).from_host(own))
+        return DistributedArray(self.layout, self.comm, engine_called(engine).from_host(own))
 
     @property
     def layout(self) -> Layout:
         """The layout of the data: 1-D, split by shots."""
         from collops.array import Layout
 
-        geometry, ranks = self.geometry, self.comm.size
-        ends = np.cumsum([0, *(each.shape[1] for each in geometry.receivers)]) * geometry.samples
-        shares = [shots_of(rank, geometry.shots, ranks) for rank in range(ranks)]
-        return Layout.split((int(ends[-1]),), ranks, sizes=[int(ends[each.stop] - ends[each.start]) for each in shares])
+        ends = np.cumsum([0, *(each.shape[1] for each in self.geometry.receivers)]) * self.geometry.samples
+        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares]
+        return Layout.split((int(ends[-1]),), self.comm.size, sizes=sizes)
 
     @property
     def defaults(self) -> Mapping[str, str]:
@@ -450,7 +450,7 @@ class Survey:
             weighting.check(len(grid.shape))
             self.check(values, grid, frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
-            compute = _engine(engine)
+            compute = engine_called(engine)
             chosen = weighting, antialias, np.dtype(dtype), compute
         threads = threads_of_rank(comm, compute.name)
         modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
@@ -508,7 +508,7 @@ class Survey:
         """
         from collops.apps.survey.normal import normal_equations
 
-        return normal_equations(self, operator, weights, _engine(engine))
+        return normal_equations(self, operator, weights, engine_called(engine))
 
     def by_offset(
         self,
@@ -651,7 +651,3 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
             "give one such as --velocity 1800 or 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
-
-
-def _engine(engine: str | Engine | None) -> Engine:
-    return engine if isinstance(engine, Engine) else engine_called(engine)
