@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -99,6 +99,11 @@ class Job(Generic[T]):
         self.listener.stage(None)
 
     def warn_of_idle_ranks(self, parts: int, what: str) -> None:
+    def note(self, notes: Iterable[str]) -> None:
+        """Show decisions."""
+        for note in notes:
+            self.listener.note(note)
+
         """Warn if there are more ranks than parts of the work; `what` names the parts, in the plural."""
         if (idle := self.comm.size - parts) > 0:
             self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of them have nothing to do")
@@ -382,6 +387,11 @@ def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Commu
 
 
 def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def largest_amplitude(own: np.ndarray, comm: Communicator) -> float:
+    """Return the largest absolute value of the parts of all ranks, 0 without values. Collective."""
+    return float(comm.allreduce(np.array(float(np.abs(own).max(initial=0.0))), "max")[()])
+
+
     wide = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
     own = np.array([np.vdot(a.astype(wide), b.astype(wide)).real for a, b in pairs])
     return own if comm is None else comm.allreduce(own)

@@ -96,6 +96,13 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
 
 
 def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
+def frequency_of(wavelet: np.ndarray, interval: float) -> float:
+    """Return `frequency_from_power` of a wavelet, whose spectrum zeros after it make finer."""
+    size = 8 * len(wavelet)
+    padded = np.pad(wavelet, (0, size - len(wavelet)))
+    return frequency_from_power(power_spectrum([padded[None]], size), size, interval)
+
+
     """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
     signal = power[1:] - noise_from_power(power, samples) ** 2
     found = np.cumsum(signal)

@@ -58,8 +58,7 @@ def run(job: Job[Options]) -> Findings:
     with job.stage("reading" if options.survey else "synthesising the survey"):
         problem = recorded(options, comm, job.engine) if options.survey else synthetic(options, comm)
     survey, geometry, grid = problem.survey, problem.survey.geometry, problem.grid
-    for note in survey.notes:
-        job.listener.note(note)
+    job.note(survey.notes)
     for warning in survey.warnings:
         job.listener.warn(warning)
     tables: list[Any] = []
@@ -250,8 +249,7 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
         split=job.options.split_image or may_split,
         kept=kept,
     )
-    for note in survey.notes[before:]:
-        job.listener.note(note)
+    job.note(survey.notes[before:])
     return operator
 
 

@@ -38,7 +38,7 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes, whole_interval
-from collops.apps.signals import count_biased, frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
@@ -618,9 +618,7 @@ def _wavelet_for(
         wavelet = bandpass(
             np.pad(wavelet, min(round(6 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
         )
-    size = 8 * len(wavelet)
-    padded = np.pad(wavelet, (0, size - len(wavelet)))[None]
-    return wavelet, number or frequency_from_power(power_spectrum([padded], size), size, interval)
+    return wavelet, number or frequency_of(wavelet, interval)
 
 
 def _described(model: Model, asked: str | None, header: str | None = None) -> tuple[str | None, str]:

@@ -93,8 +93,7 @@ def run(job: Job[Options]) -> Findings:
     options, comm = job.options, job.comm
     with job.stage("reading" if options.down else "synthesising the fields"):
         problem = prepare(job)
-    for note in problem.notes:
-        job.listener.note(note)
+    job.note(problem.notes)
     job.warn_of_idle_ranks(problem.frequencies, "frequencies")
 
     found = invert(job, problem)

@@ -16,6 +16,7 @@ from collops.apps.signals import (
     check_unbiased,
     count_biased,
     frequency_from_power,
+    frequency_of,
     highest_frequency,
     power_spectrum,
     ricker,
@@ -439,10 +440,7 @@ class Survey:
             if wavelet is not None:
                 if frequency is not None:
                     raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
-                # Zeros after it do not change its spectrum, and make it finer.
-                taps = checked_wavelet(*wavelet)[0]
-                power = power_spectrum([np.pad(taps, (0, 7 * len(taps)))[None]], 8 * len(taps))
-                frequency = frequency_from_power(power, 8 * len(taps), geometry.interval)
+                frequency = frequency_of(checked_wavelet(*wavelet)[0], geometry.interval)
         if frequency is None:
             frequency = self.frequency()
         with local_stage(comm):
