@@ -21,7 +21,6 @@ from collops.errors import InputError
 __all__ = [
     "Conditioned",
     "Conditioning",
-    "Gain",
     "Mute",
     "ShotHeaders",
     "agc_gain",

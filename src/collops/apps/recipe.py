@@ -40,6 +40,7 @@ __all__ = [
     "Outcome",
     "Solution",
     "best_relative_error",
+    "largest_amplitude",
     "relative_error",
     "run_job",
 ]
@@ -98,12 +99,12 @@ class Job(Generic[T]):
             yield
         self.listener.stage(None)
 
-    def warn_of_idle_ranks(self, parts: int, what: str) -> None:
     def note(self, notes: Iterable[str]) -> None:
         """Show decisions."""
         for note in notes:
             self.listener.note(note)
 
+    def warn_of_idle_ranks(self, parts: int, what: str) -> None:
         """Warn if there are more ranks than parts of the work; `what` names the parts, in the plural."""
         if (idle := self.comm.size - parts) > 0:
             self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of them have nothing to do")
@@ -386,12 +387,12 @@ def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Commu
     return relative_error(found.astype(np.float64) * (product / square), truth, comm) if square else None
 
 
-def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
 def largest_amplitude(own: np.ndarray, comm: Communicator) -> float:
     """Return the largest absolute value of the parts of all ranks, 0 without values. Collective."""
     return float(comm.allreduce(np.array(float(np.abs(own).max(initial=0.0))), "max")[()])
 
 
+def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     wide = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
     own = np.array([np.vdot(a.astype(wide), b.astype(wide)).real for a, b in pairs])
     return own if comm is None else comm.allreduce(own)

@@ -26,7 +26,7 @@ from collops.apps.volume.problem import (
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "invert", "match", "relative_impedance", "run"]
+__all__ = ["Options", "invert", "match", "run"]
 
 _KIND = Kind(
     matrix=convolution,

@@ -16,6 +16,7 @@ __all__ = [
     "check_unbiased",
     "count_biased",
     "frequency_from_power",
+    "frequency_of",
     "highest_frequency",
     "noise_from_power",
     "power_spectrum",
@@ -95,7 +96,6 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
 
 
-def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
 def frequency_of(wavelet: np.ndarray, interval: float) -> float:
     """Return `frequency_from_power` of a wavelet, whose spectrum zeros after it make finer."""
     size = 8 * len(wavelet)
@@ -103,6 +103,7 @@ def frequency_of(wavelet: np.ndarray, interval: float) -> float:
     return frequency_from_power(power_spectrum([padded[None]], size), size, interval)
 
 
+def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
     """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
     signal = power[1:] - noise_from_power(power, samples) ** 2
     found = np.cumsum(signal)

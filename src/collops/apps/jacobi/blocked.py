@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.variant import Variant
 from collops.profile import mark
 
-__all__ = ["Blocked"]
-
 
 class Blocked(Variant):
     """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 from collops.apps.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
-__all__ = ["BlockPuts", "ElementPuts", "WarpPuts"]
-
 
 class BlockPuts(InSharedMemory):
     """One launch for each sweep, in which every block of threads at an edge puts its part with a signal.

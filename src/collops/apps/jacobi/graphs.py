@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.overlap import Overlap
 from collops.profile import mark
 
-__all__ = ["Graphs"]
-
 
 class Graphs(Overlap):
     """Records what `Overlap.advance` would launch, and replays it.

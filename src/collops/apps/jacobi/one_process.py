@@ -28,7 +28,7 @@ from collops.comm import Communicator
 from collops.errors import LayoutError
 from collops.profile import mark
 
-__all__ = ["Copies", "OneProcess", "ThreadsCopies", "ThreadsManaged", "ThreadsOverlap", "ThreadsPeer"]
+__all__ = ["OneProcess"]
 
 
 class OneProcess(Variant, ABC):

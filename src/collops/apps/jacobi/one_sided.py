@@ -10,8 +10,6 @@ from collops.apps.jacobi.variant import InSharedMemory
 from collops.exchange import Box
 from collops.profile import mark
 
-__all__ = ["OneSided"]
-
 
 class OneSided(InSharedMemory):
     """Each rank writes its outermost points into its neighbours' halos, and waits for theirs.

@@ -9,8 +9,6 @@ from collops.apps.jacobi.variant import Variant
 from collops.comm.side_stream import HIGHEST_PRIORITY, SideStream
 from collops.profile import mark
 
-__all__ = ["Overlap"]
-
 
 class Overlap(Variant):
     """On devices, the boundary and its messages have a side stream of high priority, ordered by events."""

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
     from collops.comm.symmetric import Symmetric
 
-__all__ = ["Peer"]
-
 
 class PeerMemory(InSharedMemory):
     """A variant whose kernels address the grids and the flags of neighbours."""

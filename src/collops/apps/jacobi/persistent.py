@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.peer import PeerMemory
 from collops.profile import mark
 
-__all__ = ["Persistent"]
-
 
 class Persistent(PeerMemory):
     """Each block of the kernel keeps a band of rows, and waits for the flags of the adjacent bands.

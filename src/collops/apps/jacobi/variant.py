@@ -15,8 +15,6 @@ from collops.profile import mark
 if TYPE_CHECKING:
     from collops.comm.symmetric import Symmetric
 
-__all__ = ["InSharedMemory", "Single", "Variant", "sweeps_of"]
-
 
 class Variant:
     """One way to iterate. Collective: all ranks make it, and call its methods, in the same order."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Problem
     from collops.apps.recipe import Job
 
-__all__ = ["Rows", "StreamedSurvey", "cross_validated", "minimise"]
+__all__ = ["StreamedSurvey"]
 
 
 class StreamedSurvey:

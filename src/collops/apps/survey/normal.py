@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
     from collops.array import DistributedArray
 
-__all__ = ["NormalEquations", "Weights", "normal_equations", "shots_of_parts"]
+__all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
 
 Weights = Callable[[int], Any]
 """From the number of a shot to what its traces count, a number or an array that broadcasts to them."""
