@@ -66,6 +66,16 @@ class Conditioned:
     gain: np.ndarray  # not 0, of shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
     trust: np.ndarray  # weights of the traces, not negative
 
+    @property
+    def weights(self) -> np.ndarray:
+        """The weight of every sample, of the shape of the traces: mute times trust."""
+        return np.broadcast_to(self.mute * self.trust[:, None], self.traces.shape)
+
+    @property
+    def without_gain(self) -> np.ndarray:
+        """The traces in their own units and polarity, muted."""
+        return self.traces if (self.gain == 1).all() else self.traces / self.gain
+
 
 def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:
     """Return two numbers, ``"LOW,HIGH"``, of an option; one of them may be missing (0, infinity)."""

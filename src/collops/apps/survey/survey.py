@@ -461,7 +461,7 @@ class Survey:
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
     ) -> NormalEquations:
-        r"""Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
+        """Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
 
         Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
         iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
@@ -477,32 +477,12 @@ class Survey:
         engine : str, optional
             That of the operator.
 
-        Returns
-        -------
-        NormalEquations
-            With `operator`, :math:`A^T W^2 A`; `right`, :math:`A^T W^2 d`; `energy`, :math:`\|W d\|^2`; and
-            ``misfit(x)``, the norm of the residual of the data.
-
         Raises
         ------
         LayoutError
             On every rank, if the operator is not that of the survey.
         InputError
             On every rank, if traces cannot be read or are no data, as for `traces`.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import collops
-        >>> from collops.apps.survey import Geometry, Grid, Survey
-        >>> line = np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])
-        >>> survey = Survey(Geometry(line[:, 1:2], [line], samples=100, interval=0.004))
-        >>> survey.traces = [np.random.default_rng(0).normal(size=(3, 100))]
-        >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
-        >>> equations = survey.normal_equations(A)
-        >>> image = collops.cg(equations.operator, equations.right, niter=5, tol=0).x
-        >>> bool(equations.misfit(image) < equations.energy**0.5)
-        True
         """
         from collops.apps.survey.normal import normal_equations
 
