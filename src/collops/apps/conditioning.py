@@ -21,7 +21,6 @@ from collops.errors import InputError
 __all__ = [
     "Conditioned",
     "Conditioning",
-    "Gain",
     "Mute",
     "ShotHeaders",
     "agc_gain",
@@ -66,6 +65,16 @@ class Conditioned:
     mute: np.ndarray  # 0 to 1, for every sample, or of shape ``(1, 1)``
     gain: np.ndarray  # not 0, of shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
     trust: np.ndarray  # weights of the traces, not negative
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weight of every sample, of the shape of the traces: mute times trust."""
+        return np.broadcast_to(self.mute * self.trust[:, None], self.traces.shape)
+
+    @property
+    def without_gain(self) -> np.ndarray:
+        """The traces in their own units and polarity, muted."""
+        return self.traces if (self.gain == 1).all() else self.traces / self.gain
 
 
 def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:

@@ -29,7 +29,6 @@ __all__ = [
     "Field",
     "atomic",
     "check_absent",
-    "check_room",
     "check_writable",
     "dimension_names",
     "is_zarr",
@@ -39,7 +38,6 @@ __all__ = [
     "open_zarr",
     "prepare_folder",
     "read_rows",
-    "share_folders",
     "write_result",
 ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
@@ -54,13 +54,13 @@ class Must(NamedTuple):
 
 
 class SyntheticOnly(NamedTuple):
-    """An option for synthetic data: not allowed with the one named here, by default `CommonOptions.recorded`."""
+    """An option for synthetic data: only its default is allowed with the one named here, by default `recorded`."""
 
     unless: str | None = None
 
 
 class RecordedOnly(NamedTuple):
-    """An option for recorded data: not allowed without `CommonOptions.recorded`."""
+    """An option for recorded data: only its default is allowed without `CommonOptions.recorded`."""
 
 
 Positive = Must("be a positive number", lambda value: math.isfinite(value) and value > 0)
@@ -160,8 +160,9 @@ class CommonOptions:
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
         check_must(self)
-        for name, requirements in _requirements(type(self)).items():
-            for each in requirements if getattr(self, name) is not None else ():
+        for field in fields(self):
+            name, given = field.name, getattr(self, field.name) != field.default
+            for each in _requirements(type(self)).get(name, ()) if given else ():
                 if isinstance(each, SyntheticOnly):
                     files = each.unless or self.recorded
                     if getattr(self, files) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.apps.options import METHOD, Iterations, NotNegative, Out, option
 from collops.apps.pictures import gather_rows, symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, largest_amplitude, relative_error
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
@@ -122,7 +122,7 @@ def run(job: Job[Options]) -> Findings:
 
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.model)
-        if not np.isfinite(comm.allreduce(np.array(float(impedance.max(initial=0.0))), "max")):
+        if not np.isfinite(largest_amplitude(impedance, comm)):
             raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
     arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}

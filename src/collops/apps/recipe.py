@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -40,6 +40,7 @@ __all__ = [
     "Outcome",
     "Solution",
     "best_relative_error",
+    "largest_amplitude",
     "relative_error",
     "run_job",
 ]
@@ -97,6 +98,11 @@ class Job(Generic[T]):
         with profile.mark(text):
             yield
         self.listener.stage(None)
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Show decisions."""
+        for note in notes:
+            self.listener.note(note)
 
     def warn_of_idle_ranks(self, parts: int, what: str) -> None:
         """Warn if there are more ranks than parts of the work; `what` names the parts, in the plural."""
@@ -379,6 +385,11 @@ def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Commu
         return None
     product, square = _dots(comm, (found, truth), (found, found))
     return relative_error(found.astype(np.float64) * (product / square), truth, comm) if square else None
+
+
+def largest_amplitude(own: np.ndarray, comm: Communicator) -> float:
+    """Return the largest absolute value of the parts of all ranks, 0 without values. Collective."""
+    return float(comm.allreduce(np.array(float(np.abs(own).max(initial=0.0))), "max")[()])
 
 
 def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import symmetric_limit
-from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, relative_error
+from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, largest_amplitude, relative_error
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
     Image,
@@ -26,7 +26,7 @@ from collops.apps.volume.problem import (
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "invert", "match", "relative_impedance", "run"]
+__all__ = ["Options", "invert", "match", "run"]
 
 _KIND = Kind(
     matrix=convolution,
@@ -190,7 +190,7 @@ class _Matches(NamedTuple):
 
 def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> _Matches:
     """Compare this rank's traces, samples along the last axis, with the true ones. Collective."""
-    largest = float(comm.allreduce(np.array(float(np.abs(truth).max(initial=0.0))), "max")[()])
+    largest = largest_amplitude(truth, comm)
     counts = np.zeros(3)
     if largest and truth.size:
         signs_true, signs_found = (np.sign(v) * (np.abs(v) >= 0.1 * largest) for v in (truth, found))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OTHER_TRACES",
     "TIMING",
-    "TRACE_HEADER_BYTES",
     "SegyFile",
     "Traces",
     "fits_segy",

@@ -16,6 +16,7 @@ __all__ = [
     "check_unbiased",
     "count_biased",
     "frequency_from_power",
+    "frequency_of",
     "highest_frequency",
     "noise_from_power",
     "power_spectrum",
@@ -93,6 +94,13 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
+
+
+def frequency_of(wavelet: np.ndarray, interval: float) -> float:
+    """Return `frequency_from_power` of a wavelet, whose spectrum zeros after it make finer."""
+    size = 8 * len(wavelet)
+    padded = np.pad(wavelet, (0, size - len(wavelet)))
+    return frequency_from_power(power_spectrum([padded[None]], size), size, interval)
 
 
 def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from collops.apps.jacobi.blocked import Blocked
@@ -50,6 +51,7 @@ class Model(NamedTuple):
 
 
 _BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
+_puts = partial(Model, engines=_DEVICE, symmetric=True, missing=missing_for_nvshmem)
 
 MODELS = {
     "single": Model("one rank alone", Single, _BOTH),
@@ -66,23 +68,9 @@ MODELS = {
     "nccl_graphs": Model("nccl_overlap, replayed from CUDA graphs", Graphs, _DEVICE, "nccl"),
     "peer": Model("kernels store into the neighbours' memory", Peer, _DEVICE, symmetric=True),
     "nvshmem": Model("puts with signals on streams", OneSided, _DEVICE, symmetric=True),
-    "nvshmem_element": Model(
-        "kernels put single elements by NVSHMEM", ElementPuts, _DEVICE, symmetric=True, missing=missing_for_nvshmem
-    ),
-    "nvshmem_warp": Model(
-        "kernels put a strip by NVSHMEM, a warp at a time",
-        WarpPuts,
-        _DEVICE,
-        symmetric=True,
-        missing=missing_for_nvshmem,
-    ),
-    "nvshmem_block": Model(
-        "kernels put with signals by NVSHMEM, a block at a time",
-        BlockPuts,
-        _DEVICE,
-        symmetric=True,
-        missing=missing_for_nvshmem,
-    ),
+    "nvshmem_element": _puts("kernels put single elements by NVSHMEM", ElementPuts),
+    "nvshmem_warp": _puts("kernels put a strip by NVSHMEM, a warp at a time", WarpPuts),
+    "nvshmem_block": _puts("kernels put with signals by NVSHMEM, a block at a time", BlockPuts),
     "nccl_device": Model(
         "kernels store at addresses from NCCL's device functions",
         NcclDevice,

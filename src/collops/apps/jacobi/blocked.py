@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.variant import Variant
 from collops.profile import mark
 
-__all__ = ["Blocked"]
-
 
 class Blocked(Variant):
     """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.
@@ -19,12 +17,10 @@ class Blocked(Variant):
     width = 8
 
     def prepare(self) -> None:
-        """Make the grids."""
         super().prepare()
         self._passages = 0
 
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps, up to `width` in one kernel."""
         made = 0
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))
@@ -39,5 +35,4 @@ class Blocked(Variant):
 
     @property
     def array(self) -> Any:
-        """The grid that was written last."""
         return self.grids[self._passages % 2]

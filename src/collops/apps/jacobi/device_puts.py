@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 from collops.apps.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
-__all__ = ["BlockPuts", "ElementPuts", "WarpPuts"]
-
 
 class BlockPuts(InSharedMemory):
     """One launch for each sweep, in which every block of threads at an edge puts its part with a signal.
@@ -20,7 +18,6 @@ class BlockPuts(InSharedMemory):
     put: ClassVar[str] = "block"  # the threads that share a put: those of a block, of a warp, or each its own
 
     def prepare(self) -> None:
-        """Make the grids and a signal for each block of threads at an edge, in symmetric memory."""
         super().prepare()
         # Neighbours agree on the rows of a block of threads, so that the signals of one are those of the other.
         self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
@@ -28,18 +25,11 @@ class BlockPuts(InSharedMemory):
         self._signals = self.comm.symmetric((4, places), "uint64", engine=self.engine.name)
         self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        for slot in range(count):
-            source, target = self.turns()
-            with mark("sweep"):
-                self.sweeps.putting(
-                    self._kernel, source, target, self._rows, self._signals.local, self.done, norms, self.checked(slot)
-                )
-            self.done += 1
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        with mark("sweep"):
+            self.sweeps.putting(self._kernel, source, target, self._rows, self._signals.local, self.done, norms, slot)
 
     def free(self) -> None:
-        """Free the symmetric memory."""
         self._signals.free()
         super().free()
 

@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.overlap import Overlap
 from collops.profile import mark
 
-__all__ = ["Graphs"]
-
 
 class Graphs(Overlap):
     """Records what `Overlap.advance` would launch, and replays it.
@@ -18,7 +16,6 @@ class Graphs(Overlap):
     """
 
     def prepare(self) -> None:
-        """Make the grids and streams."""
         super().prepare()
         import cupy
 
@@ -28,7 +25,6 @@ class Graphs(Overlap):
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
 
     def advance(self, count: int, norms: Any) -> None:
-        """Replay `count` sweeps."""
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
         with mark(f"{count} sweeps"):
@@ -37,7 +33,6 @@ class Graphs(Overlap):
         self.done += count
 
     def record(self, count: int) -> None:
-        """Record `count` sweeps from here, unless there is a recording of them."""
         key = self._key(count)
         if key not in self._recorded:
             self._recorded[key] = self._record(count)

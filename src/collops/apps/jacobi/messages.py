@@ -13,12 +13,8 @@ __all__ = ["Messages"]
 class Messages(Variant):
     """Nothing overlaps: messages wait for the sweep, and the next sweep for the messages."""
 
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        for slot in range(count):
-            source, target = self.turns()
-            with mark("sweep"):
-                self.sweeps.whole(source, target, norms, self.checked(slot))
-            with mark("halo"):
-                self.halo(target, target)
-            self.done += 1
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        with mark("sweep"):
+            self.sweeps.whole(source, target, norms, slot)
+        with mark("halo"):
+            self.halo(target, target)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
     from collops.comm.symmetric import Symmetric
 
-__all__ = ["NcclDevice"]
-
 
 class NcclDevice(Peer):
     """`Peer` without NVSHMEM: the kernel asks NCCL for the addresses of the neighbours' halos and flags.

@@ -6,7 +6,7 @@ one: their values have then arrived, and they have read the halos that this swee
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -28,10 +28,10 @@ from collops.comm import Communicator
 from collops.errors import LayoutError
 from collops.profile import mark
 
-__all__ = ["Copies", "OneProcess", "ThreadsCopies", "ThreadsManaged", "ThreadsOverlap", "ThreadsPeer"]
+__all__ = ["OneProcess"]
 
 
-class OneProcess(Variant):
+class OneProcess(Variant, ABC):
     """The base of models in which one process drives all `devices`, by default those that it sees.
 
     A device may be listed several times. Raises `InputError` if there is no such device, and `LayoutError` if there are
@@ -62,7 +62,6 @@ class OneProcess(Variant):
         return None
 
     def prepare(self) -> None:
-        """Make a part for each device."""
         count = len(self._devices)
         self.device_count = len({*self._devices})
         connect(self.engine, self._devices)
@@ -86,7 +85,6 @@ class OneProcess(Variant):
                     self.send(part, number)
 
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
         with mark(f"{count} sweeps"):
             for part in self.parts:
                 part.begin(count)
@@ -137,7 +135,6 @@ class OneProcess(Variant):
         return whole[:, :columns]
 
     def free(self) -> None:
-        """Free the memory of all parts."""
         self._synchronize()
         self.grids, self.parts, self._rows = (), [], []
 
@@ -152,7 +149,6 @@ class Copies(OneProcess):
     threads = False
 
     def sweep(self, part: Part, number: int, slot: int) -> None:
-        """Sweep, then copy."""
         source, target = part.turns(number)
         self.wait_for_neighbours(part, number)
         part.sweeps.whole(source, target, part.norms, slot)
@@ -170,7 +166,6 @@ class ThreadsOverlap(OneProcess):
     """The outermost rows first, on a side stream, where their copies overlap with the sweep of the inner rows."""
 
     def sweep(self, part: Part, number: int, slot: int) -> None:
-        """Sweep the boundary and copy it, while the inner rows are swept."""
         source, target = part.turns(number)
         with part.aside():
             self.wait_for_neighbours(part, number)
@@ -191,7 +186,6 @@ class ThreadsPeer(OneProcess):
         return f"GPU {pairs[0][0]} cannot address the memory of GPU {pairs[0][1]}" if pairs else None
 
     def sweep(self, part: Part, number: int, slot: int) -> None:
-        """Sweep and store."""
         source, target = part.turns(number)
         above, below = (self.parts[place].turns(number)[1] for place in (part.grid.above, part.grid.below))
         self.wait_for_neighbours(part, number)

@@ -10,8 +10,6 @@ from collops.apps.jacobi.variant import InSharedMemory
 from collops.exchange import Box
 from collops.profile import mark
 
-__all__ = ["OneSided"]
-
 
 class OneSided(InSharedMemory):
     """Each rank writes its outermost points into its neighbours' halos, and waits for theirs.
@@ -23,25 +21,20 @@ class OneSided(InSharedMemory):
     signals = 4
 
     def prepare(self) -> None:
-        """Make the grids, and work out what goes where."""
         super().prepare()
         self._puts = list(self._targets())
         self._sides = [side for side, rank in enumerate(self.grid.neighbours) if rank is not None]
 
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        memory = self._memory
-        for slot in range(count):
-            source, target = self.turns()
-            with mark("wait"):
-                for side in self._sides:
-                    memory.wait_signal(side, self.done)
-            with mark("sweep"):
-                self.sweeps.whole(source, target, norms, self.checked(slot))
-            self.done += 1
-            with mark("put"):
-                for rank, mine, theirs, signal in self._puts:
-                    memory.put_signal(target[mine], rank, (self.done % 2, *theirs), signal, self.done)
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        memory, done = self._memory, self.done + 1
+        with mark("wait"):
+            for side in self._sides:
+                memory.wait_signal(side, self.done)
+        with mark("sweep"):
+            self.sweeps.whole(source, target, norms, slot)
+        with mark("put"):
+            for rank, mine, theirs, signal in self._puts:
+                memory.put_signal(target[mine], rank, (done % 2, *theirs), signal, done)
 
     def _targets(self) -> Iterator[tuple[int, Box, Box, int]]:
         """Yield each neighbour, the box that it gets, where in its array, and the signal to set."""

@@ -17,17 +17,6 @@ from collops.comm.cores import available_cores
 from collops.comm.side_stream import HIGHEST_PRIORITY, SideStream
 from collops.errors import InputError
 
-__all__ = [
-    "Part",
-    "chosen_devices",
-    "connect",
-    "make_part",
-    "managed",
-    "prefer",
-    "unconnected",
-    "without_managed_access",
-]
-
 _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 

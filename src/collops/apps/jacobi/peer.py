@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collops.apps.jacobi.cupy_sweeps import Neighbours
     from collops.comm.symmetric import Symmetric
 
-__all__ = ["Peer"]
-
 
 class PeerMemory(InSharedMemory):
     """A variant whose kernels address the grids and the flags of neighbours."""
@@ -46,7 +44,6 @@ class PeerMemory(InSharedMemory):
         return memory.peer(rank)
 
     def free(self) -> None:
-        """Free the symmetric memory."""
         self._flags.free()
         super().free()
 
@@ -55,17 +52,12 @@ class Peer(PeerMemory):
     """One launch for each sweep: its first blocks wait for the neighbours' values and store this rank's."""
 
     def prepare(self) -> None:
-        """Make the grids in memory that neighbours can address, with a flag for each side."""
         super().prepare()
         self._neighbours = self.share(self.sweeps.flag_count(1), range(4))
         odd = self.grid.shape[0] * self.grid.shape[1] * self.problem.itemsize
         self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to that of even and of odd ones
 
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        for slot in range(count):
-            source, target = self.turns()
-            shift = self._shifts[1 - self.done % 2]
-            with mark("sweep"):
-                self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, self.checked(slot))
-            self.done += 1
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        shift = self._shifts[1 - self.done % 2]
+        with mark("sweep"):
+            self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, slot)

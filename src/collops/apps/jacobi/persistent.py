@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.peer import PeerMemory
 from collops.profile import mark
 
-__all__ = ["Persistent"]
-
 
 class Persistent(PeerMemory):
     """Each block of the kernel keeps a band of rows, and waits for the flags of the adjacent bands.
@@ -18,7 +16,6 @@ class Persistent(PeerMemory):
     """
 
     def prepare(self) -> None:
-        """Make the grids in memory that neighbours can address, with flags for each band."""
         super().prepare()
         most = min(self.comm.allgather_metadata(self.sweeps.most_bands()))
         self._bands = bands = min(most, *self.grid.layout.sizes[0])
@@ -28,7 +25,6 @@ class Persistent(PeerMemory):
         self._stride = self.grid.shape[0] * self.grid.shape[1]  # elements from the grid of even sweeps to that of odd
 
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps in one launch."""
         with mark(f"{count} sweeps"):
             self.sweeps.persistent(self.grids[0], self._stride, self._neighbours, self._bands, self.done, count, norms)
         self.done += count

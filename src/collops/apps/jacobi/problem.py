@@ -22,8 +22,6 @@ from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 
-__all__ = ["Grid", "Problem"]
-
 Part: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 """First row and the one after the last, and the same of columns, counted from a block's first point."""
 

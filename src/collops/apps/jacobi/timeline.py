@@ -15,7 +15,7 @@ from collops.apps.pictures import figure
 from collops.backend import Engine
 from collops.comm import Communicator
 
-__all__ = ["Shares", "Span", "draw_timeline", "record_spans", "shares_of", "spans_of"]
+__all__ = ["Shares", "Span", "record_spans", "shares_of", "spans_of"]
 
 HOST = 2  # the lane of the host's launches, where the work itself is on a device
 _LANES = {0: "", 1: ", side stream", HOST: ", launches"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,8 @@ from collops.profile import mark
 if TYPE_CHECKING:
     from collops.comm.symmetric import Symmetric
 
-__all__ = ["InSharedMemory", "Single", "Variant", "sweeps_of"]
 
-
-class Variant(ABC):
+class Variant:
     """One way to iterate. Collective: all ranks make it, and call its methods, in the same order."""
 
     width = 1  # rows of the halo
@@ -48,13 +45,19 @@ class Variant(ABC):
         self.grids = [empty(self.grid.shape, self.problem.dtype) for _ in range(2)]
         self.fill_grids()
 
-    @abstractmethod
     def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps. Collective.
+        """Make `count` sweeps, by default by `step`. Collective.
 
         `norms` holds at least `count` zeros, float64. Each sweep that is checked adds this rank's part of the squared
         norm of its update to one of them.
         """
+        for slot in range(count):
+            self.step(*self.turns(), norms, self.checked(slot))
+            self.done += 1
+
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep once, and fill the halo of `target`; the norm goes to ``norms[slot]`` unless `slot` is negative."""
+        raise NotImplementedError
 
     def record(self, count: int) -> None:
         """Prepare the first :meth:`advance` by `count`, for instance record it as a CUDA graph. Collective."""
@@ -90,13 +93,10 @@ class Variant(ABC):
 class Single(Variant):
     """The kernel sweeps and fills the halo of its own block: the reference of all other variants."""
 
-    def advance(self, count: int, norms: Any) -> None:
-        """Make `count` sweeps."""
-        for slot in range(count):
-            source, target = self.turns()
-            with mark("sweep"):
-                self.sweeps.into_halos(source, target, target, target, norms, self.checked(slot))
-            self.done += 1
+    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+        """Sweep once."""
+        with mark("sweep"):
+            self.sweeps.into_halos(source, target, target, target, norms, slot)
 
 
 class InSharedMemory(Variant):

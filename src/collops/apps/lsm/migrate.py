@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collops.apps.lsm.streamed import StreamedSurvey
     from collops.apps.survey import Survey
 
-__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "run", "shot_fields"]
+__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "shot_fields"]
 
 _NOISE = 0.1
 _SAMPLES = 32_000_000  # of the shots in result.zarr, at most
@@ -58,8 +58,7 @@ def run(job: Job[Options]) -> Findings:
     with job.stage("reading" if options.survey else "synthesising the survey"):
         problem = recorded(options, comm, job.engine) if options.survey else synthetic(options, comm)
     survey, geometry, grid = problem.survey, problem.survey.geometry, problem.grid
-    for note in survey.notes:
-        job.listener.note(note)
+    job.note(survey.notes)
     for warning in survey.warnings:
         job.listener.warn(warning)
     tables: list[Any] = []
@@ -123,16 +122,13 @@ def run(job: Job[Options]) -> Findings:
 
     spread = None
     if options.uncertainty is not None:
-        counted = sum(
-            int(np.count_nonzero(np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape)))
-            for each in conditioned
-        )
+        counted = sum(int(np.count_nonzero(each.weights)) for each in conditioned)
         residual, count = float(found.solution.residuals[-1]), options.uncertainty
         spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp)
     if stream is None:
         explained = survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, found.image))))
         # Undo gain and polarity; what is muted stays so, in both.
-        survey.traces = [each.traces if (each.gain == 1).all() else each.traces / each.gain for each in conditioned]
+        survey.traces = [each.without_gain for each in conditioned]
         for values, each in zip(explained, conditioned, strict=False):
             values *= each.mute / each.gain
         compared: Iterable[tuple[int, np.ndarray, np.ndarray]] = zip(
@@ -250,8 +246,7 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
         split=job.options.split_image or may_split,
         kept=kept,
     )
-    for note in survey.notes[before:]:
-        job.listener.note(note)
+    job.note(survey.notes[before:])
     return operator
 
 
@@ -372,8 +367,7 @@ def _illumination(problem: Problem, operator: Any, tables: list[Any], conditione
         first = 0
         for table in tables:
             last = first + len(table.sources)
-            own = (conditioned[number] for number in range(first, last))
-            part = np.stack([np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in own])
+            part = np.stack([conditioned[number].weights for number in range(first, last)])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
     return comm.allreduce(diagonal).reshape(problem.grid.shape)
@@ -386,8 +380,7 @@ def _split_illumination(
     from collops.array import DistributedArray
     from collops.operators.kirchhoff.illumination import normal_diagonal
 
-    parts = [np.broadcast_to(one.mute * one.trust[:, None], one.traces.shape) for one in conditioned]
-    weights = problem.survey.array(parts, dtype=operator.dtype, engine="numpy")
+    weights = problem.survey.array([each.weights for each in conditioned], dtype=operator.dtype, engine="numpy")
     diagonal = np.zeros(tables[0].nodes.points)
     gathered = operator.gathered(weights.local_array, weights.engine)  # nothing on ranks without points
     for (_, counts), table in zip(gathered, tables, strict=False):
@@ -424,8 +417,7 @@ def _weighted(
     if not changes:
         return operator, [each.traces for each in conditioned], 0
     weighted = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in conditioned]
-    weights = [np.broadcast_to(each.mute * each.trust[:, None], each.traces.shape) for each in conditioned]
-    return Diagonal(_vector(job, operator, weights)) @ operator, weighted, out
+    return Diagonal(_vector(job, operator, [each.weights for each in conditioned])) @ operator, weighted, out
 
 
 def _vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:

@@ -38,7 +38,7 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes, whole_interval
-from collops.apps.signals import count_biased, frequency_from_power, power_spectrum, ricker
+from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.operators.kirchhoff import Weighting
 
-__all__ = ["Options", "Problem", "StreamedShots", "recorded", "synthetic"]
+__all__ = ["Problem", "StreamedShots", "recorded", "synthetic"]
 
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
@@ -129,6 +129,7 @@ class Options(CommonOptions):
         str,
         option("normal, or reversed: change the sign of all traces.", _CONDITIONING),
         OneOf("normal", "reversed"),
+        RecordedOnly(),
     ] = "normal"
     interval: Annotated[
         float | None,
@@ -319,8 +320,6 @@ class Options(CommonOptions):
         if self.survey is not None:
             (ZarrShots if is_zarr(self.survey) else SegyFile).inspect(self.survey)
             require_segyio()  # of the results
-        if self.polarity != "normal" and self.survey is None:
-            raise InputError("--polarity belongs to recorded data: leave it out, or name a file with --survey")
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
             if self.frequency is not None:
@@ -619,9 +618,7 @@ def _wavelet_for(
         wavelet = bandpass(
             np.pad(wavelet, min(round(6 / ((band[0] or band[1]) * interval)), samples)), interval, band, 0
         )
-    size = 8 * len(wavelet)
-    padded = np.pad(wavelet, (0, size - len(wavelet)))[None]
-    return wavelet, number or frequency_from_power(power_spectrum([padded], size), size, interval)
+    return wavelet, number or frequency_of(wavelet, interval)
 
 
 def _described(model: Model, asked: str | None, header: str | None = None) -> tuple[str | None, str]:

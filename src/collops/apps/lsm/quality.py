@@ -19,14 +19,13 @@ from collops.apps.files import Field
 from collops.apps.pictures import balanced, figure, symmetric_limit
 from collops.apps.signals import power_spectrum
 from collops.apps.stages import local_stage
-from collops.apps.survey.geometry import shots_of
-from collops.apps.survey.traveltimes import analytic, travel_time
+from collops.apps.survey.traveltimes import seconds_from
 
 if TYPE_CHECKING:
     from collops.apps.lsm.problem import Problem
     from collops.backend import Engine
 
-__all__ = ["Gathers", "Quality", "by_angle", "examine", "field_bytes", "semblance"]
+__all__ = ["Gathers", "Quality", "by_angle", "semblance"]
 
 _COLUMNS = 5
 _RATIOS = np.linspace(0.8, 1.2, 41)  # of the migration velocity to one that makes gathers flat
@@ -210,18 +209,15 @@ def by_angle(
 
     survey, grid = problem.survey, problem.grid
     geometry, comm = survey.geometry, survey.comm
-    receivers = geometry.distinct_receivers()
-    distinct, inverse = np.unique(np.concatenate([geometry.sources, *receivers], axis=1), axis=1, return_inverse=True)
-    times, slowness = _rays(problem, distinct, columns)
-    number = np.split(inverse.reshape(-1), np.cumsum([geometry.shots, *(each.shape[1] for each in receivers)])[:-1])
-    of_receivers = {id(group): rows for group, rows in zip(receivers, number[1:], strict=True)}
+    positions, sources, receivers = geometry.stations
+    times, slowness = _rays(problem, positions, columns)
     taps, centre = problem.wavelet
     shape = len(columns), grid.nz, classes
     cells = classes * np.arange(len(columns) * grid.nz).reshape(shape[:2])
     sums = np.zeros(int(np.prod(shape)))
     with local_stage(comm):
         for shot, recorded in zip(survey.shots, traces, strict=True):
-            source, stations = number[0][shot], of_receivers[id(geometry.receivers[shot])]
+            source, stations = sources[shot], receivers[shot]
             first = len(taps) - 1 - centre
             correlated = oaconvolve(recorded, taps[None, ::-1], axes=1)[:, first : first + geometry.samples]
             live = np.flatnonzero(recorded.any(axis=1))
@@ -241,17 +237,16 @@ def by_angle(
 def _rays(problem: Problem, positions: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return travel times from positions to columns, and the directions in which they grow. Collective.
 
-    The shapes are ``(positions, columns, rows)`` and ``(positions, axes, columns, rows)``. The ranks share the work.
+    The shapes are ``(positions, columns, rows)`` and ``(positions, axes, columns, rows)``, that of the argument
+    ``(positions, axes)``. The ranks share the work.
     """
     grid, comm = problem.grid, problem.survey.comm
-    compute = analytic if problem.mode == "analytic" else travel_time
-    shares = [shots_of(rank, positions.shape[1], comm.size) for rank in range(comm.size)]
-    mine = shares[comm.rank]
-    spacing = grid.spacing
+    shares = np.array_split(positions, comm.size)
+    mine, spacing = shares[comm.rank], grid.spacing
     own = np.empty((len(mine), 1 + len(spacing), len(columns), grid.nz), np.float32)
     with local_stage(comm):
-        for place, position in enumerate(positions.T[mine.start : mine.stop]):
-            table = compute(position, problem.velocity, grid)
+        for place, position in enumerate(mine):
+            table = seconds_from(position, problem.velocity, grid, problem.mode)
             parts = [table, *np.gradient(table, *spacing)]
             own[place] = [(part if grid.ny is None else part[grid.ny // 2])[columns] for part in parts]
     both = comm.allgatherv(own, [len(share) for share in shares]) if comm.size > 1 else own

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Problem
     from collops.apps.recipe import Job
 
-__all__ = ["Rows", "StreamedSurvey", "cross_validated", "minimise"]
+__all__ = ["StreamedSurvey"]
 
 
 class StreamedSurvey:
@@ -75,8 +75,7 @@ class StreamedSurvey:
             for shot in self._parts[part]:
                 each, shape = self._shots[shot - self._survey.shots.start], self._survey.trace_shape(shot)
                 own, modelled = modelled[: shape[0] * shape[1]].reshape(shape), modelled[shape[0] * shape[1] :]
-                measured = each.traces if (each.gain == 1).all() else each.traces / each.gain
-                found.append((measured, own * (each.mute / each.gain).astype(own.dtype)))
+                found.append((each.without_gain, own * (each.mute / each.gain).astype(own.dtype)))
             self._last = (part, id(image)), found
         return self._last[1]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Options
     from collops.apps.recipe import Job
 
-__all__ = ["Uncertainty", "uncertainty"]
+__all__ = ["uncertainty"]
 
 _ITERATIONS = 100
 

@@ -36,7 +36,7 @@ from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
-__all__ = ["Options", "invert", "prepare", "run"]
+__all__ = ["invert", "prepare"]
 
 _NOISE = 0.05
 _FILE = "FILE.npy|STORE.zarr"
@@ -93,8 +93,7 @@ def run(job: Job[Options]) -> Findings:
     options, comm = job.options, job.comm
     with job.stage("reading" if options.down else "synthesising the fields"):
         problem = prepare(job)
-    for note in problem.notes:
-        job.listener.note(note)
+    job.note(problem.notes)
     job.warn_of_idle_ranks(problem.frequencies, "frequencies")
 
     found = invert(job, problem)

@@ -18,17 +18,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = [
-    "FACTORS",
-    "Terms",
-    "check_frequency",
-    "check_positions",
-    "check_reach",
-    "check_speed",
-    "refuse_stack",
-    "table_factor",
-    "too_many_traces",
-]
+__all__ = ["check_frequency", "check_speed", "table_factor", "too_many_traces"]
 
 FACTORS = (1, 2, 4, 8)
 """Factors of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collops.apps.segy import SegyFile
     from collops.apps.survey.zarr import ZarrShots
 
-__all__ = ["SurveyHeaders", "TraceHeaders", "read_traces", "survey_headers"]
+__all__ = ["read_traces"]
 
 # A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
 # crossline numbers, and without them, as a crooked line has none.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
     from collops.array import DistributedArray
 
-__all__ = ["NormalEquations", "Weights", "normal_equations", "shots_of_parts"]
+__all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
 
 Weights = Callable[[int], Any]
 """From the number of a shot to what its traces count, a number or an array that broadcasts to them."""
@@ -47,13 +47,16 @@ class NormalEquations:
     Examples
     --------
     >>> import numpy as np
+    >>> import collops
     >>> from collops.apps.survey import Geometry, Grid, Survey
     >>> line = np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])
     >>> survey = Survey(Geometry(line[:, 1:2], [line], samples=100, interval=0.004))
     >>> survey.traces = [np.random.default_rng(0).normal(size=(3, 100))]
     >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
-    >>> survey.normal_equations(A).operator.shape
-    (231, 231)
+    >>> equations = survey.normal_equations(A)
+    >>> image = collops.cg(equations.operator, equations.right, niter=5, tol=0).x
+    >>> bool(equations.misfit(image) < equations.energy**0.5)
+    True
     """
 
     operator: LocalSum

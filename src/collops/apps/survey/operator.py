@@ -15,7 +15,7 @@ import numpy as np
 
 from collops.apps.stages import local_stage
 from collops.apps.survey.checks import FACTORS, table_factor
-from collops.apps.survey.geometry import Grid, shots_of
+from collops.apps.survey.geometry import Grid
 from collops.apps.survey.traveltimes import check_mode, seconds_from
 from collops.array import Layout
 from collops.backend import Engine, memory_of
@@ -95,8 +95,7 @@ class SurveyModelling:
                 raise problem
         factor, streamed = plan.factor, plan.streamed
         folder = Path(folder or gettempdir()) if streamed else None
-        shares = [shots_of(rank, geometry.shots, comm.size) for rank in range(comm.size)]
-        needed, layout, boxes = [geometry.needed(share) for share in shares], None, None
+        needed, layout, boxes = [geometry.needed(share) for share in survey.shares], None, None
         if plan.split:
             layout = Layout.split(self.grid.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
@@ -128,7 +127,7 @@ class SurveyModelling:
             )
         blocks = [[survey.shots]]
         if plan.split:
-            blocks = shot_blocks(shares, geometry.traces * geometry.samples)
+            blocks = shot_blocks(survey.shares, geometry.traces * geometry.samples)
         with local_stage(comm):
             own = needed[comm.rank]
             places = np.empty((len(tables.times), len(self.grid.shape)))

@@ -16,6 +16,7 @@ from collops.apps.signals import (
     check_unbiased,
     count_biased,
     frequency_from_power,
+    frequency_of,
     highest_frequency,
     power_spectrum,
     ricker,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collops.operators import LinearOperator
     from collops.operators.kirchhoff import FixedTables, Weighting
 
-__all__ = ["Survey", "mode_of", "read"]
+__all__ = ["mode_of", "read"]
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
@@ -103,8 +104,8 @@ class Survey:
     ----------
     geometry, comm, headers
         The parameters.
-    shots : range
-        The shots of this rank.
+    shots, shares : range and list of range
+        The shots of this rank, and those of every rank.
     filter : callable, optional
         Applied to the traces of a shot, of shape ``(receivers, samples)``, when they are read from the file. `geometry`
         has the sampling of its results.
@@ -131,7 +132,8 @@ class Survey:
         from collops.comm.given import communicator_or_world
 
         self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
-        self.shots = shots_of(self.comm.rank, geometry.shots, self.comm.size)
+        self.shares = [shots_of(rank, geometry.shots, self.comm.size) for rank in range(self.comm.size)]
+        self.shots = self.shares[self.comm.rank]
         self.line = Line() if headers is None else headers.line
         self.notes: list[str] = [] if headers is None else headers.notes
         self.warnings: list[str] = [] if headers is None else headers.warnings
@@ -222,17 +224,16 @@ class Survey:
         from collops.array import DistributedArray
 
         own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
-        return DistributedArray(self.layout, self.comm, _engine(engine).from_host(own))
+        return DistributedArray(self.layout, self.comm, engine_called(engine).from_host(own))
 
     @property
     def layout(self) -> Layout:
         """The layout of the data: 1-D, split by shots."""
         from collops.array import Layout
 
-        geometry, ranks = self.geometry, self.comm.size
-        ends = np.cumsum([0, *(each.shape[1] for each in geometry.receivers)]) * geometry.samples
-        shares = [shots_of(rank, geometry.shots, ranks) for rank in range(ranks)]
-        return Layout.split((int(ends[-1]),), ranks, sizes=[int(ends[each.stop] - ends[each.start]) for each in shares])
+        ends = np.cumsum([0, *(each.shape[1] for each in self.geometry.receivers)]) * self.geometry.samples
+        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares]
+        return Layout.split((int(ends[-1]),), self.comm.size, sizes=sizes)
 
     @property
     def defaults(self) -> Mapping[str, str]:
@@ -439,10 +440,7 @@ class Survey:
             if wavelet is not None:
                 if frequency is not None:
                     raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
-                # Zeros after it do not change its spectrum, and make it finer.
-                taps = checked_wavelet(*wavelet)[0]
-                power = power_spectrum([np.pad(taps, (0, 7 * len(taps)))[None]], 8 * len(taps))
-                frequency = frequency_from_power(power, 8 * len(taps), geometry.interval)
+                frequency = frequency_of(checked_wavelet(*wavelet)[0], geometry.interval)
         if frequency is None:
             frequency = self.frequency()
         with local_stage(comm):
@@ -450,7 +448,7 @@ class Survey:
             weighting.check(len(grid.shape))
             self.check(values, grid, frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
-            compute = _engine(engine)
+            compute = engine_called(engine)
             chosen = weighting, antialias, np.dtype(dtype), compute
         threads = threads_of_rank(comm, compute.name)
         modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
@@ -463,7 +461,7 @@ class Survey:
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
     ) -> NormalEquations:
-        r"""Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
+        """Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
 
         Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
         iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
@@ -479,36 +477,16 @@ class Survey:
         engine : str, optional
             That of the operator.
 
-        Returns
-        -------
-        NormalEquations
-            With `operator`, :math:`A^T W^2 A`; `right`, :math:`A^T W^2 d`; `energy`, :math:`\|W d\|^2`; and
-            ``misfit(x)``, the norm of the residual of the data.
-
         Raises
         ------
         LayoutError
             On every rank, if the operator is not that of the survey.
         InputError
             On every rank, if traces cannot be read or are no data, as for `traces`.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import collops
-        >>> from collops.apps.survey import Geometry, Grid, Survey
-        >>> line = np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])
-        >>> survey = Survey(Geometry(line[:, 1:2], [line], samples=100, interval=0.004))
-        >>> survey.traces = [np.random.default_rng(0).normal(size=(3, 100))]
-        >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
-        >>> equations = survey.normal_equations(A)
-        >>> image = collops.cg(equations.operator, equations.right, niter=5, tol=0).x
-        >>> bool(equations.misfit(image) < equations.energy**0.5)
-        True
         """
         from collops.apps.survey.normal import normal_equations
 
-        return normal_equations(self, operator, weights, _engine(engine))
+        return normal_equations(self, operator, weights, engine_called(engine))
 
     def by_offset(
         self,
@@ -651,7 +629,3 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
             "give one such as --velocity 1800 or 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
-
-
-def _engine(engine: str | Engine | None) -> Engine:
-    return engine if isinstance(engine, Engine) else engine_called(engine)

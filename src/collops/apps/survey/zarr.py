@@ -13,7 +13,6 @@ import numpy as np
 from collops.apps.files import SECONDS, Field, dimension_names, open_zarr, read_rows
 from collops.apps.segy import OTHER_TRACES, scaled
 from collops.apps.survey.checks import Terms, refuse_stack
-from collops.apps.survey.geometry import shots_of
 from collops.apps.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
 from collops.apps.volume.files import DATA_NAMES
 from collops.errors import InputError
@@ -21,7 +20,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
 
-__all__ = ["DEFAULTS", "ZarrShots", "read_headers", "trace_fields"]
+__all__ = ["ZarrShots", "read_headers", "trace_fields"]
 
 DEFAULTS = "collops_survey"
 """The attribute of a group that holds options of the migration."""
@@ -282,8 +281,7 @@ def trace_fields(survey: Survey, shots: range, **traces: list[np.ndarray]) -> di
 
     geometry, comm, headers = survey.geometry, survey.comm, survey.headers
     own = np.isin(geometry.shot_of_trace, shots)
-    shares = [shots_of(rank, geometry.shots, comm.size) for rank in range(comm.size)]
-    sizes = [int(np.isin(geometry.shot_of_trace[own], share).sum()) for share in shares]
+    sizes = [int(np.isin(geometry.shot_of_trace[own], share).sum()) for share in survey.shares]
     layout = Layout.split((sum(sizes), geometry.samples), comm.size, sizes=sizes)
     nothing = np.empty((0, geometry.samples), np.float32)
     shot, (source, group) = geometry.shot_of_trace, geometry.on_map(survey.line)

@@ -22,7 +22,7 @@ from collops.apps.options import (
     option,
 )
 from collops.apps.pictures import Panel, draw_panels, gather_rows
-from collops.apps.recipe import Gradient, Job, Solution
+from collops.apps.recipe import Gradient, Job, Solution, largest_amplitude
 from collops.apps.segy import Traces, is_segy
 from collops.apps.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
@@ -254,8 +254,7 @@ class Problem:
         Elsewhere, or if `assumed` is false, coefficients above 0.5 give a warning.
         """
         options, listener = self.job.options, self.job.listener
-        own = np.array(float(np.abs(coefficients).max(initial=0.0)))
-        largest = float(self.job.comm.allreduce(own, "max")[()])
+        largest = largest_amplitude(coefficients, self.job.comm)
         kind = parse_wavelet(options.wavelet or "data")
         if options.volume is None or isinstance(kind, Path) or options.strength is not None or not assumed:
             if largest > _IMPLAUSIBLE:
@@ -320,8 +319,7 @@ def prepare(job: Job[T], kind: Kind) -> Problem:
             volume = recorded(job)
             matrix = kind.matrix(volume.wavelet, volume.cube.samples)
             problem = Problem(job, volume, trace_operator(job, matrix, volume.live))
-    for note in problem.volume.notes:
-        job.listener.note(note)
+    job.note(problem.volume.notes)
     first = problem.volume.cube.lateral[0]
     job.warn_of_idle_ranks(len(first.values), f"{first.name}s")
     return problem
