@@ -16,19 +16,19 @@ class Overlap(Variant):
     def prepare(self) -> None:
         super().prepare()
         self._side = SideStream(HIGHEST_PRIORITY) if self.engine.name == "cupy" else None
-        self._stream = nullcontext() if self._side is None else self._side.stream
+        self._aside = nullcontext() if self._side is None else self._side.stream
 
     def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         if self._side is not None:
             self._side.begin()
-        with self._stream:
+        with self._aside:
             with mark("boundary"):
                 self.sweeps.boundary(source, target, norms, slot)
             with mark("halo"):
                 exchange = self.halo.start(target, target)
         with mark("inner"):
             self.sweeps.inner(source, target, norms, slot)
-        with self._stream, mark("halo"):
+        with self._aside, mark("halo"):
             exchange.finish()
         if self._side is not None:
             self._side.end().wait()
