@@ -19,7 +19,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Directed, LinearOperator
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.choice import Choice, Problem, fastest, keeps_rows, rounds_for
-from collops.operators.matrix_mult.rows import Rows
+from collops.operators.matrix_mult.products import Rows
 from collops.operators.matrix_mult.summa import Summa, rounds
 from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled
 
