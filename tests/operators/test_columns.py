@@ -145,8 +145,9 @@ def test_messages_are_those_of_each_column(comm):
 def test_arguments(comm):
     x, op = collops.ones(4, comm=comm), Identity(4, comm=comm)
     for count in (0, True, 1.5):
-        with pytest.raises(InputError, match="at least one column"):
+        with pytest.raises(InputError, match="the number of columns must be an integer of at least 1"):
             Columns(op, count)
+    assert Columns(op, np.int64(2)).shape == (8, 8)
     with pytest.raises(UnsupportedTypeError, match="distributed operator"):
         Columns(np.eye(3), 2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="at least one column"):

@@ -8,6 +8,8 @@ import scipy.sparse
 
 import collops
 from collops import operators as ops
+from collops.errors import UnsupportedTypeError
+from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 from tests.operators.problems import matrix
 
 pytestmark = pytest.mark.usefixtures("jax_double")
@@ -65,6 +67,14 @@ def test_forward_adjoint_and_derivative(comm, name):
         # A transpose does not conjugate.
         (slope,) = jax.jit(lambda x, y: jax.vjp(A.forward, x)[1](y))(x, y)
         np.testing.assert_allclose(gathered(slope), gathered(A.adjoint(given[1].conj())), atol=1e-12)
+
+
+def test_a_local_kirchhoff_operator_rejects_complex_arrays_before_it_calls_the_host():
+    tables = FixedTables.from_seconds(np.full((1, 4), 0.01), np.full((1, 4), 0.02), 0.004, 20, "float64")
+    operator = LocalKirchhoff(tables, (4,), np.ones(1), 0, kernels="numpy", engine="numpy")
+    for apply, size in ((operator.forward_local, 4), (operator.adjoint_local, 20)):
+        with pytest.raises(UnsupportedTypeError, match="is real"):
+            apply(jnp.zeros(size, complex), None)
 
 
 OF_MATRICES = {

@@ -255,7 +255,7 @@ class _Message(NamedTuple):
     elements: int
 
 
-def extent(box: Box) -> tuple[int, ...]:
+def extent(box: Sequence[slice]) -> tuple[int, ...]:
     """Return the shape of a box."""
     return tuple(len(range(axis.start, axis.stop, axis.step or 1)) for axis in box)
 

@@ -535,15 +535,15 @@ class Conjugate(LinearOperator):
         return Conjugate(self.operator.astype(dtype))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        if x.dtype.kind == "c":
-            x = _conjugate(x, self._buffers.get(self.domain, self.domain, x, x.dtype))
-        result = self.operator._forward(x, out)
-        return _conjugate(result, result)
+        return self._apply(self.operator._forward, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        if y.dtype.kind == "c":
-            y = _conjugate(y, self._buffers.get(self.range, self.range, y, y.dtype))
-        result = self.operator._adjoint(y, out)
+        return self._apply(self.operator._adjoint, y, out)
+
+    def _apply(self, function: Callable[[Any, Any], Any], x: Any, out: Any) -> Any:
+        if x.dtype.kind == "c":
+            x = _conjugate(x, self._buffers.get(x.layout, x.layout, x, x.dtype))
+        result = function(x, out)
         return _conjugate(result, result)
 
 

@@ -18,6 +18,7 @@ from collops.operators.base import (
     check_operators,
     new_array,
 )
+from collops.operators.dims import check_count
 from collops.operators.memory import store
 
 _WIDTH = 64
@@ -73,8 +74,7 @@ class Columns(LinearOperator):
 
     def __init__(self, operator: LinearOperator, count: int) -> None:
         check_operators(operator)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"a block has at least one column, not {count!r}")
+        count = check_count("the number of columns", count, smallest=1)
         super().__init__(
             block_layout(operator.domain, count), block_layout(operator.range, count), operator.dtype, operator.comm
         )

@@ -40,10 +40,3 @@ def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
     return int(value)
-
-
-def along_axis(layout: Layout, axis: int, sizes: Sequence[int]) -> Layout:
-    """Return `layout` with other block sizes along one axis, as many as there are blocks."""
-    every: list[Any] = [sizes if a == axis else blocks for a, blocks in enumerate(layout.sizes)]
-    shape = [sum(blocks) for blocks in every]
-    return Layout(shape, layout.ranks, layout.process_grid, layout.axes, every, layout.mask)

@@ -14,7 +14,7 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Directed
 from collops.operators.dims import check_count
-from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled, writable
+from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -99,7 +99,10 @@ class Fredholm1(Directed):
     ) -> None:
         comm = communicator_or_world(comm)
         with collective_errors(comm):
-            _check_options(nz, model, data)
+            check_count("nz", nz, smallest=1)
+            for name, form in (("model", model), ("data", data)):
+                if form not in ("split", "replicated"):
+                    raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")
             matrices = _matrices(G, dtype)
             product = batched(matrices, bool(saveGt), bool(usematmul))
         ranks = comm.allgather_metadata([*matrices.shape, matrices.dtype.name, product.capturable])
@@ -129,12 +132,9 @@ class Fredholm1(Directed):
         scratch, local = self._scratch, x.local_array
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
-        check_holds(out.local_array.dtype, dtype)
         slices = local if given.to_slices is None else given.to_slices.view(local)
+        target = scratch.result("output", out, dtype)
         source = scratch.contiguous("input", slices, dtype, x.engine)
-        target = writable(out)
-        if target is not None and target.dtype != dtype:
-            target = scratch.get("output", target.shape, dtype, x.engine)
         if taken.to_whole is None:
             return filled(out, product(source, target))
         part = product(source, scratch.get("part", taken.part_shape, dtype, x.engine))
@@ -154,13 +154,6 @@ class _Side:
         self.to_slices = self.to_whole = None
         if self.layout is not split:
             self.to_slices, self.to_whole = Move(self.layout, split, comm), Move(split, self.layout, comm)
-
-
-def _check_options(nz: Any, model: Any, data: Any) -> None:
-    check_count("nz", nz, smallest=1)
-    for name, form in (("model", model), ("data", data)):
-        if form not in ("split", "replicated"):
-            raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")
 
 
 def _matrices(G: Any, dtype: Any) -> Any:

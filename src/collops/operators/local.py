@@ -109,7 +109,7 @@ def lift_local(op: Any) -> LocalOperator:
     matrix = _matrix_behind(op)
     if matrix is not None:
         return _dense(matrix)
-    ours = _derivative_of_pylops(op) or _diagonal_of_pylops(op)
+    ours = _form_of_pylops(op)
     if ours is not None:
         return ours
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
@@ -141,13 +141,11 @@ class LiftedOperator:
         self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
     def forward_local(self, x: Any, out: Any) -> Any:
-        """Return ``matvec(x)``."""
         if self._on_host and engine_of(x).traced:
             return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
         return store(self._matvec(x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return ``rmatvec(y)``."""
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(self._rmatvec(y), out)
@@ -163,11 +161,9 @@ class DiagonalMatrix:
         self._conjugate = Coefficients(diagonal.conj()) if self.dtype.kind == "c" else self._diagonal
 
     def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the product."""
         return self._product(self._diagonal, x, out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the product with the conjugate."""
         return self._product(self._conjugate, y, out)
 
     def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
@@ -191,11 +187,9 @@ class SparseMatrix(LiftedOperator):
         super().__init__(rows, lambda x: rows @ x, adjoint)
 
     def forward_columns(self, X: Any, out: Any) -> Any:
-        """Return the matrix times each row of `X`, on the host."""
         return _by_few_columns(self._matvec, X, out)
 
     def adjoint_columns(self, Y: Any, out: Any) -> Any:
-        """Return the conjugate transpose times each row of `Y`, on the host."""
         return _by_few_columns(self._rmatvec, Y, out)
 
 
@@ -227,11 +221,9 @@ class OneRank:
         self.clinear = operator.clinear
 
     def forward_local(self, x: Any, out: Any) -> Any:
-        """Return the forward."""
         return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
-        """Return the adjoint."""
         return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain)
 
     def _apply(self, function: Any, source: Any, given: Any, out: Any, wanted: Any) -> Any:
@@ -322,20 +314,18 @@ def _matrix_behind(op: Any) -> Any:
     return op
 
 
-def _diagonal_of_pylops(op: Any) -> DiagonalMatrix | None:
-    """Return our own form of a diagonal of PyLops with an entry for each element; ``None`` for other operators."""
-    pylops = sys.modules.get("pylops")
-    if pylops is None or type(op) is not pylops.Diagonal or op.diag.size != op.shape[0]:
-        return None
-    return DiagonalMatrix(op.diag.ravel()) if op.diag.dtype == op.dtype else None
+def _form_of_pylops(op: Any) -> DiagonalMatrix | OneRank | None:
+    """Return our own form of a diagonal with an entry for each element, or of a derivative; ``None`` for others.
 
-
-def _derivative_of_pylops(op: Any) -> OneRank | None:
-    """Return our own form of a derivative of PyLops, which needs no temporary arrays; ``None`` for other operators."""
+    Both need no temporary arrays, unlike the forms of PyLops.
+    """
     pylops = sys.modules.get("pylops")
-    if pylops is None or type(op) not in (pylops.FirstDerivative, pylops.SecondDerivative, pylops.Laplacian):
+    if pylops is None:
         return None
-    if np.dtype(op.dtype).kind not in "fc":
+    if type(op) is pylops.Diagonal:
+        return DiagonalMatrix(op.diag.ravel()) if op.diag.size == op.shape[0] and op.diag.dtype == op.dtype else None
+    derivatives = pylops.FirstDerivative, pylops.SecondDerivative, pylops.Laplacian
+    if type(op) not in derivatives or np.dtype(op.dtype).kind not in "fc":
         return None
     from collops.operators.derivatives.operators import FirstDerivative, Laplacian, SecondDerivative
 

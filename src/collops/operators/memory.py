@@ -111,6 +111,17 @@ class Scratch:
             array = self._arrays[key] = engine.xp.empty(shape, dtype)
         return array
 
+    def result(self, slot: Hashable, out: Any, dtype: Any) -> Any:
+        """Return memory of this `dtype` for the local array of `out`: its own, else that in `slot`, else ``None``.
+
+        Raises UnsupportedTypeError if only `dtype` is complex.
+        """
+        local = out.local_array
+        if local.dtype == dtype:
+            return writable(out)
+        check_holds(local.dtype, dtype)
+        return self.get(slot, local.shape, dtype, out.engine)
+
     def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
         """Return an array in C order and in `dtype`: itself, or a copy in `slot`."""
         if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:

@@ -16,7 +16,7 @@ from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.dims import Dims, along_axis, placed
+from collops.operators.dims import Dims, placed
 from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
 
 
@@ -79,18 +79,17 @@ class Restriction(LinearOperator):
         owners = np.searchsorted(ends, indices, side="right")
         blocks = len(ends)
         self._moves = blocks > 1 and (rebalance or bool(np.any(np.diff(owners) < 0)))
-        if self._moves:
-            share, longer = divmod(len(indices), blocks)
-            sizes = [share + (block < longer) for block in range(blocks)]
-        else:
-            sizes = np.bincount(owners, minlength=blocks).tolist()
-        super().__init__(model, along_axis(model, axis, sizes), dtype, comm)
+        every: list[Any] = [*model.sizes]
+        every[axis] = None if self._moves else np.bincount(owners, minlength=blocks).tolist()  # None: evenly
+        shape = (*model.shape[:axis], len(indices), *model.shape[axis + 1 :])
+        data = Layout(shape, model.ranks, model.process_grid, model.axes, every, model.mask)
+        super().__init__(model, data, dtype, comm)
         place = model.axes[axis]
         mine = 0 if place is None else model.coordinates(comm.rank)[place]
         if not self._moves:
             self._chosen = _Selection(indices[owners == mine] - model.offset(comm.rank)[axis], axis)
             return
-        wanted_by = np.repeat(np.arange(blocks), sizes)
+        wanted_by = np.repeat(np.arange(blocks), data.sizes[axis])
         leaving = [indices[(owners == mine) & (wanted_by == block)] for block in range(blocks)]
         sources = owners[wanted_by == mine]
         # Samples leave in the order of their destinations, and arrive in the order of their sources.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from collops.array import axpby, update_solution_and_direction
 from collops.errors import InputError
-from collops.operators.base import Buffers, LinearOperator
+from collops.operators.base import Buffers, Directed, LinearOperator
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_count, check_preconditioner, check_square
 
@@ -72,7 +71,7 @@ def chebyshev(
     return Chebyshev(A, M, degree, low, high)
 
 
-class Chebyshev(LinearOperator):
+class Chebyshev(Directed):
     """The polynomial; see :func:`chebyshev`."""
 
     def __init__(self, A: LinearOperator, M: LinearOperator | None, degree: int, low: float, high: float) -> None:
@@ -80,24 +79,21 @@ class Chebyshev(LinearOperator):
         super().__init__(A.domain, A.range, np.result_type(*(part.dtype for part in parts)), A.comm)
         self._inherit(parts)
         self.degree, self.bounds = degree, (low, high)
-        self._of_forward = A._forward, None if M is None else M._forward
-        self._of_adjoint = A._adjoint, None if M is None else M._adjoint
+        self._directions = (
+            (A._forward, None if M is None else M._forward),
+            (A._adjoint, None if M is None else M._adjoint),
+        )
         self._buffers = Buffers()
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(*self._of_forward, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(*self._of_adjoint, y, out)
-
-    def _apply(self, multiply: Callable[..., Any], precondition: Callable[..., Any] | None, r: Any, out: Any) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        multiply, precondition = self._directions[adjoint]
+        r = x
         low, high = self.bounds
         center, radius = (high + low) / 2, (high - low) / 2
-        x = self._new(self.range, r) if out is None else out
-        r_out, d_out, memory = (self._buffers.get(name, self.domain, r, x.dtype) for name in "rdi")
+        r_out, d_out, memory = (self._buffers.get(name, self.domain, r, out.dtype) for name in "rdi")
         z = r if precondition is None else precondition(r, d_out)
         d = axpby(1.0, z, 0.0, z, out=d_out)  # the change of x but for its length, as in conjugate gradients
-        x = axpby(0.0, d, 0.0, d, out=x)
+        x = axpby(0.0, d, 0.0, d, out=out)
         length, rho = 1 / center, radius / center
         for _ in range(self.degree):
             memory = multiply(d, memory)

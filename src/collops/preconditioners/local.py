@@ -54,8 +54,6 @@ class LocalSolve(Directed):
         """Return a function that multiplies vectors of any type by real factors, or complex ones."""
 
         def solved(x: Any) -> Any:
-            if not x.size:
-                return x
             if x.dtype.kind == "c" and self.dtype.kind != "c":
                 return solve(x.real.astype(self.dtype)) + 1j * solve(x.imag.astype(self.dtype))
             return solve(x.astype(self.dtype, copy=False))

@@ -11,6 +11,7 @@ from collops.operators.derivatives.bands import (
     MOST_SPECIAL,
     REACH,
     Band,
+    LocalBand,
     first_derivative,
     second_derivative,
 )
@@ -73,7 +74,7 @@ def test_blocks(size, formula):
         matrix = dense(band)
         for start in range(size):
             for stop in range(start, size + 1):
-                part = band.local(start, stop - start)
+                part = LocalBand(band, start, stop - start)
                 needed = np.flatnonzero(matrix[start:stop].any(axis=0))
                 low = min([start, *needed.tolist()])
                 high = max([stop, *[n + 1 for n in needed.tolist()]])

@@ -10,7 +10,15 @@ import pytest
 
 from collops.array import Layout
 from collops.backend import engine
-from collops.operators.derivatives.bands import Face, Problem, Several, Term, first_derivative, second_derivative
+from collops.operators.derivatives.bands import (
+    Face,
+    LocalBand,
+    Problem,
+    Several,
+    Term,
+    first_derivative,
+    second_derivative,
+)
 from collops.operators.derivatives.kernels import cuda
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.cuda import Launches, fits
@@ -48,7 +56,7 @@ class Rank:
                 padding = -piece.size % 16
                 pieces += [piece.ravel(), np.full(padding, np.nan, piece.dtype)]
                 size += piece.size + padding
-            self.terms.append(Term(axis, band.local(start, stop - start), *faces))
+            self.terms.append(Term(axis, LocalBand(band, start, stop - start), *faces))
         self.landing = aligned(np.concatenate(pieces))
         self.sources = [aligned(source[self.block.slices]) for source in sources]
 
@@ -181,7 +189,9 @@ def test_long_chunks(folder, monkeypatch):
 
 def test_what_does_not_fit():
     def terms(count):
-        return [Term(axis, first_derivative(5, 1.0, "forward", False).local(0, 5), None, None) for axis in range(count)]
+        return [
+            Term(axis, LocalBand(first_derivative(5, 1.0, "forward", False), 0, 5), None, None) for axis in range(count)
+        ]
 
     assert fits((5, 5), terms(2), np.dtype("c8"))
     assert not fits((5, 5), terms(2), np.dtype("f2"))

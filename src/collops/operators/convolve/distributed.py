@@ -17,7 +17,7 @@ from collops.errors import UnsupportedTypeError
 from collops.operators.base import Directed, is_complex
 from collops.operators.convolve.blocks import BlockConvolution, FilterBank
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import Scratch, check_holds, filled
+from collops.operators.memory import Scratch, filled
 
 
 class NonStationaryConvolve1D(Directed):
@@ -90,15 +90,12 @@ class NonStationaryConvolve1D(Directed):
         self._scratch = Scratch()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        engine, wanted = x.engine, out.local_array
+        engine = x.engine
         if not engine.mutable:
             raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
         dtype = self.dtype if x.dtype == self.dtype else np.result_type(self.dtype, x.dtype)
         given = self._scratch.contiguous("given", x.local_array, dtype, engine)
-        result = wanted
-        if wanted.dtype != dtype:
-            result = self._scratch.get("result", wanted.shape, dtype, engine)
-            check_holds(wanted.dtype, dtype)
+        result = self._scratch.result("result", out, dtype)
         extended = self._halo.fill(given, self._scratch.get("extended", self._extended, dtype, engine))
         if is_complex(dtype) and not is_complex(self.dtype):
             dtype = real_of(dtype)  # real and imaginary parts are convolved alike, as neighbouring columns

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.array import Layout
 from collops.errors import InputError, LayoutError
 
 
@@ -67,8 +68,7 @@ def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
     pattern.setdiag(0)
     pattern.eliminate_zeros()
     if method == "rows":
-        counts = [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
-        parts = np.repeat(np.arange(ranks), counts)
+        parts = np.repeat(np.arange(ranks), Layout.split(rows, ranks).sizes[0])
     elif method == "metis":
         parts = _by_metis(pattern, ranks)
     else:

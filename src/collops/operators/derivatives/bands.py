@@ -85,10 +85,6 @@ class Band:
                 low, high = min(low, number + int(offsets[0])), max(high, number + int(offsets[-1]) + 1)
         return low, high
 
-    def local(self, start: int, extent: int) -> LocalBand:
-        """Return the rows of one block."""
-        return LocalBand(self, start, extent)
-
 
 class LocalBand:
     """The rows of a band that one rank has, counted from its first row.

@@ -10,7 +10,7 @@ from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
 from collops.exchange import ExchangePlan
-from collops.operators.derivatives.bands import Band, Face, Problem, Several, Term
+from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.generic import GenericKernel
 from collops.operators.memory import Scratch
@@ -42,7 +42,7 @@ class Stencil:
         sides = {(term, side): face for (term, side, _), face in zip(wanted[comm.rank], faces, strict=True)}
         self._terms = [
             Term(
-                *(axis, band.local(block.offset[axis], block.shape[axis])),
+                *(axis, LocalBand(band, block.offset[axis], block.shape[axis])),
                 *(sides.get((number, 0)), sides.get((number, 1))),
             )
             for number, (axis, band) in enumerate(bands)

@@ -126,19 +126,19 @@ class LocalKirchhoff:
 
     def forward_local(self, x: Any, out: Any = None) -> Any:
         """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
-        return self._apply(self._kernels.forward, x, out, self.shape[1], self.shape[0])
+        return self._apply(x, out)
 
     def adjoint_local(self, y: Any, out: Any = None) -> Any:
         """Migrate flat data; return a flat image. `out` may be used for it."""
-        return self._apply(self._kernels.adjoint, y, out, self.shape[0], self.shape[1])
+        return self._apply(y, out, adjoint=True)
 
     def forward_columns(self, X: Any, out: Any) -> Any:
         """Demigrate each row of `X`, on the host, and return `out`."""
-        return self._apply(self._kernels.forward, X, out, self.shape[1], self.shape[0], len(X))
+        return self._apply(X, out, len(X))
 
     def adjoint_columns(self, Y: Any, out: Any) -> Any:
         """Migrate each row of `Y`, on the host, and return `out`."""
-        return self._apply(self._kernels.adjoint, Y, out, self.shape[0], self.shape[1], len(Y))
+        return self._apply(Y, out, len(Y), adjoint=True)
 
     def matvec(self, x: Any) -> Any:
         """Demigrate, as PyLops and SciPy call it."""
@@ -148,24 +148,21 @@ class LocalKirchhoff:
         """Migrate, as PyLops and SciPy call it."""
         return self.adjoint_local(y)
 
-    def _apply(self, kernel: Any, source: Any, out: Any, size: int, result_size: int, count: int = 1) -> Any:
-        if self.engine.name == "numpy" and engine_of(source).traced:
-            forward = size == self.shape[1]
-            maps = (self.forward_local, self.adjoint_local) if forward else (self.adjoint_local, self.forward_local)
-            return applied_on_host(*maps, (result_size, size), self.dtype, source)
-        if engine_of(source) is not self.engine:
-            raise UnsupportedTypeError(
-                f"this Kirchhoff operator works on arrays of {self.engine.name}, not of {engine_of(source).name}"
-            )
-        if source.dtype.kind == "c":
-            raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
-        size, result_size = count * size, count * result_size
+    def _apply(self, source: Any, out: Any, count: int = 1, *, adjoint: bool = False) -> Any:
+        shape, engine = self.shape[::-1] if adjoint else self.shape, engine_of(source)
+        check_arrays(self.engine, engine, source.dtype)
+        if engine is not self.engine:  # a host operator for vectors of JAX
+            apply, transposed = self.forward_local, self.adjoint_local
+            if adjoint:
+                apply, transposed = transposed, apply
+            return applied_on_host(apply, transposed, shape, self.dtype, source)
+        result_size, size = count * shape[0], count * shape[1]
         if source.size != size:
             raise LayoutError(f"expected {size} elements, got {source.size}")
         source = contiguous(source, self.dtype).reshape(-1)
         fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
         result: Any = out if fits else self.engine.xp.empty(result_size, self.dtype)
-        kernel(source, result.reshape(-1))
+        (self._kernels.adjoint if adjoint else self._kernels.forward)(source, result.reshape(-1))
         return store(result, out)
 
     def _choose(
@@ -238,6 +235,14 @@ class StreamedKirchhoff:
     def adjoint_columns(self, Y: Any, out: Any) -> Any:
         """Migrate each row of `Y`, on the host, and return `out`."""
         return self._make().adjoint_columns(Y, out)
+
+
+def check_arrays(engine: Engine, given: Engine, dtype: np.dtype) -> None:
+    """Raise UnsupportedTypeError for arrays that an operator on `engine` cannot take. NumPy's works for JAX, too."""
+    if given is not engine and not (given.traced and engine.name == "numpy"):
+        raise UnsupportedTypeError(f"this Kirchhoff operator works on arrays of {engine.name}, not of {given.name}")
+    if dtype.kind == "c":
+        raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
 
 
 def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:

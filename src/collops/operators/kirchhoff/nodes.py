@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.errors import InputError
+from collops.exchange.boxes import extent
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,6 @@ class Nodes:
             node, step, weight = self.places(size)
             flat = flat[..., np.newaxis] * count + node + step * (weight > 0.5)
         return flat.ravel()
-
-
-def extent(box: Sequence[slice]) -> tuple[int, ...]:
-    """Return the shape of a box."""
-    return tuple(part.stop - part.start for part in box)
 
 
 def checked_factor(factor: Any) -> int:

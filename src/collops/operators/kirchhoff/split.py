@@ -11,9 +11,11 @@ import numpy as np
 from collops.array import Layout
 from collops.backend import Engine
 from collops.comm import Communicator
-from collops.errors import LayoutError, UnsupportedTypeError
+from collops.errors import LayoutError
+from collops.exchange.boxes import extent
 from collops.operators.base import Directed
-from collops.operators.kirchhoff.nodes import Nodes, extent
+from collops.operators.kirchhoff.local import check_arrays
+from collops.operators.kirchhoff.nodes import Nodes
 from collops.operators.memory import Scratch, contiguous, filled, writable
 
 __all__ = ["BLOCK", "SplitImage", "boxes_of", "shot_blocks"]
@@ -93,20 +95,12 @@ class SplitImage(Directed):
         return values.reshape(self._held)[self._inner]
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        self._check(x)
+        # All ranks raise what a local operator would on the ranks that have some.
+        check_arrays(self._engine, x.engine, x.dtype)
         apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
         engine, memory = x.engine, writable(out)
         maps = (lambda local: apply(local, engine, memory), lambda local: transposed(local, engine, None))
         return filled(out, engine.linear_map(*maps, x.local_array, out.local_array.shape))
-
-    def _check(self, x: Any) -> None:
-        """Raise for what a local operator would refuse on the ranks that have some."""
-        if not (x.engine is self._engine or (x.engine.traced and self._engine.name == "numpy")):
-            raise UnsupportedTypeError(
-                f"this Kirchhoff operator works on arrays of {self._engine.name}, not of {x.engine.name}"
-            )
-        if x.dtype.kind == "c":
-            raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
 
     def _model(self, image: Any, engine: Engine, memory: Any) -> Any:
         """Return this rank's traces from its points, in `memory` if that is given."""

@@ -14,10 +14,11 @@ import numpy as np
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError
+from collops.exchange.boxes import extent
 from collops.limits import in_words
 from collops.operators.kirchhoff.fixed_point import FixedTables, Scale
 from collops.operators.kirchhoff.geometry import Grid
-from collops.operators.kirchhoff.nodes import Nodes, extent
+from collops.operators.kirchhoff.nodes import Nodes
 from collops.operators.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["number_positions", "tables_of_stations"]

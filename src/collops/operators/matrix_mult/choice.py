@@ -2,11 +2,7 @@ r"""Which algorithm and which grid multiply matrices faster: a model of their ti
 
 A rank of a grid of :math:`p \times q` multiplies :math:`N/p \times K` by :math:`K \times M/q` in either direction,
 whatever the kind: the product takes the time of its operations, or that of reading its factors if that is longer. The
-kinds differ in what a rank receives, in elements:
-
-- ``"block"``: nothing forward; :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, by an allreduce, after the product.
-- ``"summa"``: :math:`(p - 1) / p \cdot KM / q` of the model in either direction, and :math:`(q - 1) / q \cdot NK / p`
-  of the matrix unless its rows are kept. On devices all but the first message overlap with products.
+kinds differ in what a rank receives, which :class:`MatrixMult` states.
 
 A message takes a latency and its bytes over a bandwidth. The rates are constants, of a GPU with NVLink and of a core of
 a host: the choice depends on their ratios only. Between two H100 the model chose the fastest of the kinds and

@@ -19,9 +19,9 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Directed, LinearOperator
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.choice import Choice, Problem, fastest, keeps_rows, rounds_for
-from collops.operators.matrix_mult.rows import Rows
+from collops.operators.matrix_mult.products import Rows
 from collops.operators.matrix_mult.summa import Summa, rounds
-from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled, writable
+from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled
 
 
 class MatrixMult(Directed):
@@ -177,10 +177,7 @@ class MatrixMult(Directed):
             )
         dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
         given = self._scratch.contiguous("given", local, dtype, engine)
-        check_holds(out.local_array.dtype, dtype)
-        result = writable(out)
-        if result is not None and result.dtype != dtype:
-            result = self._scratch.get("result", result.shape, dtype, engine)
+        result = self._scratch.result("result", out, dtype)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
             getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result))
             return filled(out, result)
