@@ -124,7 +124,7 @@ def run(job: Job[Options]) -> Findings:
     if options.uncertainty is not None:
         counted = sum(int(np.count_nonzero(each.weights)) for each in conditioned)
         residual, count = float(found.solution.residuals[-1]), options.uncertainty
-        spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp)
+        spread = uncertainty(job, count, reduced, found.image, residual, counted, found.damp, preconditioner)
     if stream is None:
         explained = survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, found.image))))
         # Undo gain and polarity; what is muted stays so, in both.

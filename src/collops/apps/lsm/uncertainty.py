@@ -27,12 +27,21 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(
-    job: Job[Options], count: int, operator: Any, image: np.ndarray, residual: float, counted: int, damp: float
+    job: Job[Options],
+    count: int,
+    operator: Any,
+    image: np.ndarray,
+    residual: float,
+    counted: int,
+    damp: float,
+    root: Any = None,
 ) -> Uncertainty:
     """Find the standard deviation of the image from `count` samples of the posterior. Collective.
 
     The noise is as strong as the residual, of which the norm and this rank's number of samples that count are given.
-    The reflectivity is as strong as `damp` says, or as the image. Both are white.
+    The reflectivity is as strong as `damp` says, or as the image. Both are white. `root` is the preconditioner of the
+    migration, a Hermitian approximation of the inverse root of its normal operator. Its square preconditions the
+    samples: conjugate gradients do not depend on the scale of a preconditioner, and it does not change the posterior.
 
     Raises
     ------
@@ -49,6 +58,7 @@ def uncertainty(
         raise InputError("--uncertainty compares the image with the residual, and one of them is zero")
     with job.stage(f"drawing {count} samples of the posterior"):
         run = {"niter": _ITERATIONS, "seed": job.options.seed, "progress": job.listener.live}
+        run["M"] = None if root is None else root @ root
         posterior = GaussianPosterior(operator, noise=noise, prior=prior)
         found = posterior.samples(count, dtype=job.options.dtype, engine=job.engine.name, **run)
     if not found.status.successful:
