@@ -320,7 +320,7 @@ class Transport:
     def __init__(self, binding, size, rank, unique_id): binding.connect(size, rank, unique_id)
     def inspect(self): pass
 world.device_count = lambda: 2
-world._use_device = lambda local_rank, devices: f"gpu {local_rank}"
+world._use_device = lambda local_rank, *_: f"gpu {local_rank}"
 world.available_binding, world.load_binding, world.NcclTransport = (lambda: "plays"), Binding, Transport
 sys.modules["collops.comm.peer_stores"] = types.SimpleNamespace(connected=lambda control, nodes: (None, "by NCCL"))
 print(collops.world().describe())
