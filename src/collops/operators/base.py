@@ -211,17 +211,18 @@ class LinearOperator:
     def _check_out(self, given: Any, out: Any, layout: AnyLayout) -> None:
         if getattr(out, "layout", None) is not layout or out.comm is not self.comm:
             self._raise_misfit(out, layout, "out is an array")
-        engine = out.engine
+        engine, dtype = out.engine, given.dtype
         sources = given.leaves if given.engine is engine else ()
-        # Dtypes of local operators may differ from rank to rank; this one is the same on all, and so is the error.
-        result = np.result_type(self.dtype, given.dtype)
-        result = result if self.clinear else real_of(result)
         for leaf in out.leaves if engine.mutable else ():
             memory = leaf.local_array
-            if not np.can_cast(result, memory.dtype, "same_kind"):
-                raise UnsupportedTypeError(
-                    f"the result of {type(self).__name__} has {result}, which does not fit into out, of {memory.dtype}"
-                )
+            if not memory.dtype is dtype is self.dtype:
+                # Dtypes of local operators may differ from rank to rank; this one does not, and nor does the error.
+                result = np.result_type(self.dtype, dtype)
+                result = result if self.clinear else real_of(result)
+                if not np.can_cast(result, memory.dtype, "same_kind"):
+                    raise UnsupportedTypeError(
+                        f"{type(self).__name__} gives {result}, which does not fit into out, of {memory.dtype}"
+                    )
             for source in sources:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
                     raise InputError(
