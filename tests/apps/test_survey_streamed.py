@@ -47,6 +47,17 @@ def test_the_image_is_that_of_cgls_with_the_data_in_memory(comm, folder, towed, 
     assert equations.operator.dottest()
 
 
+def test_matrices_of_a_users_own_model_the_shots(comm, folder):
+    survey = survey_on_disk(comm, folder, small_geometry(shots=7, samples=40, towed=True))
+    rows = np.random.default_rng(comm.rank).normal(size=(len(survey.shots), 5 * 40, 30))
+    A = collops.VStack(list(rows), comm)
+    data = survey.data(dtype="float64")
+    equations = survey.normal_equations(A)
+    np.testing.assert_allclose(equations.right.local_array, A.adjoint(data).local_array)
+    x = collops.random(A.domain, seed=1, comm=comm)
+    np.testing.assert_allclose(equations.operator.forward(x).local_array, A.adjoint(A.forward(x)).local_array)
+
+
 def test_an_iteration_sends_one_image_and_a_number(comm, folder):
     survey = survey_on_disk(comm, folder, small_geometry(shots=7, samples=80, towed=True))
     A = survey.operator("1500+0.6z", GRID, frequency=FREQUENCY)

@@ -94,7 +94,7 @@ class _Normal:
         self._traces = [survey.trace_shape(shot) for shot in shots]
         self.shape, self.dtype, self._engine = (operator.shape[1],) * 2, operator.dtype, engine
         self._memory = memory
-        self.capturable = weights is None and operator.capturable  # weights come from the host
+        self.capturable = weights is None and getattr(operator, "capturable", True)  # weights come from the host
 
     def forward_local(self, x: Any, out: Any = None) -> Any:
         """Model the shots from a flat image, and migrate the result."""
