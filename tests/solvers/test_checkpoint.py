@@ -482,7 +482,7 @@ def test_a_file_system_that_does_not_answer(comm, folder, monkeypatch):
         released.append(pipe)
         pipe.read_text()
 
-    monkeypatch.setenv("COLLOPS_TIMEOUT", "8")  # of which the other ranks wait a tenth longer than the first
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "8")  # rank 0 waits nine tenths of it
     monkeypatch.setattr(CheckpointFolder, "_finish", lambda self, *args: blocked(*args))
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"does not answer within 7.2 s") as caught:

@@ -23,7 +23,7 @@ from collops.comm.reductions import LOGICAL, OPERATIONS, divide
 SHORT_BYTES = 1 << 18
 """Arrays up to this length are sent whole to every rank, in one round."""
 KEPT_BYTES, KEPT_SETS = 1 << 20, 16
-"""Memory of reductions is kept in sets of up to this length, and so many of them."""
+"""Memory for arrays that arrive in a reduction is kept: up to this length for one shape, and for so many shapes."""
 
 Part: TypeAlias = tuple[int, Any]
 """The other rank, and memory as :meth:`Messenger.part` returns it."""
@@ -35,27 +35,27 @@ class Parts(Protocol):
     """Messages of a collective call that are under way."""
 
     def received(self, number: int) -> None:
-        """Return when the message has arrived that is the receive of this `number`."""
+        """Return once the message has arrived for which the receive of this `number` was started."""
 
     def sent(self) -> None:
-        """Return when the memory of all that was sent may be written again."""
+        """Return once the memory of all messages that were sent may be written again."""
 
 
 class Messenger(Protocol):
     """Carries the messages of collective calls."""
 
     def ready(self) -> Hashable:
-        """Return the name of the current stream, once messages may read and write its arrays."""
+        """Return the handle of the current stream, once messages may read and write its arrays."""
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """Return the memory of some elements of a contiguous array, for messages; the array must outlive these."""
 
     def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> Parts:
-        """Start messages that are parts of a collective call of some `kind`. After an error, `memory` is kept."""
+        """Start messages that are parts of a collective call of some `kind`; after an error, `memory` is kept."""
         ...
 
     def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: Any) -> None:
-        """Copy elements of a contiguous array to another one, on the current stream, as :meth:`ready` names it."""
+        """Copy elements of a contiguous array to another one, on the stream that :meth:`ready` returned."""
 
 
 class CallsByMessages:

@@ -75,8 +75,8 @@ class Method:
         whether a test has passed, they get the values back that they had then. Without fields, since the results are
         computed, the host waits for every iteration if a tolerance can end the run.
     damps_change : bool
-        Whether damping is that of ``x - x0``, so that the solution depends on `x0`: it is then ``x0`` plus the solution
-        for the residual at `x0`.
+        Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
+        plus the solution for the residual at `x0`.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
