@@ -20,7 +20,7 @@ typedef double2 Wide;
 #else
 typedef float Real;
 typedef float4 Wide;
-#define BLOCKS_AT_ONCE (ADD && LAST ? 2 : 3)
+#define BLOCKS_AT_ONCE (LAST && (ADD || SEVERAL == 1) ? 2 : 3)
 #endif
 #ifndef PACK
 #define PACK 4  // real numbers that a thread reads at once: 16 bytes, or one number
@@ -433,11 +433,12 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
                 window[LOWER + UPPER + b] =
                     row + b < end ? load_or_zeros(place(march, outer, row + b + UPPER, within)) : zeros();
         }
-#elif LAST
+#endif
+#if LAST && (!MARCH || SEVERAL == 1)
         Pack centers[BATCH];
         #pragma unroll
         for (int b = 0; b < BATCH; ++b)
-            centers[b] = row + b < end ? load(p.bands[0].source + start + (row + b) * p.inner) : zeros();
+            centers[b] = row + b < end ? load(last.source + start + (row + b) * p.inner) : zeros();
 #endif
         #pragma unroll
         for (int b = 0; b < BATCH; ++b) {
@@ -474,10 +475,8 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
             }
 #endif
 #if LAST
-#if !MARCH
+#if !MARCH || SEVERAL == 1
             const Pack center = centers[b];
-#elif SEVERAL == 1
-            const Pack center = load(last.source + here);
 #else
             const Pack center = window[b + LOWER];
 #endif
