@@ -6,23 +6,30 @@ import numpy as np
 import pytest
 
 import collops
+from collops.comm.nccl import NcclOfCupy
 from collops.errors import TransportError
 from tests.comm import checks
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
-@pytest.fixture(params=["nccl", "mpi", "staged"])
+@pytest.fixture(params=["nccl", "nccl by CuPy", "mpi", "staged"], scope="module")
 def joined(request, comm):
     """A communicator that sends device arrays by one transport."""
     if comm.device_transport is None:
         pytest.skip("no device on every rank")
     if comm.size == 1:
         return comm
+    name, _, by_cupy = request.param.partition(" ")
     try:
-        return collops.world(request.param)
+        joined = collops.world(name)
     except TransportError as error:
         pytest.skip(str(error))
+    if not by_cupy:
+        return joined
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("collops.comm.world.load_binding", NcclOfCupy)
+        return joined.split(101)  # a color of its own: communicators of equal splits are kept
 
 
 @pytest.mark.parametrize("name", checks.DTYPES)

@@ -63,7 +63,7 @@ def test_normal_equations_on_devices_are_those_on_hosts(comm, tmp_path, monkeypa
         result = collops.cg(equations.operator, equations.right, niter=8, tol=0)
         images.append(result.x.engine.to_host(result.x.local_array))
         misfits.append(equations.misfit(result.x))
-    assert result.execution == ("replayed CUDA graph" if kept and not weighted else "eager")
+    assert result.execution.startswith("replayed CUDA graph" if kept and not weighted else "eager")
     np.testing.assert_allclose(images[1], images[0], rtol=0, atol=1e-7 * np.abs(images[0]).max())
     assert misfits[1] == pytest.approx(misfits[0], rel=1e-7)
 

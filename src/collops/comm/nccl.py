@@ -76,7 +76,7 @@ class Nccl4py:
 
 
 class NcclOfCupy:
-    """CuPy's binding, with the calls in nccl4py's form."""
+    """CuPy's binding, from CuPy 14 on, with the calls in nccl4py's form."""
 
     name = "cupy"
 
@@ -101,12 +101,11 @@ class NcclOfCupy:
 
     def unique_id(self) -> bytes:
         """Make the name under which the ranks of a new communicator find each other."""
-        return bytes(byte & 0xFF for byte in self._nccl.get_unique_id())
+        return self._nccl.get_unique_id()
 
     def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
         """Join a communicator. Collective."""
-        signed = tuple(byte - 256 if byte > 127 else byte for byte in unique_id)
-        return self._nccl.NcclCommunicator(size, signed, rank)
+        return self._nccl.NcclCommunicator(size, unique_id, rank)
 
     def abort(self, comm: Any) -> None:
         comm.abort()
