@@ -115,9 +115,9 @@ def test_ranks_keep_tables_of_their_points_only(comm, factor, monkeypatch):
     positions, rng = np.random.default_rng(1).uniform(0, 30, (7, 2)), np.random.default_rng(2)
     velocity, calls = rng.uniform(800, 1200, grid.shape), []
 
-    def seconds(station: int) -> np.ndarray:
+    def seconds(station: int, at: tuple[np.ndarray, ...]) -> np.ndarray:
         calls.append(station)
-        return analytic(grid, positions[station], 1000.0)
+        return analytic(grid, positions[station], 1000.0, at)
 
     layout, every = uneven(grid.shape, comm.size), [np.arange(7)] * comm.size
     boxes = split.boxes_of(layout, factor, comm.size)
@@ -150,7 +150,7 @@ def test_an_error_of_one_rank_is_raised_on_all(comm):
     """That of the rank which computes the only table that is wrong."""
     grid = Grid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
 
-    def seconds(station: int) -> np.ndarray:
+    def seconds(station: int, _: tuple[np.ndarray, ...]) -> np.ndarray:
         if station == 1:
             raise InputError("station 1 cannot be computed")
         return np.zeros(grid.shape)

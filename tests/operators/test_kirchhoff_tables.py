@@ -50,19 +50,32 @@ def test_coarse_times_are_wrong_by_much_less_than_a_sample(factor, bound):
     grid, deep = Grid(axes, (12.5, 12.5)), np.broadcast_to(axes[1], (150, 80))
     positions = np.array([[0.0, 0.0], [763.0, 8.0], [1060.0, 37.0]])
 
-    def seconds(station: int) -> np.ndarray:
+    def everywhere(station: int) -> np.ndarray:
         (x, z), velocity = positions[station], 1500 + gradient * deep
         apart = np.hypot(axes[0][:, np.newaxis] - x, deep - z)
         return 2 / gradient * np.arcsinh(gradient * apart / (2 * np.sqrt(velocity * (1500 + gradient * z))))
+
+    asked = []
+
+    def seconds(station: int, at: tuple[np.ndarray, ...]) -> np.ndarray:
+        asked.append(at)
+        return everywhere(station)[at]
 
     scale = Scale(DT, 700, 0, np.dtype("float32"))
     tables, _, rows = tables_of_stations(
         *(seconds, positions, 1500 + gradient * deep, grid, scale, [np.arange(3)], collops.comm.alone()), factor=factor
     )
     assert tables.times.nbytes < 1.2 * 3 * 4 * grid.points / factor**2
-    errors = [tables.at(rows[k]) * 2.0**-scale.fraction_bits - seconds(k).ravel() / DT for k in range(3)]
+    fixed = np.array([tables.at(rows[k]).reshape(grid.shape) for k in range(3)]) * 2.0**-scale.fraction_bits
+    errors = fixed - np.array([everywhere(k) for k in range(3)]) / DT
     assert np.abs(errors).max() < bound
-    assert tables.error == pytest.approx(np.sqrt(np.mean(np.square(errors), axis=1)).max(), rel=1e-3)
+    # Only the nodes and the points between them are asked for, where the error is largest.
+    assert len(asked) == 3 and all(
+        each.size <= 3 + 2 * n // factor for each, n in zip(asked[0], (150, 80), strict=True)
+    )
+    rms, there = np.sqrt(np.mean(np.square(errors), axis=(1, 2))).max(), errors[(slice(None), *asked[0])]
+    assert tables.error == pytest.approx(np.sqrt(np.mean(np.square(there), axis=(1, 2))).max(), rel=1e-3)
+    assert 0.8 * rms < tables.error < 1.3 * rms
 
 
 def survey(axes: int, **more) -> dict:
@@ -128,9 +141,9 @@ def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
     assert number.tolist() == [0, 1, 0, 2, 3, 4]
     calls = []
 
-    def seconds(station: int) -> np.ndarray:
+    def seconds(station: int, at: tuple[np.ndarray, ...]) -> np.ndarray:
         calls.append(station)
-        return analytic(grid, positions[station], 1000.0)
+        return analytic(grid, positions[station], 1000.0, at)
 
     # All need the first two, one rank each of the others; the last one is nobody's.
     needed = [np.unique([0, 1, 2 + rank % 2]) for rank in range(comm.size)]
@@ -153,7 +166,8 @@ def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
         assert int(comm.allreduce(np.array(len(calls)))) == len(used) and set(calls) <= set(needed[comm.rank].tolist())
         assert len(tables.times) == len(needed[comm.rank])
         for station in needed[comm.rank]:
-            expected = (analytic(grid, positions[station], 1000.0) - 0.05) / DT
+            apart = np.hypot(*np.ix_(*(axis - x for axis, x in zip(grid.axes, positions[station], strict=True))))
+            expected = (apart / 1000.0 - 0.05) / DT
             found = tables.at(rows[station]) * 2.0**-tables.scale.fraction_bits
             np.testing.assert_allclose(found, expected.ravel(), rtol=0, atol=1e-9)
 

@@ -101,7 +101,7 @@ class SurveyModelling:
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         axes = (self.grid.axes.get(axis) for axis in "zxy")
         tables, weights, rows = tables_of_stations(
-            lambda station: seconds_from(positions[station], velocity, self.grid, mode),
+            lambda station, at: seconds_from(positions[station], velocity, self.grid, mode, at),
             positions,
             velocity,
             Points.from_axes(*axes),

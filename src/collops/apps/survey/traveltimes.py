@@ -16,9 +16,17 @@ __all__ = ["analytic", "seconds_from", "travel_time"]
 _NEAR = 3.0
 
 
-def seconds_from(position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str) -> np.ndarray:
-    """Return the travel times from a position in seconds, of the grid's shape: `travel_time` or `analytic`."""
-    return (analytic if mode == "analytic" else travel_time)(position, velocity, grid)
+def seconds_from(
+    position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, at: tuple[np.ndarray, ...] | None = None
+) -> np.ndarray:
+    """Return the travel times from a position in seconds, by `analytic` or `travel_time`.
+
+    They are those of all points, or at indices along each axis, of which `numpy.ix_` has made a tuple.
+    """
+    if mode == "analytic":
+        return analytic(position, velocity, grid, at)
+    times = travel_time(position, velocity, grid)
+    return times if at is None else times[at]
 
 
 def check_mode(mode: str) -> None:
@@ -30,12 +38,14 @@ def check_mode(mode: str) -> None:
         )
 
 
-def analytic(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
+def analytic(
+    position: np.ndarray, velocity: np.ndarray, grid: Grid, at: tuple[np.ndarray, ...] | None = None
+) -> np.ndarray:
     """Return first-arrival times in seconds in a velocity that is constant or increases linearly with depth.
 
-    The result has the shape of the grid. Rays are straight lines or arcs of circles, and the velocity continues below
-    the grid. If v and w are the velocities at the ends of a ray, d is their distance and g the gradient, the time is
-    2 / g arsinh(g d / (2 sqrt(v w))).
+    The points are as in `seconds_from`, and `velocity` is that of all points. Rays are straight lines or arcs of
+    circles, and the velocity continues below the grid. If v and w are the velocities at the ends of a ray, d is their
+    distance and g the gradient, the time is 2 / g arsinh(g d / (2 sqrt(v w))).
 
     References
     ----------
@@ -43,8 +53,8 @@ def analytic(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarr
     """
     column = velocity.reshape(-1, grid.nz)[0]
     gradient = (column[-1] - column[0]) / (grid.z[-1] - grid.z[0])
-    at = column[0] + gradient * (position[-1] - grid.z[0])
-    time = _distance(position, grid) / np.sqrt(at * velocity)
+    here = column[0] + gradient * (position[-1] - grid.z[0])
+    time = _distance(position, grid, at) / np.sqrt(here * (velocity if at is None else velocity[at]))
     return 2 / gradient * np.arcsinh(gradient / 2 * time) if gradient else time
 
 
@@ -74,6 +84,7 @@ def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.nd
     return np.where(inside, near, onward + radius / at)
 
 
-def _distance(position: np.ndarray, grid: Grid) -> np.ndarray:
-    apart = [axis - coordinate for axis, coordinate in zip(grid.axes.values(), position, strict=True)]
-    return functools.reduce(np.hypot, np.ix_(*apart))
+def _distance(position: np.ndarray, grid: Grid, at: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
+    at = np.ix_(*map(np.arange, grid.shape)) if at is None else at
+    apart = (axis[index] - place for axis, index, place in zip(grid.axes.values(), at, position, strict=True))
+    return functools.reduce(np.hypot, apart)

@@ -264,12 +264,13 @@ class Kirchhoff(LinearOperator):
         if mode == "byot":
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
 
-        def seconds(station: int, speed: Any = speed) -> np.ndarray:
-            if mode == "byot":
-                return outward[:, station] if station < len(sources) else back[:, station - len(sources)]
+        def seconds(station: int, at: tuple[np.ndarray, ...], speed: Any = speed) -> np.ndarray:
             if mode == "analytic":
-                return analytic(grid, positions[station], speed)
-            return eikonal(grid, grid.nearest_nodes(positions[station : station + 1])[0], speed)
+                return analytic(grid, positions[station], speed, at)
+            if mode == "byot":
+                given = outward[:, station] if station < len(sources) else back[:, station - len(sources)]
+                return given.reshape(grid.shape)[at]
+            return eikonal(grid, grid.nearest_nodes(positions[station : station + 1])[0], speed)[at]
 
         needed = [
             np.unique(number if split else np.concatenate([number[: len(sources)][each], number[len(sources) :]]))

@@ -9,13 +9,13 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
-from collops.operators.kirchhoff.fixed_point import distance
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
@@ -58,9 +58,13 @@ class Grid:
         """Return the coordinates of grid points from their indices, both of shape (positions, axes)."""
         return np.stack([axis[index] for axis, index in zip(self.axes, nodes.T, strict=True)], axis=1)
 
-    def distance(self, position: np.ndarray) -> np.ndarray:
-        """Return the distance of every grid point from a position, of the grid's shape, in metres."""
-        return distance(self.shape, self.spacing, position - [axis[0] for axis in self.axes])
+    def distance(self, position: np.ndarray, at: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the distances of the grid points at indices along each axis from a position, in metres."""
+        return np.sqrt(sum(part**2 for part in self.apart(position, np.ix_(*at))))
+
+    def apart(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+        """Return how far points are from a position along each axis; `numpy.ix_` has made their indices."""
+        return [axis[index] - place for axis, index, place in zip(self.axes, at, position, strict=True)]
 
     def value_at(self, values: np.ndarray, position: np.ndarray) -> float:
         """Interpolate values on the grid linearly at a position; the nearest ones continue beyond its edge."""
@@ -139,10 +143,12 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     return taps, index
 
 
-def analytic(grid: Grid, position: np.ndarray, velocity: float) -> np.ndarray:
-    """Return the travel times along straight rays from a position, in seconds, float64, of the grid's shape."""
-    axes = np.meshgrid(*grid.axes, indexing="ij", sparse=True)
-    squares = [(axis - coordinate) ** 2 for axis, coordinate in zip(axes, position, strict=True)]
+def analytic(grid: Grid, position: np.ndarray, velocity: float, at: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return the travel times along straight rays from a position to points at indices, in seconds, float64.
+
+    `numpy.ix_` has made the indices along each axis.
+    """
+    squares = [part**2 for part in grid.apart(position, at)]
     # x and z first, as PyLops adds them, so that both agree to the last bit.
     distance = squares[-2] + squares[-1]
     if len(squares) == 3:

@@ -52,6 +52,17 @@ class Nodes:
         """Number of nodes."""
         return math.prod(self.counts)
 
+    @property
+    def along(self) -> list[np.ndarray]:
+        """Indices of the nodes along each axis."""
+        return [
+            np.minimum(self.factor * np.arange(count), n - 1) for count, n in zip(self.counts, self.shape, strict=True)
+        ]
+
+    def with_middles(self) -> list[np.ndarray]:
+        """Return along each axis the indices of the nodes, and of a point half way between two, where there is one."""
+        return [np.union1d(nodes, (nodes[:-1] + nodes[1:]) // 2) for nodes in self.along]
+
     def around(self, box: Sequence[slice]) -> tuple[slice, ...]:
         """Return a box of image points, enlarged to the nodes between which its values are interpolated."""
         starts = [part.start - part.start % self.factor for part in box]
@@ -81,24 +92,22 @@ class Nodes:
     def coarsen(self, values: Any) -> np.ndarray:
         """Return values of shape (…, *image) at the nodes, flat: (…, size)."""
         values = np.asarray(values)
-        kept = [
-            np.minimum(self.factor * np.arange(count), n - 1) for count, n in zip(self.counts, self.shape, strict=True)
-        ]
         leading = values.shape[: values.ndim - len(self.shape)]
-        return values[(..., *np.ix_(*kept))].reshape(*leading, self.size)
+        return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
-    def refine(self, values: Any) -> np.ndarray:
-        """Return values at the nodes, (…, size), at all image points, flat: (…, points)."""
-        if self.factor == 1:
+    def refine(self, values: Any, at: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """Return values at the nodes, (…, size), at all image points, or those `at` indices along each axis; flat."""
+        if self.factor == 1 and at is None:
             return values
         values = np.asarray(values, np.float64)
         leading = values.shape[:-1]
         values = values.reshape(*leading, *self.counts)
-        for axis, size in enumerate(self.shape, start=len(leading)):
-            node, step, weight = self.places(size)
+        for axis, size in enumerate(self.shape):
+            node, step, weight = self.places(size) if at is None else (each[at[axis]] for each in self.places(size))
+            axis += len(leading)
             before, after = np.take(values, node, axis), np.take(values, node + step, axis)
             values = before + (after - before) * weight.reshape(-1, *[1] * (values.ndim - 1 - axis))
-        return values.reshape(*leading, self.points)
+        return values.reshape(*leading, math.prod(values.shape[len(leading) :]))
 
     def nearest(self) -> np.ndarray:
         """Return the node nearest to each image point, (points,)."""

@@ -36,7 +36,7 @@ def number_positions(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tables_of_stations(
-    seconds: Callable[[int], np.ndarray],
+    seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
     positions: np.ndarray,
     velocity: np.ndarray,
     grid: Grid,
@@ -58,7 +58,8 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        Returns the travel times from a station, by its number, to all image points, of the shape of the grid.
+        Returns the travel times from a station, by its number, to the image points at some indices along each axis, of
+        which `numpy.ix_` has made a tuple: all, or those of `Nodes.with_middles`, where the error is measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
@@ -97,6 +98,9 @@ def tables_of_stations(
     own, local = needed[comm.rank], folder is None
     kinds: list[tuple[tuple[int, ...], np.dtype]] = [((), kind), ((count,), scale.dtype)]
     error = 0.0
+    whole = np.ix_(*map(np.arange, grid.shape))
+    some = nodes.with_middles()
+    at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
 
     def slowness(station: Any) -> float:
         """Return samples per metre at a station."""
@@ -106,7 +110,8 @@ def tables_of_stations(
         """Fill rows with the tables of stations."""
         nonlocal error
         for station, row in zip(stations, rows, strict=True):
-            after = seconds(int(station)).reshape(grid.shape)
+            everywhere = factor == 1 or weighting is not None
+            after = seconds(int(station), whole if everywhere else np.ix_(*some))
             if weighting is not None:
                 heard = np.minimum(after, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
@@ -114,9 +119,10 @@ def tables_of_stations(
             if factor == 1:
                 times[row] = scale.fixed(samples.reshape(-1))
             else:
-                rest = samples - slowness(station) * grid.distance(positions[station])
-                times[row] = nodes.coarsen(rest)
-                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row]) - rest.ravel()) ** 2))))
+                samples = samples[np.ix_(*some)] if everywhere else samples
+                rest = samples - slowness(station) * grid.distance(positions[station], some)
+                times[row] = rest[at_nodes].ravel()
+                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row], some) - rest.ravel()) ** 2))))
 
     rows, first, kept = np.arange(len(positions)), [0] * len(grid.axes), nodes
     if boxes is not None:
