@@ -115,9 +115,9 @@ def test_lsm(comm) -> None:
     assert [one.case for one in found] == ["forward", "adjoint", "iteration", "streamed", "streamed"]
     line, area = found[3:]
     assert len(line.parameters["image"]) == 2 and len(area.parameters["image"]) == 3
-    for one in (line, area):
-        assert set(one.timings) == {f"{way}, {name}" for way in ("resident", "streamed") for name in ("SEG-Y", "Zarr")}
-        assert len(one.checks) == 3 and "operator bytes" in one.figures[one.ours]
+    for one, names in ((line, ("SEG-Y", "Zarr")), (area, ("Zarr",))):
+        assert set(one.timings) == {f"{way}, {name}" for way in ("resident", "streamed") for name in names}
+        assert len(one.checks) == len(one.timings) - 1 and "operator bytes" in one.figures[one.ours]
 
 
 @pytest.mark.serial

@@ -8,7 +8,7 @@ GPUs are compared after five iterations; those of our eager and replayed runs al
 
 The case "streamed" is a boat that tows cables, so that each shot has receivers of its own: along a line and, on GPUs,
 on an area of 512 x 512 points with 256 depths, with travel times at every eighth point. The traces are in files on this
-machine, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations, whose
+machine, of SEG-Y and of Zarr along the line, of Zarr on the area, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations, whose
 vectors are images, reads them shot by shot and keeps none. The clock "wall" has an iteration, "whole" a long solve with
 reading the traces, over its iterations. Figures are ratios to the first program; "operator bytes" is the memory of a
 rank that the operator and its tables take.
@@ -51,6 +51,7 @@ __all__ = ["Problem", "measure"]
 
 _SPACING, _INTERVAL, _VELOCITY = 4.0, 0.004, 1000.0
 
+_ENDINGS = {"SEG-Y": "sgy", "Zarr": "zarr"}
 _COMPARED_ITERATIONS = {"float64": CHECKED_ITERATIONS, "float32": 5}
 """Iterations after which images are compared. In single precision the directions of CGLS lose their orthogonality from
 the seventh on, if the problem is large: after ten, the image has an error of 5 %."""
@@ -254,6 +255,7 @@ class _Towed:
     rounds: int
     iterations: tuple[int, int]  # of a short and of a long solve
     compared: int  # iterations after which images are compared
+    formats: tuple[str, ...] = ("SEG-Y", "Zarr")
 
     @classmethod
     def along_a_line(cls, context: Context, problem: Problem) -> _Towed:
@@ -285,7 +287,7 @@ class _Towed:
         image[..., depths // 2], image[..., depths * 5 // 6] = -1.0, 0.5
         sizes = {"image": [points, points, depths], "shots": shots, "receivers": receivers, "samples": samples}
         name = f"migration of {points} x {points} x {depths}"
-        return cls(name, survey, grid, 2000.0, image, sizes | {"dtype": "float32"}, 8, 2, (1, 3), 2)
+        return cls(name, survey, grid, 2000.0, image, sizes | {"dtype": "float32"}, 8, 2, (1, 3), 2, ("Zarr",))
 
 
 def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurement:
@@ -313,8 +315,8 @@ def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurem
 
         return migrate
 
-    files, missing = {"SEG-Y": "shots.sgy", "Zarr": "shots.zarr"}, {}
-    if not all(comm.allgather_metadata(importlib.util.find_spec("segyio") is not None)):
+    files, missing = {name: f"shots.{_ENDINGS[name]}" for name in towed.formats}, {}
+    if "SEG-Y" in files and not all(comm.allgather_metadata(importlib.util.find_spec("segyio") is not None)):
         missing = {f"{way}, SEG-Y": "segyio is not installed on all ranks" for way in ("resident", "streamed")}
         del files["SEG-Y"]
     paths = {name: survey.save(folder / file, towed.grid) for name, file in files.items()}
