@@ -8,10 +8,10 @@ GPUs are compared after five iterations; those of our eager and replayed runs al
 
 The case "streamed" is a boat that tows cables, so that each shot has receivers of its own: along a line and, on GPUs,
 on an area of 512 x 512 points with 256 depths, with travel times at every eighth point. The traces are in files on this
-machine, of SEG-Y and of Zarr along the line, of Zarr on the area, which its page cache holds: CGLS reads them into memory and iterates on them; CG on the normal equations, whose
-vectors are images, reads them shot by shot and keeps none. The clock "wall" has an iteration, "whole" a long solve with
-reading the traces, over its iterations. Figures are ratios to the first program; "operator bytes" is the memory of a
-rank that the operator and its tables take.
+machine, which its page cache holds: SEG-Y and Zarr along the line, Zarr on the area. CGLS reads them into memory and
+iterates on them; CG on the normal equations, whose vectors are images, reads them shot by shot and keeps none. The
+clock "wall" has an iteration, "whole" a long solve with reading the traces, over its iterations. Figures are ratios to
+the first program; "operator bytes" is the memory of a rank that the operator and its tables take.
 """
 
 from __future__ import annotations
