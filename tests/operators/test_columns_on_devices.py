@@ -24,6 +24,7 @@ from collops.operators.csr import CSRMatrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
 from tests.comm import device
+from tests.operators.columns_checks import check_products
 from tests.solvers.problems import ROWS, assert_close, random_matrix
 
 OPERATIONS = (lambda matrix: matrix, lambda matrix: matrix.T, lambda matrix: matrix.conj().T)
@@ -71,9 +72,9 @@ def _columns_first(address, shape, leading, dtype):
 
 
 def _by_numpy(self, matrix, x, out):
-    """Return the product with a vector, in the place of a kernel."""
+    """Return the product of a real matrix, maybe of the bits of bfloat16, with a vector, in the place of a kernel."""
     assert x.ndim == 1 and (out is None or out.flags.c_contiguous)
-    return store(matrix @ x, out)
+    return store((matrix if matrix.dtype.kind == "f" else (matrix.astype("u4") << 16).view("f4")) @ x, out)
 
 
 @pytest.fixture(scope="module")
@@ -134,28 +135,12 @@ def on_device(x):
 @pytest.mark.parametrize("kinds", ["f4 f4", "f8 f8", "c8 c8", "c16 c16", "f4 f8", "f8 c16", "c8 f4", "f4 c8"])
 @pytest.mark.parametrize("shape", [(7, 4), (4, 7), (1, 1), (5, 1), (1, 5), (0, 3), (3, 0)])
 def test_products_with_columns(xp, cublas, shape, kinds, order):
-    """Each of rows that are contiguous, of parts of them, and of every second element, into each of these."""
     kind, dtype = kinds.split()
     host = random_matrix(*shape, kind, 1)
     for matrix in (xp.asarray(host, order=order), xp.asarray(np.repeat(host, 2, axis=1))[:, ::2]):
         op = lift_local(matrix)
         assert op.columns_engine == "cupy" and isinstance(op, KernelMatrix) == (kind in ("f4", "f8"))
-        for apply, product, given, wanted in (
-            (op.forward_columns, host.T, shape[1], shape[0]),
-            (op.adjoint_columns, host.conj(), shape[0], shape[1]),
-        ):
-            X = random_matrix(6, 2 * given + 3, dtype, 2)
-            for some in (slice(0, given), slice(2, given + 2), slice(1, 2 * given + 1, 2)):
-                for place in (slice(0, wanted), slice(1, wanted + 1), slice(0, 2 * wanted, 2)):
-                    expected = X[:, some] @ product
-                    memory = xp.full((6, 2 * wanted + 1), 9, expected.dtype)
-                    source = xp.asarray(X.copy())
-                    before, out = source.copy(), memory[:, place]
-                    assert apply(source[:, some], out) is out
-                    assert_close(out, expected, kind)
-                    np.testing.assert_array_equal(source, before)
-                    rest = np.delete(memory, np.arange(2 * wanted + 1)[place], axis=1)
-                    np.testing.assert_array_equal(rest, 9)
+        check_products(xp, op, host, dtype)
     assert all(columns == 6 for _, columns, _ in cublas.products) and bool(cublas.products) == (0 not in shape)
 
 
@@ -189,12 +174,9 @@ def test_other_forms_multiply_one_column_after_the_other(xp, cublas, kind, monke
         assert type(op) is KernelMatrix
     else:
         op, dtype = bfloat16_matrix(xp.asarray(host)), "f4"
-        host = np.asarray(op.matrix).astype("f4")  # the bits as numbers, as our stand-in multiplies them
+        host = (np.asarray(op.matrix).astype("u4") << 16).view("f4")
     assert op.columns_engine == "cupy"
-    X, Y = random_matrix(4, 6, dtype, 2)[:, ::2], random_matrix(4, 5, dtype, 3)
-    out = xp.zeros((4, 10), dtype)[:, ::2]
-    assert_close(op.forward_columns(xp.asarray(X), out), X @ host.T, dtype)
-    assert_close(op.adjoint_columns(xp.asarray(Y), xp.zeros((4, 3), dtype)), Y @ host, dtype)
+    check_products(xp, op, host, dtype, factor=0.01 if kind == "f2" else 1.0)
     assert not cublas.products
 
 
@@ -215,9 +197,7 @@ def test_stacks_send_one_message_for_all_columns(ranks, xp, cublas, kind, dtype)
             (columns.forward, of_host.forward, one.domain),
             (columns.adjoint, of_host.adjoint, one.range),
         ):
-            arrays = [
-                from_global(x, layout, comm=ranks) for x in random_matrix(70, layout.size, dtype, 5)
-            ]
+            arrays = [from_global(x, layout, comm=ranks) for x in random_matrix(70, layout.size, dtype, 5)]
             block = on_device(Columns.join(arrays))
             cublas.products.clear()
             with profile.count_messages() as sent:

@@ -42,8 +42,8 @@ class Columns(LinearOperator):
     ----------
     operator : LinearOperator
         Applied to one column after the other, with its messages for each of them. Stacks of dense and sparse local
-        matrices, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of them apply to up to 64
-        columns together, with the messages of one.
+        matrices of NumPy, SciPy and CuPy, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of
+        them apply to up to 64 columns together, with the messages of one.
     count : int
         Number of columns.
 
@@ -156,7 +156,7 @@ class _Together(Directed):
 
 
 def _together(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
-    """Return `operator` for blocks of columns of an engine, which the parts that can apply to together."""
+    """Return `operator` for blocks of an engine. Its parts apply to all columns together where they can."""
     if engine not in _engines(operator):
         return Columns(operator, count)
     if isinstance(operator, Adjoint):
@@ -169,9 +169,9 @@ def _together(operator: LinearOperator, count: int, engine: str) -> LinearOperat
 
 
 def _engines(operator: LinearOperator) -> set[str]:
-    """Return the engines of the columns that `operator`, or a part of it, applies to together.
+    """Return the engines of the columns to which `operator`, or a part of it, applies together.
 
-    One that takes real parts has results of another dtype than that of operator and operand, and is left out.
+    An operator that takes real parts has none: its results have another dtype than that of operator and operand.
     """
     if not operator.clinear:
         return set()
@@ -185,9 +185,7 @@ def _longest(operator: LinearOperator) -> int:
     """Return the most elements that a rank has of an array that `operator` or a part of it takes or returns."""
     if inner := _inner(operator):
         return max(map(_longest, inner))
-    return max(
-        layout.local_size(rank) for layout in (operator.domain, operator.range) for rank in range(layout.ranks)
-    )
+    return max(layout.local_size(rank) for layout in (operator.domain, operator.range) for rank in range(layout.ranks))
 
 
 def _inner(operator: LinearOperator) -> Sequence[LinearOperator]:

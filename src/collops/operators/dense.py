@@ -63,7 +63,8 @@ class DenseMatrix:
 
     def _products(self, X: Any, matrix: Any, out: Any) -> Any:
         if X.dtype == self.dtype == out.dtype:
-            return self._engine.xp.matmul(X, matrix, out=out)
+            self._engine.xp.matmul(X, matrix, out=out)
+            return out
         return store(X @ matrix, out)
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:

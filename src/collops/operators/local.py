@@ -42,9 +42,9 @@ class LocalOperator(Protocol):
     see :class:`LinearOperator`.
 
     Functions ``forward_columns(X, out)`` and ``adjoint_columns(Y, out)`` may apply the operator to each row of a 2-D
-    array at once, such as by a product of matrices. They fill and return `out`. Neither array need be contiguous, and
-    both are on the host, or of the engine that an attribute ``columns_engine`` names (``"cupy"``). :class:`Columns` uses
-    them where all operators of a stack have them for one engine.
+    array at once, such as by a product of matrices. They fill and return `out`. Neither array need be contiguous. Both
+    are on the host, unless an attribute ``columns_engine = "cupy"`` says that they are on a device. :class:`Columns`
+    uses the functions where all operators of a stack have them, for one engine.
 
     Examples
     --------
