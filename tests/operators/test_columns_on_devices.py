@@ -9,7 +9,6 @@ import types
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 from collops import backend, profile
 from collops.array import DistributedArray, from_global, kernels
@@ -20,9 +19,9 @@ from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.operators import BlockDiag, Columns, Diagonal, HStack, VStack, lift_local
 from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.csr import CSRMatrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import store
+from collops.operators.stacks import LocalSum
 from tests.comm import device
 from tests.operators.columns_checks import check_products
 from tests.solvers.problems import ROWS, assert_close, random_matrix
@@ -212,14 +211,30 @@ def test_stacks_send_one_message_for_all_columns(ranks, xp, cublas, kind, dtype)
             assert 70 * len(sent.records) == 2 * len(of_each.records)
 
 
+class Doubled:
+    """A local operator on any engine, whose functions for columns are for the host."""
+
+    shape, dtype = (5, 5), np.dtype("c8")
+
+    def forward_local(self, x, out):
+        return store(2 * x, out)
+
+    def forward_columns(self, X, out):
+        assert type(X) is np.ndarray
+        return np.multiply(2, X, out=out)
+
+    adjoint_local, adjoint_columns = forward_local, forward_columns
+
+
 def test_others_are_applied_to_one_column_after_the_other(ranks, xp, cublas):
     """Between operators that apply to all columns together, and alone."""
     A = VStack([xp.asarray(random_matrix(4, 5, "c8", ranks.rank))], ranks)
     D = Diagonal(on_device(from_global(np.arange(1.0, 1 + A.range.size), A.range, comm=ranks)), comm=ranks)
-    C = CSRMatrix.from_global(sp.csr_array(np.eye(5)), comm=ranks)
-    x = on_device(Columns.join([from_global(v, A.domain, comm=ranks) for v in random_matrix(3, 5, "c8", 1)]))
-    image = Columns(A.H @ D @ A, 3) @ x
+    block = Columns.join([from_global(x, A.domain, comm=ranks) for x in random_matrix(3, 5, "c8", 1)])
+    image = Columns(A.H @ D @ A, 3) @ on_device(block)
     assert [count for _, count, _ in cublas.products] == [3, 3]
-    for found, column in zip(Columns.split(image), Columns.split(x), strict=True):
+    for found, column in zip(Columns.split(image), Columns.split(on_device(block)), strict=True):
         assert_close(found.local_array, ((A.H @ D @ A) @ column).local_array, "c8")
-    assert Columns(C, 3)._together.keys() == {"numpy"}
+    doubled = Columns(LocalSum([Doubled()], ranks), 3)
+    for given in (block, on_device(block)):
+        assert_close((doubled @ given).local_array, 2 * ranks.size * block.local_array, "c8")
