@@ -121,10 +121,10 @@ class LinearOperator:
     _add_adjoint: Any = None
 
     # Functions of a block of columns and of `out`, a block too, for operators that apply to all columns together; see
-    # :class:`collops.operators.Columns`. They fill and return `out`. Both are on the host.
+    # :class:`collops.operators.Columns`. They fill and return `out`.
     _forward_columns: Any = None
     _adjoint_columns: Any = None
-    _takes_columns = True  # whether the parts of this operator can do so
+    _columns_engine: str | None = "numpy"  # of both blocks; ``None`` if parts of this operator cannot do so
 
     def _forward(self, x: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")

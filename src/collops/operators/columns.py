@@ -41,17 +41,17 @@ class Columns(LinearOperator):
     Parameters
     ----------
     operator : LinearOperator
-        Applied to one column after the other, with its messages for each of them. On the host, stacks of dense and
-        sparse local matrices, sparse matrices (``CSRMatrix``), ``Kirchhoff``, and sums and products of them apply to up
-        to 64 columns together, with the messages of one.
+        Applied to one column after the other, with its messages for each of them. Stacks of dense and sparse local
+        matrices of NumPy, SciPy and CuPy, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of
+        them apply to up to 64 columns together, with the messages of one.
     count : int
         Number of columns.
 
     Attributes
     ----------
     width : int
-        Number of columns that it applies to together, on the host: at most 64, or 1. It is smaller, but not below 16,
-        where a rank's part of 64 arrays, also of those between the factors of a product, has more than 2^28 elements.
+        Number of columns that it applies to together: at most 64, or 1. It is smaller, but not below 16, where a rank's
+        part of 64 arrays, also of those between the factors of a product, has more than 2^28 elements.
 
     Raises
     ------
@@ -81,8 +81,11 @@ class Columns(LinearOperator):
         self._inherit([operator])
         self.operator, self.count = operator, count
         width = min(count, _WIDTH, max(_FEWEST, _ELEMENTS // max(1, _longest(operator))))
-        self._together = {size: _together(operator, size) for size in {width, count % width} - {0}}
-        self.width = 1 if None in self._together.values() else width
+        self._together = {
+            engine: {size: _together(operator, size, engine) for size in {width, count % width} - {0}}
+            for engine in (_engines(operator) if width > 1 else ())
+        }
+        self.width = width if self._together else 1
 
     @staticmethod
     def join(arrays: Sequence[Any]) -> Any:
@@ -122,20 +125,20 @@ class Columns(LinearOperator):
         return _columns(block, column_layout(block.layout))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        if x.engine.name == "numpy" and self.width > 1:
-            return self._by_parts("_forward", x, self._new(self.range, x) if out is None else out)
+        if (parts := self._together.get(x.engine.name)) is not None:
+            return self._by_parts(parts, "_forward", x, self._new(self.range, x) if out is None else out)
         return _applied(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        if y.engine.name == "numpy" and self.width > 1:
-            return self._by_parts("_adjoint", y, self._new(self.domain, y) if out is None else out)
+        if (parts := self._together.get(y.engine.name)) is not None:
+            return self._by_parts(parts, "_adjoint", y, self._new(self.domain, y) if out is None else out)
         return _applied(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
 
-    def _by_parts(self, direction: str, x: Any, out: Any) -> Any:
+    def _by_parts(self, parts: dict[int, LinearOperator], direction: str, x: Any, out: Any) -> Any:
         for begin in range(0, self.count, self.width):
             size = min(self.width, self.count - begin)
             target = _part(out, begin, size)
-            _keep(getattr(self._together[size], direction)(_part(x, begin, size), target), target)
+            _keep(getattr(parts[size], direction)(_part(x, begin, size), target), target)
         return out
 
 
@@ -152,44 +155,46 @@ class _Together(Directed):
         return (self.operator._adjoint_columns if adjoint else self.operator._forward_columns)(x, out)
 
 
-def _together(operator: LinearOperator, count: int) -> LinearOperator | None:
-    """Return an operator that applies to columns together; ``None`` if no part of `operator` can.
+def _together(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
+    """Return `operator` for blocks of an engine. Its parts apply to all columns together where they can."""
+    if engine not in _engines(operator):
+        return Columns(operator, count)
+    if isinstance(operator, Adjoint):
+        return Adjoint(_together(operator.operator, count, engine))
+    if isinstance(operator, Product):
+        return Product([_together(factor, count, engine) for factor in operator.factors])
+    if isinstance(operator, Combination):
+        return Combination([(coefficient, _together(term, count, engine)) for coefficient, term in operator.terms])
+    return _Together(operator, count)
 
-    One that takes real parts has results of another dtype than that of operator and operand, and is left out.
+
+def _engines(operator: LinearOperator) -> set[str]:
+    """Return the engines of the columns to which `operator`, or a part of it, applies together.
+
+    An operator that takes real parts has none: its results have another dtype than that of operator and operand.
     """
     if not operator.clinear:
-        return None
-    if operator._takes_columns and _belong(operator, "_forward") and _belong(operator, "_adjoint"):
-        return _Together(operator, count)
-    if isinstance(operator, Adjoint):
-        inner = _together(operator.operator, count)
-        return None if inner is None else Adjoint(inner)
-    coefficients: Sequence[Any] = ()
-    if isinstance(operator, Product):
-        parts: Sequence[LinearOperator] = operator.factors
-    elif isinstance(operator, Combination):
-        coefficients, parts = zip(*operator.terms, strict=True)
-    else:
-        return None
-    found = [_together(part, count) for part in parts]
-    if all(part is None for part in found):
-        return None
-    whole = [Columns(part, count) if new is None else new for part, new in zip(parts, found, strict=True)]
-    return Combination(list(zip(coefficients, whole, strict=True))) if coefficients else Product(whole)
+        return set()
+    if inner := _inner(operator):
+        return set[str]().union(*map(_engines, inner))
+    engine = operator._columns_engine
+    return {engine} if engine and _belong(operator, "_forward") and _belong(operator, "_adjoint") else set()
 
 
 def _longest(operator: LinearOperator) -> int:
     """Return the most elements that a rank has of an array that `operator` or a part of it takes or returns."""
-    parts: Sequence[LinearOperator] = ()
+    if inner := _inner(operator):
+        return max(map(_longest, inner))
+    return max(layout.local_size(rank) for layout in (operator.domain, operator.range) for rank in range(layout.ranks))
+
+
+def _inner(operator: LinearOperator) -> Sequence[LinearOperator]:
+    """Return the operators that an adjoint, a product or a sum is made of; none of others."""
     if isinstance(operator, Adjoint):
-        parts = (operator.operator,)
-    elif isinstance(operator, Product):
-        parts = operator.factors
-    elif isinstance(operator, Combination):
-        parts = [part for _, part in operator.terms]
-    layouts = () if parts else (operator.domain, operator.range)
-    sizes = [layout.local_size(rank) for layout in layouts for rank in range(layout.ranks)]
-    return max(sizes + [_longest(part) for part in parts])
+        return (operator.operator,)
+    if isinstance(operator, Product):
+        return operator.factors
+    return [term for _, term in operator.terms] if isinstance(operator, Combination) else ()
 
 
 def _belong(operator: LinearOperator, name: str) -> bool:

@@ -18,8 +18,8 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
-from collops.operators.dense import DenseMatrix
-from collops.operators.memory import as_columns, contiguous, result_memory, store
+from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.memory import as_columns, check_holds, contiguous, result_memory, store
 
 __all__ = ["multiply"]
 
@@ -37,7 +37,32 @@ _MEBIBYTE = 1 << 20
 _MOST = (1 << 31) - 1
 
 
-class CublasMatrix(DenseMatrix):
+class _CublasColumns(DenseMatrix):
+    """A dense matrix on a CUDA device, in single or double precision, that multiplies columns by one call."""
+
+    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+        if X.dtype.kind == "c" and not self._complex:
+            check_holds(out.dtype, X.dtype)
+            for part, result in ((X.real, out.real), (X.imag, out.imag)):
+                self._products(part, matrix, result)
+            return out
+        if X.size == 0 or out.size == 0:
+            out.fill(0)  # cuBLAS would not write to it
+            return out
+        if not _has_rows(X, self.dtype):
+            X = store(X, self._scratch.get("given", X.shape, self.dtype, self._engine))
+        target = out
+        if not _has_rows(out, self.dtype):
+            target = self._scratch.get("result", out.shape, self.dtype, self._engine)
+        multiply(X, matrix, target)
+        return store(target, out)
+
+
+class SmallMatrix(_CublasColumns, KernelMatrix):
+    """The local operator of a small real matrix, of which our kernels multiply vectors and cuBLAS columns."""
+
+
+class CublasMatrix(_CublasColumns):
     """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex."""
 
     def __init__(self, matrix: Any) -> None:
@@ -112,21 +137,30 @@ class CublasBatch:
         return out
 
 
-def multiply(a: Any, b: Any, c: Any, *, adjoint: bool, accumulate: bool) -> None:
+def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool = False) -> None:
     """Set `c` to ``a @ b``, or to the product with the conjugate transpose of `a`; or add the product to `c`.
 
-    All are C-contiguous matrices on a device, not empty, of one dtype: single or double precision, real or complex.
+    All are matrices on a device, not empty, of one dtype: single or double precision, real or complex. Each row of `a`
+    and of `c` is contiguous, and `b` as a whole, in either order.
     """
     rows, columns = c.shape
-    _check_extents(rows, columns, *a.shape)
+    turned = not b.flags.c_contiguous
+    spacings = [max(each.strides[0] // each.itemsize, each.shape[1]) for each in (a, c)]
+    _check_extents(rows, *spacings, *b.shape)
     zero, one, _ = _constants(c.dtype.char)
     status = _routine("gemm_v2", c.dtype.char)(
-        *(_handle(c.device.id), _NORMAL, _ADJOINT if adjoint else _NORMAL, columns, rows, b.shape[0]),
-        *(one, b.data.ptr, columns, a.data.ptr, a.shape[1]),
-        *(one if accumulate else zero, c.data.ptr, columns),
+        *(_handle(c.device.id), _TRANSPOSED if turned else _NORMAL, _ADJOINT if adjoint else _NORMAL),
+        *(columns, rows, b.shape[0], one, b.data.ptr, b.shape[0] if turned else columns, a.data.ptr, spacings[0]),
+        *(one if accumulate else zero, c.data.ptr, spacings[1]),
     )
     if status:
         _raise(status, "gemm")
+
+
+def _has_rows(array: Any, dtype: np.dtype) -> bool:
+    """Return whether `array` is of `dtype`, and its rows are contiguous and do not overlap."""
+    spacing, step = array.strides
+    return array.dtype == dtype and step == array.itemsize and spacing >= array.shape[1] * step
 
 
 class _Handle:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import cuda_kernel, engine_of
-from collops.operators.memory import applied, contiguous, result_memory, store
+from collops.operators.memory import Scratch, applied, contiguous, result_memory, store
 
 _THREADS = 256
 _LANES = 32
@@ -33,7 +33,8 @@ class DenseMatrix:
         self.shape: tuple[int, int] = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype: np.dtype = matrix.dtype
         self._complex = self.dtype.kind == "c"
-        self._conjugated: Any = None
+        self.columns_engine = self._engine.name if self._engine.mutable else None
+        self._scratch = Scratch()
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
@@ -50,19 +51,20 @@ class DenseMatrix:
         return applied(engine.xp.conjugate, result, out=result if engine.mutable else None)
 
     def forward_columns(self, X: Any, out: Any) -> Any:
-        """Return the matrix times each row of `X`, on the host."""
+        """Fill `out` with the matrix times each row of `X`, and return it."""
         return self._products(X, self._transposed, out)
 
     def adjoint_columns(self, Y: Any, out: Any) -> Any:
-        """Return the conjugate transpose times each row of `Y`, on the host."""
+        """Fill `out` with the conjugate transpose times each row of `Y`, and return it."""
         if not self._complex:
             return self._products(Y, self.matrix, out)
-        result = self._products(Y.conj(), self.matrix, out)
-        return np.conjugate(result, out=result)
+        result = self._products(self._conjugate_of(Y), self.matrix, out)
+        return self._engine.xp.conjugate(result, out=result)
 
     def _products(self, X: Any, matrix: Any, out: Any) -> Any:
         if X.dtype == self.dtype == out.dtype:
-            return np.matmul(X, matrix, out=out)
+            self._engine.xp.matmul(X, matrix, out=out)
+            return out
         return store(X @ matrix, out)
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
@@ -74,9 +76,8 @@ class DenseMatrix:
     def _conjugate_of(self, y: Any) -> Any:
         if not self._engine.mutable or type(y) is not type(self.matrix) or y.dtype != self.dtype:
             return y.conj()
-        if self._conjugated is None:
-            self._conjugated = self._engine.xp.empty(self.shape[0], self.dtype)
-        return self._engine.xp.conjugate(y, out=self._conjugated)
+        conjugated = self._scratch.get("conjugate", y.shape, self.dtype, self._engine)
+        return self._engine.xp.conjugate(y, out=conjugated)
 
 
 class KernelMatrix(DenseMatrix):
@@ -101,6 +102,12 @@ class KernelMatrix(DenseMatrix):
         self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _FEWEST_ROWS))
         self._partial = self._engine.xp.empty(self._splits * columns, self.dtype)
         self._finished = self._engine.xp.zeros(strips, np.uint32)
+
+    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+        of_each = self.matrix if matrix is self._transposed else self._transposed
+        for x, result in zip(X, out, strict=True):
+            store(self._product(of_each, x, result if result.flags.c_contiguous else None), result)
+        return out
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":

@@ -22,7 +22,7 @@ __all__ = ["applied_on_host", "in_precision"]
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 
 
-_FEW = 16  # columns that a sparse matrix multiplies at once; with more of them, fewer rows stay in the cache
+_FEW = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
 
 
 @runtime_checkable
@@ -42,8 +42,9 @@ class LocalOperator(Protocol):
     see :class:`LinearOperator`.
 
     Functions ``forward_columns(X, out)`` and ``adjoint_columns(Y, out)`` may apply the operator to each row of a 2-D
-    array on the host at once, such as by a product of matrices. They fill and return `out`, which need not be
-    contiguous. :class:`Columns` uses them where all operators of a stack have them.
+    array at once, such as by a product of matrices. They fill and return `out`. Neither array need be contiguous. Both
+    are on the host, unless an attribute ``columns_engine = "cupy"`` says that they are on a device. :class:`Columns`
+    uses the functions where all operators of a stack have them, for one engine.
 
     Examples
     --------
@@ -185,6 +186,7 @@ class SparseMatrix(LiftedOperator):
             return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
         super().__init__(rows, lambda x: rows @ x, adjoint)
+        self.columns_engine = engine_of(rows.data).name
 
     def forward_columns(self, X: Any, out: Any) -> Any:
         return _by_few_columns(self._matvec, X, out)
@@ -194,8 +196,9 @@ class SparseMatrix(LiftedOperator):
 
 
 def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
-    for begin in range(0, len(X), _FEW):
-        some = slice(begin, begin + _FEW)
+    step = _FEW if engine_of(X).memory == "host" else len(X)
+    for begin in range(0, len(X), step):
+        some = slice(begin, begin + step)
         store(multiply(X[some].T).T, out[some])
     return out
 
@@ -270,17 +273,18 @@ def applied_on_host(
 def _dense(matrix: Any) -> DenseMatrix:
     """Return the local operator of a 2-D array: on CUDA devices one that a CUDA graph can record.
 
-    Our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex ones too.
+    For vectors, our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex
+    ones too.
     """
     engine = engine_of(matrix)
     if engine.name == "cupy" and matrix.dtype.char in "fdFD":
-        real, hip = matrix.dtype.kind == "f", engine.xp.cuda.runtime.is_hip
-        if real and (hip or matrix.nbytes < _LARGE):
-            return KernelMatrix(matrix)
-        if not hip:
-            from collops.operators.cublas import CublasMatrix
+        real = matrix.dtype.kind == "f"
+        if not engine.xp.cuda.runtime.is_hip:
+            from collops.operators.cublas import CublasMatrix, SmallMatrix
 
-            return CublasMatrix(matrix)
+            return SmallMatrix(matrix) if real and matrix.nbytes < _LARGE else CublasMatrix(matrix)
+        if real:
+            return KernelMatrix(matrix)
     return DenseMatrix(matrix)
 
 

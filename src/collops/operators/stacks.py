@@ -60,7 +60,7 @@ class _LocalStack(Directed):
                     *map(int, op.shape),
                     np.dtype(op.dtype).name,
                     *(bool(getattr(op, flag, True)) for flag in _FLAGS),
-                    all(hasattr(op, name) for name in _COLUMNS),
+                    getattr(op, "columns_engine", "numpy") if all(hasattr(op, name) for name in _COLUMNS) else None,
                 ]
                 for op in operators
             ]
@@ -75,7 +75,8 @@ class _LocalStack(Directed):
         self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
-        self._takes_columns = all(entry[5] for entry in every)
+        engines = {entry[5] for entry in every}
+        self._columns_engine = engines.pop() if len(engines) == 1 else None
         groups = domain.mask if self.shares_domain or self.shares_range else None
         self._group = comm if groups is None else comm.subgroup(groups)
         self._put(list(zip(operators, reads, writes, strict=True)))
@@ -129,14 +130,14 @@ class _LocalStack(Directed):
 
     def _apply_columns(self, blocks: Sequence[_Block], shares_result: bool, x: Any, out: Any) -> Any:
         given, result = (block.local_array.reshape(len(block.local_array), -1) for block in (x, out))
-        if shares_result and len(blocks) != 1:
+        if shares_result and not blocks:
             result.fill(0)
-        for apply, read, write in blocks:
+        for number, (apply, read, write) in enumerate(blocks):
             source, target = (
                 part if some is None else part[:, some] for part, some in ((given, read), (result, write))
             )
-            if shares_result and len(blocks) > 1:
-                target += apply(source, np.empty_like(target))
+            if shares_result and number > 0:
+                target += apply(source, self._scratch.get("columns", target.shape, target.dtype, x.engine))
             else:
                 apply(source, target)
         if shares_result and self._group.size > 1:

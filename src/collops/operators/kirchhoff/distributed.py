@@ -328,7 +328,7 @@ class Kirchhoff(LinearOperator):
         self._inherit([operator])
         self._forward, self._adjoint = operator._forward, operator._adjoint
         self._forward_columns, self._adjoint_columns = operator._forward_columns, operator._adjoint_columns
-        self._takes_columns = operator._takes_columns
+        self._columns_engine = operator._columns_engine
 
 
 def _checked_layout(layout: Any, grid: Grid, comm: Communicator) -> Layout:
