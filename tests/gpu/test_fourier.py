@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.array import Layout, from_global, random, zeros
+from collops.array import Layout, from_global, random, redistribute, zeros
 from collops.operators import FFT, FFT2D, FFTND
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
@@ -79,8 +79,13 @@ def test_real_transforms_of_many_columns(comm, samples, dtype):
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_large_arrays_within_a_solver(comm, graph):
-    """Rows by cuFFT, and columns, which scale for both, by the kernel of lines, in a recorded step too."""
+@pytest.mark.parametrize("aside", [True, False])
+def test_large_arrays_within_a_solver(comm, monkeypatch, graph, aside):
+    """Rows by cuFFT, and columns, which scale for both, by the kernel of lines, in a recorded step too.
+
+    Messages on a side stream, while the rest is copied, as of larger arrays.
+    """
+    monkeypatch.setattr(redistribute, "_LARGE", 0 if aside else 1 << 60)
     op = FFT2D((1100, 1023 * comm.size), dtype="c8", comm=comm, range_layout="domain")
     x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
     expected = np.fft.fft2(x.gather().get().astype("c16"), norm="ortho")

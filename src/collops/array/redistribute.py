@@ -21,6 +21,8 @@ from collops.profile import benchmark, messages
 
 __all__ = ["Move"]
 
+_LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
+
 
 def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any:
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
@@ -59,11 +61,14 @@ class Move:
 
     def __call__(self, local: Any, out: Any) -> Any:
         """Return this rank's part in the target layout, in `out` if the engine is mutable. Collective."""
-        if engine_of(local).traced:
+        engine = engine_of(local)
+        if engine.traced:
             return self._moved(local) if self._counts is None else self._comm.allgatherv(local, self._counts)
         if self._counts is not None:
             return self._gathered(local, out, self._counts)
-        return self._plan(local, out)
+        # What stays here is copied while the messages travel.
+        aside = engine.memory == "device" and local.nbytes >= _LARGE
+        return self._plan.start(local, out, on_side_stream=aside).finish()
 
     @benchmark(label="communication")
     def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
