@@ -10,6 +10,7 @@ import collops
 from collops.comm import missing_for_nvshmem, nvshmem_link
 from collops.errors import InputError, TransportError
 from tests.array.test_cuda_sources import NEEDS_NVSHMEM, text_of
+from tests.comm.one_sided import documented_kernels
 
 PACKAGE = Path(collops.__file__).parent
 
@@ -25,6 +26,13 @@ def test_source_is_linked(path, options):
     assert code.startswith(b"\x7fELF")
     kernels = [b"sweep_element", b"sweep_warp", b"sweep_block"] if path.parent.name == "jacobi" else [b"fetch_add_64"]
     for name in (b"nvshmemi_device_state_d", *kernels):
+        assert b"\0" + name + b"\0" in code
+
+
+@needs_linker
+def test_kernels_of_the_documentation_are_linked():
+    code = nvshmem_link.linked_with_nvshmem(documented_kernels(), "sm_90")
+    for name in (b"send", b"exchange"):
         assert b"\0" + name + b"\0" in code
 
 
