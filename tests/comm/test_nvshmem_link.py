@@ -37,6 +37,18 @@ def test_kernels_of_the_documentation_are_linked():
 
 
 @needs_linker
+def test_headers_of_cuda_agree_on_integers():
+    """They define the same types as NVSHMEM's, which include them from version 3.8 on."""
+    source = """
+    #include <nvshmem.h>
+    #include <cuda_awbarrier.h>
+    #include <cuda_pipeline.h>
+    extern "C" __global__ void f(uint64_t* x) { nvshmem_uint64_p(x, 1, 0); }
+    """
+    assert b"\0f\0" in nvshmem_link.linked_with_nvshmem(source, "sm_90")
+
+
+@needs_linker
 def test_errors_have_the_messages_of_the_tools():
     with pytest.raises(InputError, match="no_such_thing"):
         nvshmem_link.linked_with_nvshmem("__device__ int f() { return no_such_thing; }", "sm_90")
