@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def heap(comm, monkeypatch):
     library = types.SimpleNamespace(members=[*range(comm.size)], bindings=Teams(comm.rank), error=KeyError)
     for name in ("unique_id", "new_team", "free_team"):
         setattr(library, name, types.MethodType(getattr(symmetric_device._Library, name), library))
-    memory = object.__new__(symmetric_device.DeviceHeap)
+    memory: Any = object.__new__(symmetric_device.DeviceHeap)
     memory.comm, memory.local, memory._library, memory._teams = comm, np.zeros(1), library, {}
     monkeypatch.setattr(memory, "_wait", lambda what: None)
     return memory
