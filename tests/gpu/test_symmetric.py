@@ -257,6 +257,9 @@ def test_what_is_no_team(comm):
 def needs_teams(comm):
     if comm.size == 1:
         pytest.skip("needs several ranks")
+    devices = comm.allgather_metadata(cupy.cuda.Device().pci_bus_id)
+    if len(set(devices)) < comm.size and "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in os.environ:
+        pytest.skip("NVSHMEM makes teams of ranks that share a GPU only under CUDA's Multi-Process Service")
     if reason := missing_for_nvshmem():
         pytest.skip(f"linking with NVSHMEM {reason}")
 

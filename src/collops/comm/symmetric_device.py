@@ -188,7 +188,7 @@ class DeviceHeap(Symmetric):
         try:
             self.comm.check(error)
         except TransportError:
-            self._library.free_team(made)
+            self._library.bindings.team_destroy(made)
             raise
         return made
 
@@ -204,8 +204,8 @@ class DeviceHeap(Symmetric):
     def _free(self) -> None:
         self._views.clear()
         self._wait("freeing symmetric memory")
-        for team in self._teams.values():
-            self._library.free_team(team)
+        for team in self._teams.values():  # nothing happens to those that this rank is not in
+            self._library.bindings.team_destroy(team)
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
         self._library.bindings.free(self._pointer)
@@ -297,10 +297,6 @@ class _Library:
             place = members.index(rank)
             self.bindings.team_init(team.ctypes.data, config.ptr, _HAS_UNIQUE_ID, len(members), place)
         return int(team[0])
-
-    def free_team(self, team: int) -> None:
-        if team != _NO_TEAM:
-            self.bindings.team_destroy(team)
 
     def _end(self) -> None:
         self.synchronize()
