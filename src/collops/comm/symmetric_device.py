@@ -156,8 +156,8 @@ class DeviceHeap(Symmetric):
 
     def _team(self, part: Any) -> int:
         self._wait("symmetric memory before a team is made")
-        # A rank that has made a team clears NVSHMEM's notes of all ranks about the next one. None writes them before
-        # all ranks have come here, and so have made their previous teams.
+        # NVSHMEM clears a rank's scratch memory after each team, with what other ranks have written there for the next.
+        # No rank leaves this gather, and begins the next, before all ranks have finished the previous one.
         proposals = collective_values(self.comm, lambda: self._proposal(part))
         groups = tuple(None if members is None else tuple(members) for members, _ in proposals)
         if any(groups[rank] != group for group in groups if group for rank in group):
@@ -204,7 +204,7 @@ class DeviceHeap(Symmetric):
     def _free(self) -> None:
         self._views.clear()
         self._wait("freeing symmetric memory")
-        for team in self._teams.values():  # nothing happens to those that this rank is not in
+        for team in self._teams.values():  # NVSHMEM ignores ``NVSHMEM_TEAM_INVALID``
             self._library.bindings.team_destroy(team)
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
