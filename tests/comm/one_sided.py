@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 
 from collops.backend import engine
@@ -9,6 +12,14 @@ from collops.backend import engine
 
 def host(array):
     return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+def documented_kernels():
+    """The kernels of the documentation that call NVSHMEM, as one source."""
+    text = (Path(__file__).parents[2] / "docs/jacobi.md").read_text(encoding="utf-8")
+    return "".join(
+        source for source in re.findall(r'^source = """$(.*?)^"""$', text, re.M | re.S) if "nvshmem.h" in source
+    )
 
 
 def check_peers(comm, name):

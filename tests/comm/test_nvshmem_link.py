@@ -10,6 +10,7 @@ import collops
 from collops.comm import missing_for_nvshmem, nvshmem_link
 from collops.errors import InputError, TransportError
 from tests.array.test_cuda_sources import NEEDS_NVSHMEM, text_of
+from tests.comm.one_sided import documented_kernels
 
 PACKAGE = Path(collops.__file__).parent
 
@@ -26,6 +27,25 @@ def test_source_is_linked(path, options):
     kernels = [b"sweep_element", b"sweep_warp", b"sweep_block"] if path.parent.name == "jacobi" else [b"fetch_add_64"]
     for name in (b"nvshmemi_device_state_d", *kernels):
         assert b"\0" + name + b"\0" in code
+
+
+@needs_linker
+def test_kernels_of_the_documentation_are_linked():
+    code = nvshmem_link.linked_with_nvshmem(documented_kernels(), "sm_90")
+    for name in (b"send", b"exchange"):
+        assert b"\0" + name + b"\0" in code
+
+
+@needs_linker
+def test_headers_of_cuda_agree_on_integers():
+    """They define the same types as NVSHMEM's, which include them from version 3.8 on."""
+    source = """
+    #include <nvshmem.h>
+    #include <cuda_awbarrier.h>
+    #include <cuda_pipeline.h>
+    extern "C" __global__ void f(uint64_t* x) { nvshmem_uint64_p(x, 1, 0); }
+    """
+    assert b"\0f\0" in nvshmem_link.linked_with_nvshmem(source, "sm_90")
 
 
 @needs_linker

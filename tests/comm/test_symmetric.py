@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import types
+from typing import Any
 
 import numpy as np
 import pytest
 
-from collops.errors import CommunicationError, InputError, LayoutError, UnsupportedTypeError
+from collops.comm import symmetric_device
+from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
 from tests.comm import one_sided
 from tests.launch import run_ranks
 
@@ -56,6 +59,8 @@ def test_what_is_not_added_atomically(comm):
             memory.atomic_add(np.ones((2, 3), "float32"), 0)
         with pytest.raises(UnsupportedTypeError, match="several GPUs"):
             memory.module("")
+        with pytest.raises(UnsupportedTypeError, match="several GPUs"):
+            memory.team(comm)
     with comm.symmetric((2, 3), "int64", engine="numpy") as memory:
         for where in (np.s_[:, 1], np.s_[[0, 1]]):  # strided; a copy
             with pytest.raises(LayoutError, match="contiguous"):
@@ -69,6 +74,107 @@ def test_what_is_not_added_atomically(comm):
         with pytest.raises(UnsupportedTypeError, match="float64"):
             memory.compare_and_swap(np.zeros(3), np.ones(3, "int64"), 0, np.s_[0], out=np.ones(3, "int64"))
         assert not memory.local.any()
+
+
+class Teams:
+    """What is called of nvshmem4py to make teams. `made` has the arguments, `teams` those that are not destroyed."""
+
+    def __init__(self, rank):
+        self.rank = rank
+        self.made, self.teams = [], []
+
+    def _add(self, address):
+        self.teams.append(7 + len(self.made))
+        ctypes.c_int32.from_address(address).value = self.teams[-1]
+
+    def team_get_uniqueid(self, address):
+        ctypes.c_uint64.from_address(address).value = (1 << 64) - 2 - self.rank
+
+    def team_split_strided(self, parent, start, stride, size, config, mask, team):
+        self.made.append((parent, start, stride, size, config, mask))
+        if self.rank in range(start, start + stride * size, stride):
+            self._add(team)
+
+    def team_init(self, team, config, mask, size, place):
+        version, contexts = (ctypes.c_int32 * 2).from_address(config)
+        unique_id = ctypes.c_uint64.from_address(config + 8).value
+        self.made.append((version, contexts, unique_id, mask, size, place))
+        self._add(team)
+
+    def team_destroy(self, team):
+        if team != -1:
+            self.teams.remove(team)
+
+    def TeamConfig(self):
+        config = type("Config", (ctypes.Structure,), {"_fields_": CONFIG})()
+        config.ptr = ctypes.addressof(config)
+        return config
+
+
+CONFIG = [("version", ctypes.c_int32), ("num_contexts", ctypes.c_int32), ("uniqueid", ctypes.c_uint64)]
+
+
+@pytest.fixture
+def heap(comm, monkeypatch):
+    """Memory in NVSHMEM's heap as far as teams need it, which have no device here."""
+    if comm.control is None:
+        pytest.skip("needs ranks of MPI")
+    library = types.SimpleNamespace(members=[*range(comm.size)], bindings=Teams(comm.rank), error=KeyError)
+    for name in ("unique_id", "new_team"):
+        setattr(library, name, types.MethodType(getattr(symmetric_device._Library, name), library))
+    memory: Any = object.__new__(symmetric_device.DeviceHeap)
+    memory.comm, memory.local, memory._library, memory._teams = comm, np.zeros(1), library, {}
+    monkeypatch.setattr(memory, "_wait", lambda what: None)
+    return memory
+
+
+def test_teams_are_made_in_one_order(comm, heap):
+    """Ranks in ascending steps by splits, which all ranks make in one order; other ranks by their members only."""
+    made = heap._library.bindings.made
+    team = heap.team(comm.split(comm.rank % 2))
+    half = comm.size // 2
+    wanted = [(0, 0, 2 if comm.size > 2 else 1, comm.size - half, 0, 0), (0, 1, 2 if half > 1 else 1, half, 0, 0)]
+    assert made == wanted[: 2 if half else 1]
+    assert team == heap._library.bindings.teams[0]
+    assert heap.team(comm.split(comm.rank % 2)) == team
+    assert heap.team(None) == -1
+    assert len(made) == len(wanted[: 2 if half else 1])
+    if comm.size > 1:
+        made.clear()
+        other = heap.team(comm.split(0, -comm.rank))
+        last = comm.size - 1
+        assert made == [((2 << 16) + 64, -1, (1 << 64) - 2 - last, 2, comm.size, last - comm.rank)]
+        assert heap._library.bindings.teams == [team, other]
+
+
+def test_a_team_that_cannot_be_made(comm, heap, monkeypatch):
+    """Teams that other ranks have made by then are destroyed."""
+    bindings = heap._library.bindings
+    split = bindings.team_split_strided
+
+    def split_or_fail(parent, start, *arguments):
+        if start == comm.rank == comm.size - 1:
+            raise KeyError("none is left")
+        split(parent, start, *arguments)
+
+    monkeypatch.setattr(bindings, "team_split_strided", split_or_fail)
+    with pytest.raises(TransportError, match="NVSHMEM_MAX_TEAMS"):
+        heap.team(comm.split(comm.rank))
+    assert bindings.teams == []
+    assert heap._teams == {}
+
+
+def test_what_is_no_team(comm, heap):
+    with pytest.raises(InputError, match="not of 3"):
+        heap.team(3)
+    if comm.size > 1:
+        alone = comm.split(comm.rank)
+        with pytest.raises(InputError, match="pass the same part"):
+            heap.team(alone if comm.rank else comm)
+        heap._library.members.pop()
+        with pytest.raises(InputError, match="other ranks"):
+            heap.team(comm.split(0, -comm.rank))
+    assert heap._library.bindings.made == []
 
 
 def test_empty_and_strided(comm):

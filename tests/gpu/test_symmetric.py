@@ -9,7 +9,7 @@ import pytest
 
 from collops.comm import missing_for_nccl, missing_for_nvshmem, symmetric_nccl
 from collops.comm.symmetric_nccl import NcclWindow
-from collops.errors import InputError, TransportError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 from tests.comm import one_sided
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -73,6 +73,8 @@ def part(comm):
 def test_memory_of_a_subcommunicator(part):
     with part.symmetric(1, engine="cupy") as memory:
         assert isinstance(memory, NcclWindow)
+        with pytest.raises(UnsupportedTypeError, match="not in a window of NCCL"):
+            memory.team(part)
     one_sided.check_peers(part, "cupy")
     one_sided.check_put_and_get(part, "cupy", "float32")
     one_sided.check_signals(part, "cupy", rounds=50)
@@ -185,6 +187,89 @@ extern "C" __global__ void ring(float* memory, uint64_t* signal, int after) {
     if (threadIdx.x == 0) nvshmem_signal_wait_until(signal, NVSHMEM_CMP_EQ, 7);
     __syncthreads();
     memory[3 * 64 + threadIdx.x] = threadIdx.x % 2 ? nvshmem_team_n_pes(NVSHMEM_TEAM_WORLD) : nvshmem_my_pe();
+}
+"""
+
+
+def test_teams(comm):
+    """Ranks, translations, a message between synchronised blocks and sums, by NumPy on the same integers."""
+    needs_teams(comm)
+    values = np.random.default_rng(1).integers(-99, 99, (comm.size, 1000)).astype("float32")
+    with comm.symmetric((3, 1000), "float32", engine="cupy") as memory:
+        module = memory.module(one_sided.documented_kernels() + NUMBERS_OF_A_TEAM)
+        exchange, numbers = module.get_function("exchange"), module.get_function("numbers")
+        members_of: dict = {}
+        for part in (
+            comm.split(0, -comm.rank),  # reversed
+            comm.split(comm.rank),  # single ranks
+            comm.split(0),
+            comm.split(comm.rank % 2, -comm.rank),
+            comm.split(None if comm.rank == comm.size - 1 else 0, -comm.rank),
+        ):
+            team = memory.team(part)
+            assert memory.team(part) == team
+            members = [] if part is None else part.allgather(np.array([comm.rank])).ravel().tolist()
+            found = cupy.zeros(2 + 2 * comm.size, "int32")
+            numbers((1,), (1,), (np.int32(team), found))
+            assert found[:2].get().tolist() == ([-1, -1] if part is None else [part.rank, part.size])
+            assert found[2 : 2 + len(members)].get().tolist() == members
+            assert found[2 + comm.size : 2 + 2 * comm.size].get().tolist() == [
+                members.index(rank) if rank in members else -1 for rank in range(comm.size)
+            ]
+            assert (team == -1) == (part is None)
+            assert members_of.setdefault(team, members) == members
+            for _ in range(3):
+                memory.local[0] = cupy.asarray(values[comm.rank])
+                memory.local[1:] = 0
+                memory.barrier()
+                if part is not None:
+                    exchange((1,), (256,), (np.int32(team), memory.local))
+                    got = memory.local.get()
+                    np.testing.assert_array_equal(got[1], values[members[part.rank - 1]])
+                    np.testing.assert_array_equal(got[2], values[members].sum(0))
+        memory.barrier()
+
+
+def test_teams_are_freed_with_the_memory(comm):
+    """NVSHMEM has fewer teams than are made here."""
+    needs_teams(comm)
+    parts = comm.split(0, -comm.rank), comm.split(comm.rank)
+    for _ in range(40):
+        with comm.symmetric(1, "float32", engine="cupy") as memory:
+            for part in parts:
+                memory.team(part)
+
+
+def test_what_is_no_team(comm):
+    needs_teams(comm)
+    whole, alone = comm.split(0, -comm.rank), comm.split(comm.rank)
+    with comm.symmetric(1, "float32", engine="cupy") as memory:
+        with pytest.raises(InputError, match="not of 3"):
+            memory.team(3)
+        with pytest.raises(InputError, match="pass the same part"):
+            memory.team(alone if comm.rank else whole)
+        assert memory.team(None) == -1
+    with pytest.raises(InputError, match="freed"):
+        memory.team(whole)
+
+
+def needs_teams(comm):
+    if comm.size == 1:
+        pytest.skip("needs several ranks")
+    devices = comm.allgather_metadata(cupy.cuda.Device().pci_bus_id)
+    if len(set(devices)) < comm.size and "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in os.environ:
+        pytest.skip("NVSHMEM makes teams of ranks that share a GPU only under CUDA's Multi-Process Service")
+    if reason := missing_for_nvshmem():
+        pytest.skip(f"linking with NVSHMEM {reason}")
+
+
+NUMBERS_OF_A_TEAM = """
+extern "C" __global__ void numbers(nvshmem_team_t team, int* found) {
+    const int size = nvshmem_team_n_pes(team), all = nvshmem_n_pes();
+    found[0] = nvshmem_team_my_pe(team);
+    found[1] = size;
+    for (int i = 0; i < size; ++i) found[2 + i] = nvshmem_team_translate_pe(team, i, NVSHMEM_TEAM_WORLD);
+    for (int i = 0; i < all; ++i) found[2 + all + i] = nvshmem_team_translate_pe(NVSHMEM_TEAM_WORLD, i, team);
 }
 """
 

@@ -18,7 +18,8 @@ _BEFORE = """\
 #include <cuda/std/type_traits>
 namespace std { using cuda::std::is_integral; using cuda::std::is_signed; using cuda::std::is_unsigned; }
 """
-_INTEGERS = "cuda/std/cstdint"  # the header that defines uint64_t
+# Headers that define uint64_t. NVSHMEM 3.8 includes all of them.
+_INTEGERS = ("cuda/std/cstdint", "cuda_awbarrier_helpers.h", "cuda_pipeline_helpers.h")
 _LIBRARY = "../lib/libnvshmem_device.a"  # seen from NVSHMEM's header files
 _LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc", "nvJitLink": "nvidia-nvjitlink"}
 _HEADERS = {"nvshmem": "nvidia-nvshmem-cu13", "cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
@@ -54,8 +55,12 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
     folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
     # uint64_t is `unsigned long long` for NVRTC, but `unsigned long` for the compiler of the library, whose functions
     # have other symbols then.
-    integers = next(path for folder in folders if (path := folder / _INTEGERS).exists())
-    replaced = {_INTEGERS: integers.read_text(encoding="utf-8").replace("long long", "long")}
+    found = {name: next((path for folder in folders if (path := folder / name).exists()), None) for name in _INTEGERS}
+    replaced = {
+        name: path.read_text(encoding="utf-8").replace("long long", "long")
+        for name, path in found.items()
+        if path is not None
+    }
     code = compiled(_BEFORE + source, processor, ("-rdc=true", *options), folders, replaced)
     return _linked(code, processor, folders[0] / _LIBRARY)
 

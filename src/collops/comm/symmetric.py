@@ -269,6 +269,35 @@ class Symmetric:
         self._check_kept()
         return self._module(source, tuple(options))
 
+    def team(self, part: Any) -> int:
+        """Make a team of NVSHMEM of the ranks of a subcommunicator, for kernels of :meth:`module`. Collective.
+
+        All ranks of `comm` call it, each with its own subcommunicator. Kernels translate ranks by
+        ``nvshmem_team_translate_pe`` and call NVSHMEM's collectives on the team; addresses are those of :attr:`local`.
+
+        Parameters
+        ----------
+        part : Communicator or None
+            What :meth:`Communicator.split` returned on this rank. The team has its ranks, in its order.
+
+        Returns
+        -------
+        int
+            The handle, a ``nvshmem_team_t`` of 32 bits. ``NVSHMEM_TEAM_INVALID`` (-1) for ``None``. Calls with the same
+            parts return the same team, which is freed with this memory.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If this memory is not in NVSHMEM's heap: on hosts, on a single rank, or in a window of NCCL.
+        InputError
+            If `part` has ranks that `comm` has not, or its ranks pass different parts.
+        TransportError
+            If NVSHMEM cannot make the team. It has at most ``NVSHMEM_MAX_TEAMS``, 32 by default, with its own.
+        """
+        self._check_kept()
+        return self._team(part)
+
     def wait_signal(self, signal: int, value: int) -> None:
         """Wait until this rank's signal has reached `value`. Not collective.
 
@@ -399,6 +428,9 @@ class Symmetric:
 
     def _module(self, source: str, options: tuple[str, ...]) -> Any:
         raise UnsupportedTypeError("kernels that call NVSHMEM or NCCL need the memory of several GPUs")
+
+    def _team(self, part: Any) -> int:
+        raise UnsupportedTypeError("teams of NVSHMEM need memory of several GPUs in its heap, not in a window of NCCL")
 
     def _fence(self) -> None:
         pass

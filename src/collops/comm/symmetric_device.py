@@ -12,6 +12,7 @@ import atexit
 import importlib.util
 import os
 import socket
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,20 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine
-from collops.comm.agreement import collective_errors
+from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
-from collops.errors import CommunicationError, TransportError
+from collops.errors import CommunicationError, InputError, TransportError
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 _ADAPTERS = "/sys/class/infiniband"
 _THREADS = 256  # of a block
+# As in NVSHMEM's header files: teams, and the first members of a team's configuration.
+_ALL_RANKS, _NO_TEAM = 0, -1
+_CONFIG_VERSION, _ANY_CONTEXTS, _HAS_UNIQUE_ID = (2 << 16) + 64, -1, 2
 
 
 def kind_of(comm: Any, registered: bool) -> type[Symmetric]:
@@ -55,6 +60,7 @@ class DeviceHeap(Symmetric):
             library.bindings.free(self._pointer)
             raise
         self._views: dict[int, Any] = {}
+        self._teams: dict[tuple[tuple[int, ...] | None, ...], int] = {}  # by each rank's members
         self.local = library.array(self._pointer, self.shape, self.dtype, self)
         self.local.fill(0)
         library.array(self._signal_pointer, (self.signals,), np.dtype(np.uint64), self).fill(0)
@@ -148,6 +154,44 @@ class DeviceHeap(Symmetric):
         with collective_errors(self.comm):
             return self._library.module(source, options)
 
+    def _team(self, part: Any) -> int:
+        self._wait("symmetric memory before a team is made")
+        # NVSHMEM clears a rank's scratch memory after each team, with what other ranks have written there for the next.
+        # No rank leaves this gather, and begins the next, before all ranks have finished the previous one.
+        proposals = collective_values(self.comm, lambda: self._proposal(part))
+        groups = tuple(None if members is None else tuple(members) for members, _ in proposals)
+        if any(groups[rank] != group for group in groups if group for rank in group):
+            self.comm.check(InputError(f"the ranks of a team pass the same part, not parts of ranks {groups}"))
+        if groups not in self._teams:
+            self._teams[groups] = self._new_team(groups, [unique_id for _, unique_id in proposals])
+        return self._teams[groups]
+
+    def _proposal(self, part: Any) -> tuple[list[int] | None, int]:
+        """Return the members of this rank's team, and the identifier that it has if this rank is the first of them."""
+        if part is None:
+            return None, 0
+        if not isinstance(part, Communicator):
+            raise InputError(f"a team is made of a communicator or None, not of {part!r}")
+        everyone, members = self._library.members, ranks_in_world(part.control)
+        if not set(members) <= set(everyone):
+            raise InputError("a team has only ranks that share the memory, not other ranks of the program")
+        return [everyone.index(member) for member in members], self._library.unique_id()
+
+    def _new_team(self, groups: tuple[tuple[int, ...] | None, ...], unique_ids: list[int]) -> int:
+        """Make the teams of all groups, in the same order on every rank, and return that of this rank."""
+        made, error = _NO_TEAM, None
+        for members in dict.fromkeys(group for group in groups if group):
+            try:
+                made = max(made, self._library.new_team(members, self.comm.rank, unique_ids[members[0]]))
+            except self._library.error as problem:
+                error = TransportError(f"NVSHMEM cannot make another team (see NVSHMEM_MAX_TEAMS): {problem}")
+        try:
+            self.comm.check(error)
+        except TransportError:
+            self._library.bindings.team_destroy(made)
+            raise
+        return made
+
     def _wait(self, what: str) -> None:
         """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
 
@@ -160,6 +204,8 @@ class DeviceHeap(Symmetric):
     def _free(self) -> None:
         self._views.clear()
         self._wait("freeing symmetric memory")
+        for team in self._teams.values():  # NVSHMEM ignores ``NVSHMEM_TEAM_INVALID``
+            self._library.bindings.team_destroy(team)
         if self._signal_pointer:
             self._library.bindings.free(self._signal_pointer)
         self._library.bindings.free(self._pointer)
@@ -230,6 +276,27 @@ class _Library:
             self.bindings.cumodule_init(module.ptr)
             self._modules[key] = module
         return self._modules[key]
+
+    def unique_id(self) -> int:
+        """Return a new identifier of a team."""
+        found = np.zeros(1, np.uint64)
+        self.bindings.team_get_uniqueid(found.ctypes.data)
+        return int(found[0])
+
+    def new_team(self, members: Sequence[int], rank: int, unique_id: int) -> int:
+        """Return the team of `members`, made by all ranks together, or ``NVSHMEM_TEAM_INVALID`` if `rank` is none."""
+        team = np.full(1, _NO_TEAM, np.int32)
+        step = members[1] - members[0] if len(members) > 1 else 1
+        if step > 0 and list(members) == list(range(members[0], members[-1] + 1, step)):
+            # All ranks split the world. `team_init` makes such teams without their first rank, which
+            # synchronisations of blocks need if the ranks have a constant positive stride.
+            self.bindings.team_split_strided(_ALL_RANKS, members[0], step, len(members), 0, 0, team.ctypes.data)
+        elif rank in members:
+            config = self.bindings.TeamConfig()
+            config.version, config.num_contexts, config.uniqueid = _CONFIG_VERSION, _ANY_CONTEXTS, unique_id
+            place = members.index(rank)
+            self.bindings.team_init(team.ctypes.data, config.ptr, _HAS_UNIQUE_ID, len(members), place)
+        return int(team[0])
 
     def _end(self) -> None:
         self.synchronize()
