@@ -209,6 +209,7 @@ class Ranks:
     def __init__(self, module, size):
         self.memory = [np.zeros(module.memory_bytes(size) // 4, np.uint32) for _ in range(size)]
         addresses = [memory.ctypes.data for memory in self.memory]
+        STREAM[0] = Stream(9)
         self.stores = [module.PeerStores(rank, addresses) for rank in range(size)]
         self.size = size
 
@@ -378,7 +379,7 @@ def test_exchanges_have_their_turn_among_the_launches_of_other_streams(module):
         main, side = Stream(5), Stream(6)
         for call, stream in enumerate((main, side, side, main)):
             ranks.exchange(rank, lengths, call, stream)
-        assert main.calls == ["record", "wait"] and side.calls == ["wait", "record"]
+        assert main.calls == ["wait", "record", "wait"] and side.calls == ["wait", "record"]
 
     ranks.run(program)
 
