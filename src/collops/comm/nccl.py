@@ -227,11 +227,11 @@ class NcclTransport(Transport):
 
         They are those of users. What one rank sends and receives in one call, the other may in two, so none is `short`.
         """
-        ends = (
+        leaving, arriving = (
             [(peer, array.data.ptr, array.nbytes) for peer, array in part if array.size] for part in (sends, receives)
         )
         try:
-            self._enqueue(*ends, self._stream().ptr)
+            self._enqueue(leaving, arriving, self._stream().ptr)
         except self._error as error:
             self._failed(error)
         return _ENQUEUED

@@ -135,7 +135,10 @@ class PeerStores:
 
         Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
         """
-        taken, places, facts, packets = set(), [], [], 1
+        taken: set[int] = set()
+        places: list[int] = []
+        facts: list[int] = []
+        packets = 1
         for other in sorted({rank for rank, _ in (*sends, *receives)} - {self._rank}):
             ends = [[place for place, (rank, _) in enumerate(part) if rank == other] for part in (sends, receives)]
             lengths = [sum(part[place][1] for place in end) for part, end in zip((sends, receives), ends, strict=True)]
@@ -151,8 +154,10 @@ class PeerStores:
             padding = [0] * (3 * (_MOST_RANKS - 1) - len(facts))
             arrays = 2 * (_MOST_RANKS - 1)
             launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(taken), *facts, *padding)
-        left = ([place for place, (rank, _) in enumerate(part) if rank not in taken] for part in (sends, receives))
-        return launch, places, *left
+        leaving, arriving = (
+            [place for place, (rank, _) in enumerate(part) if rank not in taken] for part in (sends, receives)
+        )
+        return launch, places, leaving, arriving
 
     def _follow(self, stream: Any) -> None:
         """Order a stream after the one of the last launch, unless only one of them is being recorded."""
