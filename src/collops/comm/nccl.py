@@ -241,7 +241,7 @@ class NcclTransport(Transport):
     ) -> Pending:
         """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream.
 
-        Both ranks of a message start it in the same one of the calls that they have in common.
+        Two ranks start their messages in the same calls: the n-th one that has any between the two is the same on both.
         """
         if not sends and not receives:
             return _ENQUEUED

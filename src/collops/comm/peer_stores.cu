@@ -21,9 +21,8 @@
 // argument above holds for it with "the other rank" for "every rank". Without that packet, a rank that only sends could
 // write epoch n + 2 before the other one has read epoch n.
 //
-// No launches wait for each other in a circle. All ranks have them in the same order, and of those that have not ended,
-// all ranks of the first one run it or are about to, since whatever is before it has ended. Every block sends before it
-// waits.
+// No launches wait for each other in a circle. All ranks have them in the same order, and all before the first one that
+// has not ended have ended, so that each of its ranks runs it or is about to. Every block sends before it waits.
 //
 // Epochs have 32 bits and begin anew after 2^32 calls. So that no packet is left from that long ago, all packets of a
 // block are sent in two calls out of REFRESH, however short the arrays are.
