@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 
@@ -128,7 +129,7 @@ def test_a_group_is_one_launch(joined, xp):
 
 
 class Stores:
-    """Plays short calls: it takes sums of up to three doubles, and all-to-alls of as many."""
+    """Plays short calls: it takes sums of up to three doubles, all-to-alls of as many, and messages to rank 0."""
 
     def __init__(self, control):
         self._control = control
@@ -148,6 +149,15 @@ class Stores:
         self.calls.append("alltoall")
         target[...] = self._control.alltoall(list(np.asarray(source)))
         return True
+
+    def exchange(self, sends, receives, stream):
+        self.calls.append("exchange")
+        here = self._control.rank
+        sources = [np.array((ctypes.c_char * n).from_address(address)) for rank, address, n in sends if not rank]
+        arrived = self._control.gather(sources)
+        for rank, address, nbytes in receives if here == 0 else ():
+            ctypes.memmove(address, arrived[rank][0].tobytes(), nbytes)
+        return [message for message in sends if message[0]], receives if here else []
 
     def join(self):
         self.calls.append("join")
@@ -184,6 +194,27 @@ def test_short_calls_do_not_go_by_nccl(joined, xp, stores):
         joined.allreduce(xp.ones(3))
         joined.alltoall(xp.ones((joined.size, 1)))
     assert stores.calls == ["sum", "sum", "alltoall"] * 2
+
+
+def test_exchanges_go_by_nccl_as_far_as_they_are_not_short(joined, xp, stores):
+    """Messages to rank 0 do not; inside a group, and as messages of users, all do."""
+    x, out = xp.full(5, joined.rank + 1.0), xp.zeros((joined.size, 5))
+    sends = [(rank, x.data.ptr, x.nbytes) for rank in range(joined.size)]
+    receives = [(rank, row.data.ptr, row.nbytes) for rank, row in enumerate(out)]
+    binding, expected = joined._device.binding, np.arange(1.0, joined.size + 1)
+    for on_side_stream in (False, True):
+        launches = binding.launches
+        out.fill(0)
+        joined._device.start_addresses(sends, receives, on_side_stream).wait()
+        np.testing.assert_array_equal(out[:, 4], expected)
+        assert binding.launches - launches == (joined.size > 1)
+    assert stores.calls == ["exchange"] * 2
+    out.fill(0)
+    with joined.group():
+        joined._device.start_addresses(sends, receives, False)
+    np.testing.assert_array_equal(out[:, 4], expected)
+    joined.sendrecv(x, dest=joined.rank, out=xp.empty_like(x), source=joined.rank)
+    assert stores.calls == ["exchange"] * 2
 
 
 def test_kernels_join_short_sums(joined, xp, stores):

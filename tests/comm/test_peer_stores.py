@@ -1,10 +1,15 @@
-"""The kernel of short sums, compiled for the host, between ranks whose memory is a shared window of MPI."""
+"""The kernels of short calls, compiled for the host, between ranks whose memory is a shared window of MPI.
+
+Those of exchanges also run between ranks that are threads of one process.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import numpy as np
@@ -53,10 +58,10 @@ class Memory(bytearray):
 
 
 @pytest.fixture(scope="module")
-def module(comm, tmp_path_factory):
+def module(tmp_path_factory):
     """The module with a stand-in for CuPy."""
-    if COMPILER is None or comm.control is None or comm.local_size < comm.size:
-        pytest.skip("needs a C++ compiler, MPI, and ranks of one host")
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler")
     with pytest.MonkeyPatch.context() as patch:
         for name in FAKED:
             patch.delitem(sys.modules, name, raising=False)
@@ -76,6 +81,8 @@ def module(comm, tmp_path_factory):
 @pytest.fixture
 def sums(comm, module):
     """The short sums of all ranks, and the memory of this one in 32-bit words."""
+    if comm.control is None or comm.local_size < comm.size:
+        pytest.skip("needs MPI, and ranks of one host")
     with comm.symmetric(-(-module.memory_bytes(comm.size) // 8), np.uint64, engine="numpy") as window:
         addresses = [window.peer(rank).ctypes.data for rank in range(comm.size)]
         STREAM[0] = Stream(9)
@@ -147,7 +154,7 @@ def test_epochs_begin_anew(comm, module, sums):
     comm.barrier()
     for turn in range(2):  # these send all packets of the block
         added(short, comm, "float64", 1, turn)
-    stamps = words[1 : 4 * comm.size * module.LIMIT // 8 * 2 : 2].reshape(2 * comm.size, -1, 2)
+    stamps = words[1 : module.memory_bytes(comm.size) // 4 : 2].reshape(2 * comm.size, -1, 2)
     assert set(stamps[:, :256].ravel().tolist()) == {2**30, 2**30 + 1}
     comm.barrier()
     epochs[0] = 2**32 - 2
@@ -191,6 +198,210 @@ def test_launches_on_another_stream_are_ordered_after_earlier_ones(comm, sums, l
         if turn == 0:
             last.calls.clear()
     assert last.calls == (["record"] if ordered else []) and current.calls == (["wait"] if ordered else [])
+
+
+POOL = np.random.default_rng(0).integers(1, 256, 1 << 17).astype(np.uint8)  # values of messages
+
+
+class Ranks:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, module, size):
+        self.memory = [np.zeros(module.memory_bytes(size) // 4, np.uint32) for _ in range(size)]
+        addresses = [memory.ctypes.data for memory in self.memory]
+        STREAM[0] = Stream(9)
+        self.stores = [module.PeerStores(rank, addresses) for rank in range(size)]
+        self.size = size
+
+    def calls(self, rank):
+        """How many calls each block of each pair has had: a view by block and other rank."""
+        return self.stores[rank]._link[4 + 8 + 64 :].reshape(-1, 8)
+
+    def run(self, program):
+        """Run ``program(rank)`` on all ranks at once. Kernels that wait for each other for ever are an error."""
+        with ThreadPoolExecutor(self.size) as pool:
+            futures = [pool.submit(program, rank) for rank in range(self.size)]
+            done, late = wait(futures, timeout=60, return_when=FIRST_EXCEPTION)
+            for store in self.stores if late else ():
+                store.give_up()
+            for future in done:
+                future.result()
+            assert not late
+
+    def exchange(self, rank, lengths, call, stream=None):
+        """Exchange bytes as ``lengths[from, to]`` says, -1 for no message, and compare all that arrive.
+
+        Their addresses are multiples of 1, 2 or 4, differently at both ends.
+        """
+        sends, receives, expected, kept = [], [], [], []
+        for other in range(self.size):
+            if (count := int(lengths[rank, other])) >= 0:
+                source = np.zeros(count + 8, np.uint8)
+                begin = (call + rank) % 5
+                source[begin : begin + count] = POOL[place_of(call, rank, other) :][:count]
+                sends.append((other, source.ctypes.data + begin, count))
+                kept.append(source)
+            if (count := int(lengths[other, rank])) >= 0:
+                target = np.zeros(count + 8, np.uint8)
+                begin = (call + other) % 3
+                receives.append((other, target.ctypes.data + begin, count))
+                wanted = np.zeros_like(target)  # nothing is written beside the message
+                wanted[begin : begin + count] = POOL[place_of(call, other, rank) :][:count]
+                expected.append((target, wanted))
+        assert self.stores[rank].exchange(sends, receives, stream or STREAM[0]) == ([], [])
+        for target, wanted in expected:
+            np.testing.assert_array_equal(target, wanted)
+
+
+def place_of(call, sender, receiver):
+    return (call * 97 + sender * 13 + receiver) % (1 << 16)
+
+
+def drawn_lengths(rng, module, size):
+    """The lengths of the messages of an exchange: most are short, some none or empty, few have several blocks."""
+    short, long = rng.integers(0, 50, (size, size)), rng.integers(0, module.MESSAGE_LIMIT + 1, (size, size))
+    lengths = np.where(rng.random((size, size)) < 0.05, long, short)
+    lengths[rng.random((size, size)) < rng.random()] = -1
+    np.fill_diagonal(lengths, -1)
+    return lengths
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_exchanges_of_drawn_pairs(module, size):
+    """Each exchange has other pairs, lengths and directions; sums come in between, and ranks fall behind."""
+    ranks, count = Ranks(module, size), 8000 // size
+    for rank in range(size):
+        ranks.calls(rank)[...] = 2**32 - 100  # epochs begin anew meanwhile
+
+    def program(rank):
+        drawn, own = np.random.default_rng(size), np.random.default_rng([size, rank])
+        for call in range(count):
+            ranks.exchange(rank, drawn_lengths(drawn, module, size), call)
+            if drawn.random() < 0.1:
+                numbers = np.full(int(drawn.integers(1, 600)), float(rank)).view(Array)
+                assert ranks.stores[rank].add_up(numbers, numbers, 8, STREAM[0].ptr)
+                assert (numbers == size * (size - 1) / 2).all()
+            if own.random() < 0.02:
+                time.sleep(0.002)
+
+    ranks.run(program)
+    for rank in range(size):
+        for other in range(size):
+            assert (ranks.calls(rank)[:, other] == ranks.calls(other)[:, rank]).all()
+
+
+@pytest.mark.serial
+def test_a_rank_that_only_sends_does_not_get_ahead(module):
+    ranks, lengths = Ranks(module, 2), np.array([[-1, 12], [-1, -1]])
+
+    def program(rank):
+        for call in range(50):
+            if rank == 1:
+                time.sleep(0.001)
+            ranks.exchange(rank, lengths, call)
+
+    ranks.run(program)
+
+
+@pytest.mark.serial
+def test_blocks_of_pairs_have_epochs_of_their_own(module):
+    """Also those that only long messages have, which one end alone may send; all their packets are sent at times."""
+    ranks = Ranks(module, 3)
+    for rank in range(3):
+        ranks.calls(rank)[...] = 2**30 - 1
+    lengths = np.full((3, 3), -1)
+    lengths[0, 1] = 1
+
+    def program(rank):
+        for call in range(2):
+            ranks.exchange(rank, lengths, call)
+
+    ranks.run(program)
+    lengths[1, 0] = module.MESSAGE_LIMIT
+    ranks.run(program)
+    assert ranks.calls(0)[:, 1].tolist() == [2**30 + 3] + [2**30 + 1] * 15
+    assert (ranks.calls(0)[:, 2] == 2**30 - 1).all()
+    stamps = ranks.memory[1][1::2].reshape(2, 3, -1, 256, 2)[:, 0, 64:]  # of packets from rank 0, by block
+    assert set(stamps[:, 1:].ravel().tolist()) == {2**30, 2**30 + 1}
+    assert set(stamps[:, 0].ravel().tolist()) == {2**30, 2**30 + 1, 2**30 + 2, 2**30 + 3}
+
+
+def test_other_messages_are_left_to_nccl(module):
+    """Long ones, several of a pair, and to oneself: both ends of a pair decide alike, whatever their addresses."""
+    limit = module.MESSAGE_LIMIT
+    for rank, store in enumerate(Ranks(module, 4).stores):
+        for sends, receives in (
+            ([(1, 0, limit + 1)], [(1, 0, 4)]),
+            ([(1, 0, 4)], [(1, 0, limit + 1)]),
+            ([(1, 0, 4), (1, 4, 4)], []),
+            ([(1, 0, 4)], [(1, 0, 4), (1, 8, 4)]),
+        ):
+            if rank == 0:
+                assert store.exchange(sends, receives, Stream(3)) == (sends, receives)
+        assert store.exchange([(rank, 0, 4)], [(rank, 8, 4)], Stream(3)) == ([(rank, 0, 4)], [(rank, 8, 4)])
+        assert not store._link[4 + 8 :].any() and store._stream == STREAM[0].ptr
+
+
+@pytest.mark.serial
+def test_short_and_long_messages_of_one_exchange(module):
+    ranks, limit = Ranks(module, 3), module.MESSAGE_LIMIT
+
+    def program(rank):
+        source, target = np.full(limit, rank + 1, np.uint8), np.zeros(limit, np.uint8)
+        here, there = source.ctypes.data, target.ctypes.data
+        sends = {0: [(2, here, 2 * limit), (1, here, limit)], 1: [(0, here, 7)], 2: [(0, here, 4)]}[rank]
+        receives = {0: [(1, there, 7), (2, there, 4)], 1: [(0, there, limit)], 2: [(0, there, 2 * limit)]}[rank]
+        left = ranks.stores[rank].exchange(sends, receives, STREAM[0])
+        assert left == {0: (sends[:1], receives[1:]), 1: ([], []), 2: (sends, receives)}[rank]
+        expected = {0: [2] * 7 + [0] * (limit - 7), 1: [1] * limit, 2: [0] * limit}[rank]
+        assert target.tolist() == expected
+
+    ranks.run(program)
+
+
+@pytest.mark.serial
+def test_exchanges_end_when_the_host_gives_up(module):
+    ranks, target = Ranks(module, 2), np.zeros(3000, np.uint8)
+    receives = [(1, target.ctypes.data, 3000)]
+    timer = threading.Timer(0.2, ranks.stores[0].give_up)  # rank 1 never comes
+    timer.start()
+    ranks.stores[0].exchange([], receives, STREAM[0])
+    timer.join()
+    ranks.stores[0].exchange([], receives, STREAM[0])  # ends at once
+
+
+@pytest.mark.serial
+def test_exchanges_have_their_turn_among_the_launches_of_other_streams(module):
+    ranks, lengths = Ranks(module, 2), np.array([[-1, 8], [8, -1]])
+
+    def program(rank):
+        main, side = Stream(5), Stream(6)
+        for call, stream in enumerate((main, side, side, main)):
+            ranks.exchange(rank, lengths, call, stream)
+        assert main.calls == ["wait", "record", "wait"] and side.calls == ["wait", "record"]
+
+    ranks.run(program)
+
+
+def test_exchanges_between_processes(comm, module, sums):
+    """Rings with longer messages to the right than to the left."""
+    if comm.size == 1:
+        pytest.skip("a single rank has no neighbours")
+    for turn, length in enumerate([1, 600, 3, 5000] * 10):
+        lengths = {1: length, -1: length // 2}
+        if comm.size == 2:
+            lengths = {1: length}  # both neighbours are the same rank
+        source = [POOL[turn + comm.rank :][:count].copy() for count in lengths.values()]
+        target = [np.zeros(count, np.uint8) for count in lengths.values()]
+        sends = [((comm.rank + way) % comm.size, x.ctypes.data, x.size) for way, x in zip(lengths, source, strict=True)]
+        receives = [
+            ((comm.rank - way) % comm.size, x.ctypes.data, x.size) for way, x in zip(lengths, target, strict=True)
+        ]
+        assert sums[0].exchange(sends, receives, STREAM[0]) == ([], [])
+        for way, x in zip(lengths, target, strict=True):
+            np.testing.assert_array_equal(x, POOL[turn + (comm.rank - way) % comm.size :][: x.size])
+        added(sums[0], comm, "float64", 3, turn)
 
 
 def test_where_there_are_none(module, monkeypatch):

@@ -6,6 +6,8 @@ Star forests launch the same few kernels many times; only the arrays change. CuP
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import cupy
@@ -19,7 +21,8 @@ class Launch:
     """A launch of a kernel on the current stream.
 
     The first parameters of `kernel` are the `arrays` arrays of each call. The other ones are `fixed`: arrays, which are
-    kept alive, and whole numbers (also addresses), all of 8 bytes or less.
+    kept alive, and whole numbers (also addresses), all of 8 bytes or less. They lie one after another, so that a kernel
+    may take all of them as one structure.
     """
 
     def __init__(self, kernel: Any, blocks: int, threads: int, arrays: int, *fixed: Any) -> None:
@@ -31,8 +34,7 @@ class Launch:
         self._pointers = (ctypes.c_void_p * count)(*(first + _BYTES * place for place in range(count)))
         self._parameters = ctypes.addressof(self._pointers)
         self._kept = kernel, fixed
-        self._function, self._blocks, self._threads = kernel.kernel.ptr, blocks, threads
-        self._submit = cupy.cuda.driver.launchKernel
+        self._submit = partial(cupy.cuda.driver.launchKernel, kernel.kernel.ptr, blocks, 1, 1, threads, 1, 1, 0)
         self._stream = cupy.cuda.get_current_stream
 
     def __call__(self, *arrays: Any) -> Any:
@@ -40,7 +42,10 @@ class Launch:
         values = self._values
         for place, array in enumerate(arrays):
             values[place] = array.data.ptr
-        self._submit(
-            self._function, self._blocks, 1, 1, self._threads, 1, 1, 0, self._stream().ptr, self._parameters, 0
-        )
+        self._submit(self._stream().ptr, self._parameters, 0)
         return arrays[-1] if arrays else None
+
+    def at(self, addresses: Sequence[int], stream: int) -> None:
+        """Launch it on the first of its arrays at these addresses, on the stream of this handle."""
+        self._values[: len(addresses)] = addresses
+        self._submit(stream, self._parameters, 0)

@@ -3,8 +3,8 @@
 The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
 is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
 convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers and logical operations are
-reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends. Short sums and
-all-to-alls between GPUs of one host take less time without NCCL, see :mod:`collops.comm.peer_stores`.
+reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends. Short sums,
+all-to-alls and exchanges between GPUs of one host take less time without NCCL, see :mod:`collops.comm.peer_stores`.
 """
 
 from __future__ import annotations
@@ -223,21 +223,32 @@ class NcclTransport(Transport):
             self._failed(error)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages."""
-        return self.start_addresses(
-            [(peer, array.data.ptr, array.nbytes) for peer, array in sends if array.size],
-            [(peer, array.data.ptr, array.nbytes) for peer, array in receives if array.size],
-            False,
+        """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages.
+
+        They are those of users. What one rank sends and receives in one call, the other may in two, so none is `short`.
+        """
+        leaving, arriving = (
+            [(peer, array.data.ptr, array.nbytes) for peer, array in part if array.size] for part in (sends, receives)
         )
+        try:
+            self._enqueue(leaving, arriving, self._stream().ptr)
+        except self._error as error:
+            self._failed(error)
+        return _ENQUEUED
 
     def start_addresses(
         self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
     ) -> Pending:
-        """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream."""
+        """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream.
+
+        Two ranks start their messages in the same calls: the n-th one that has any between the two is the same on both.
+        """
         if not sends and not receives:
             return _ENQUEUED
         stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
         try:
+            if self.short is not None and not self._grouped:
+                sends, receives = self.short.exchange(sends, receives, stream)
             self._enqueue(sends, receives, stream.ptr)
         except self._error as error:
             self._failed(error)

@@ -1,6 +1,6 @@
-// Short collective calls between GPUs of one host: every rank stores its values into the memory of all ranks and waits
-// for those of the others. It adds them up in the order of ranks, so that all have the same bits, or keeps them as they
-// are.
+// Short collective calls and exchanges between GPUs of one host: every rank stores its values into the memory of the
+// others and waits for theirs. In a collective call it adds up those of all ranks in the order of ranks, so that all
+// have the same bits, or keeps them as they are.
 //
 // Eight bytes of values travel in a packet of sixteen. Each half of a packet has 32 bits of values and the number of the
 // call (the epoch), and arrives as a whole: a rank that reads the epoch has the values as well. There is no fence, and
@@ -14,11 +14,22 @@
 // that time its launch of epoch n + 1 has ended, in which it received at least one packet of that epoch from block b of
 // every rank B. B sent it after its launch of epoch n had ended, which had read all packets of epoch n.
 //
+// An exchange is between pairs of ranks, at most one message each way. Both ranks of a pair know both lengths, by which
+// they launch the same blocks for it, and they have the same exchanges in the same order. Block b of a pair has its own
+// inboxes and its own epoch at both ends, which counts the exchanges that it takes part in: neither other pairs nor
+// exchanges without it matter. It sends at least one packet each way, an empty one if there are no values, so the
+// argument above holds for it with "the other rank" for "every rank". Without that packet, a rank that only sends could
+// write epoch n + 2 before the other one has read epoch n.
+//
+// No launches wait for each other in a circle. All ranks have them in the same order, and all before the first one that
+// has not ended have ended, so that each of its ranks runs it or is about to. Every block sends before it waits.
+//
 // Epochs have 32 bits and begin anew after 2^32 calls. So that no packet is left from that long ago, all packets of a
 // block are sent in two calls out of REFRESH, however short the arrays are.
 
 #ifndef CHUNK
-#define CHUNK 256  // packets of a block, and its most threads
+#define CHUNK 256      // packets of a block, and its most threads
+#define SUM_BLOCKS 64  // most blocks of a collective call; in inboxes, those of pairs follow
 #endif
 #define MOST_RANKS 8       // of a host
 #define REFRESH (1u << 30)  // calls
@@ -43,7 +54,8 @@ union Payload {
     Half whole;
 };
 
-// What a rank knows of the others. The epochs of its blocks follow in memory. `given_up` is in the host's memory: the host
+// What a rank knows of the others. The epochs of its blocks follow in memory, first those of collective calls, then those
+// of pairs, by block and other rank. `given_up` is in the host's memory: the host
 // has stopped waiting.
 struct Link {
     Half ranks, rank, capacity;  // the packets of an inbox from each sender
@@ -105,6 +117,13 @@ __device__ inline Packet* inbox(const Link& link, int of, Half sender, unsigned 
     return link.inboxes[of] + ((epoch & 1) * link.ranks + sender) * link.capacity;
 }
 
+// How many of the packets from `first` on a block sends and receives: at least one.
+__device__ inline int count_in_block(int packets, int first, unsigned epoch)
+{
+    const int left = packets - first;
+    return left > CHUNK || epoch % REFRESH < 2 ? CHUNK : left > 1 ? left : 1;
+}
+
 // Whether the packets of all ranks have come, which are then in `packets`.
 __device__ inline bool all_received(const Packet* first, Half apart, int ranks, unsigned epoch, Packet* packets)
 {
@@ -134,7 +153,7 @@ __device__ inline void collective(
     Half* epochs = reinterpret_cast<Half*>(&link + 1);
     const unsigned epoch = static_cast<unsigned>(epochs[block]) + 1;
     const int ranks = static_cast<int>(link.ranks), first = block * CHUNK;
-    const int left = (words + 1) / 2 - first, count = left > CHUNK || epoch % REFRESH < 2 ? CHUNK : left;
+    const int count = count_in_block((words + 1) / 2, first, epoch);
     Packet* places[MOST_RANKS];
 #pragma unroll
     for (int r = 0; r < MOST_RANKS; ++r)
@@ -176,4 +195,65 @@ extern "C" __launch_bounds__(CHUNK) __global__ void call_collective(
     const unsigned* source, unsigned* target, Link* link, long long words, long long type)
 {
     collective(*link, source, target, static_cast<int>(words), static_cast<int>(type), blockIdx.x);
+}
+
+// A launch of exchanges, as its only parameter.
+struct Pairs {
+    unsigned char* places[MOST_RANKS - 1][2];  // what is sent to the other rank, and where what it sends is kept
+    Link* link;
+    Half count;
+    Half facts[MOST_RANKS - 1][3];  // the other rank, and the bytes sent and received
+};
+
+// Words of messages that need not begin at a multiple of four bytes or end at one.
+__device__ inline bool has_words(const unsigned char* bytes, int count)
+{
+    return (reinterpret_cast<Half>(bytes) | count) % 4 == 0;
+}
+
+__device__ inline Half word_of(const unsigned char* bytes, int place, int count)
+{
+    if (has_words(bytes, count)) return word_at(reinterpret_cast<const unsigned*>(bytes), place, count / 4);
+    Half word = 0;
+    for (int k = 0; k < 4; ++k)
+        if (4 * place + k < count) word |= static_cast<Half>(bytes[4 * place + k]) << 8 * k;
+    return word;
+}
+
+__device__ inline void keep_bytes(Payload value, unsigned char* bytes, int place, int count)
+{
+    if (has_words(bytes, count)) return keep(value, reinterpret_cast<unsigned*>(bytes), place, count / 4);
+    for (int k = 0; k < 8; ++k)
+        if (4 * place + k < count) bytes[4 * place + k] = static_cast<unsigned char>(value.whole >> 8 * k);
+}
+
+extern "C" __launch_bounds__(CHUNK) __global__ void exchange_pairs(Pairs pairs)
+{
+    const int pair = blockIdx.x % static_cast<int>(pairs.count), block = blockIdx.x / static_cast<int>(pairs.count);
+    const int other = static_cast<int>(pairs.facts[pair][0]), first = block * CHUNK;
+    const int sent = static_cast<int>(pairs.facts[pair][1]), kept = static_cast<int>(pairs.facts[pair][2]);
+    const unsigned char* source = pairs.places[pair][0];
+    unsigned char* target = pairs.places[pair][1];
+    if (block && 8 * first >= (sent > kept ? sent : kept)) return;  // another pair has more blocks
+    const Link& link = *pairs.link;
+    Half& calls = reinterpret_cast<Half*>(pairs.link + 1)[SUM_BLOCKS + block * MOST_RANKS + other];
+    const unsigned epoch = static_cast<unsigned>(calls) + 1;
+    const Half stamp = static_cast<Half>(epoch) << 32;
+    Packet* there = inbox(link, other, link.rank, epoch) + SUM_BLOCKS * CHUNK + first;
+    const Packet* here = inbox(link, static_cast<int>(link.rank), other, epoch) + SUM_BLOCKS * CHUNK + first;
+    for (int i = threadIdx.x; i < count_in_block((sent + 7) / 8, first, epoch); i += blockDim.x) {
+        const int place = 2 * (first + i);
+        send(there + i, stamp | word_of(source, place, sent), stamp | word_of(source, place + 1, sent));
+    }
+    for (int i = threadIdx.x; i < count_in_block((kept + 7) / 8, first, epoch); i += blockDim.x) {
+        Packet packet;
+        unsigned attempts = 0;
+        WAIT_WHILE(!all_received(here + i, 0, 1, epoch, &packet) && (++attempts % LOOK || !*link.given_up));
+        Payload value;
+        value.words[0] = static_cast<unsigned>(packet.halves[0]);
+        value.words[1] = static_cast<unsigned>(packet.halves[1]);
+        keep_bytes(value, target, 2 * (first + i), kept);
+    }
+    __syncthreads();  // all threads have read the epoch
+    if (threadIdx.x == 0) calls = epoch;
 }

@@ -1,17 +1,17 @@
-"""Short sums and all-to-alls between GPUs of one host, by kernels that store into each other's memory.
+"""Short sums, all-to-alls and exchanges between GPUs of one host, by kernels that store into each other's memory.
 
-NCCL takes 7 to 8 µs for a few numbers between such GPUs, and an iteration of CGLS waits for up to three sums, one after
-another. `peer_stores.cu` explains the kernel. Every rank has some memory for the communicator, which the others
-map by CUDA's handles for other processes. These need nothing but the control plane, and serve any ranks of a host,
-whereas NVSHMEM's heap serves those of one communicator only.
+NCCL takes 7 to 11 µs for a few numbers between such GPUs, and an iteration of CGLS waits for up to three sums and two
+exchanges of halos, one after another. `peer_stores.cu` explains the kernels. Every rank has some memory for the
+communicator, which the others map by CUDA's handles for other processes. These need nothing but the control plane, and
+serve any ranks of a host, whereas NVSHMEM's heap serves those of one communicator only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cupy
 import numpy as np
@@ -24,20 +24,27 @@ __all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
 LIMIT = 128 << 10
 """Bytes of the longest array, or of its part for each rank. Two H100 take less time than NCCL also with eight times as
 much, but every rank sends twice its values to each of the others."""
+MESSAGE_LIMIT = 32 << 10
+"""Bytes of the longest message of an exchange between two ranks."""
 _CHUNK = 256  # packets of a block
 _WARP, _MOST_THREADS = 32, _CHUNK
 _MOST_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
-_PACKETS = LIMIT // (_PACKET // 2)  # of an inbox from each sender
+_VALUES = _PACKET // 2  # bytes of values in a packet
+_SUM_BLOCKS, _PAIR_BLOCKS = (limit // (_VALUES * _CHUNK) for limit in (LIMIT, MESSAGE_LIMIT))  # of an inbox
 _GRANULE = 2 << 20  # bytes; the driver maps no less into another process
 _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's types
 _ALLTOALL = 4
 _LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
+_NOTHING = (0, 0, 0)  # a message that a pair does not have
+Message: TypeAlias = tuple[int, int, int]
 _kept: list[Any] = []
 """Memory that other ranks may write to until their programs end."""
 
 
 class PeerStores:
     """Launches the short calls of one communicator. All ranks launch the same ones, in the same order.
+
+    Only the ranks that have messages launch an exchange.
 
     On each device they run in this order, whatever the stream. Only the program can order a CUDA graph that has
     recorded some with those that are launched on other streams meanwhile.
@@ -56,10 +63,12 @@ class PeerStores:
         self._flag = np.frombuffer(self._given_up, np.int32, 1)
         self._flag[0] = 0
         addresses = [*memory, *[0] * (_MOST_RANKS - size)]
-        epochs = [0] * (_PACKETS // _CHUNK)
-        self._link = cupy.asarray(np.array([size, rank, _PACKETS, self._given_up.ptr, *addresses, *epochs], np.uint64))
-        self._kernel = _kernel(cupy.cuda.Device().id)
+        self._rank, capacity = rank, (_SUM_BLOCKS + _PAIR_BLOCKS) * _CHUNK
+        epochs = [0] * (_SUM_BLOCKS + _PAIR_BLOCKS * _MOST_RANKS)
+        self._link = cupy.asarray(np.array([size, rank, capacity, self._given_up.ptr, *addresses, *epochs], np.uint64))
+        self._kernel, self._pairs_kernel = _kernels(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
+        self._exchange = lru_cache(1024)(self._prepared_exchange)
         self._current = cupy.cuda.get_current_stream
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
@@ -84,14 +93,30 @@ class PeerStores:
                 return False
             launch = self._launches[nbytes, kind] = self._prepared(nbytes // _WORD, kind)
         if stream != self._stream:
-            self._follow()
+            self._follow(self._current())
         launch(source, target)
         return True
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], stream: Any) -> tuple[Any, Any]:
+        """Send and receive the short messages of an exchange on `stream`, and return the other ones.
+
+        Messages are the other rank, an address and a number of bytes; see :class:`~collops.exchange.ExchangePlan`.
+        """
+        launch, places, sends_left, receives_left = self._exchange(
+            tuple([(rank, nbytes) for rank, _, nbytes in sends]),
+            tuple([(rank, nbytes) for rank, _, nbytes in receives]),
+        )
+        if launch is not None:
+            if stream.ptr != self._stream:
+                self._follow(stream)
+            messages = (*sends, *receives, _NOTHING)
+            launch.at([messages[place][1] for place in places], stream.ptr)
+        return [sends[place] for place in sends_left], [receives[place] for place in receives_left]
 
     def join(self) -> int:
         """Order the current stream after earlier calls, for a kernel that ends with a sum, and return its `link`."""
         if self._current().ptr != self._stream:
-            self._follow()
+            self._follow(self._current())
         return self._link.data.ptr
 
     def give_up(self) -> None:
@@ -103,9 +128,39 @@ class PeerStores:
         threads = min(_MOST_THREADS, -(-packets // _WARP) * _WARP)
         return Launch(self._kernel, -(-packets // _CHUNK), threads, 2, self._link, words, kind)
 
-    def _follow(self) -> None:
-        """Order the current stream after the one of the last launch, unless only one of them is being recorded."""
-        stream = self._current()
+    def _prepared_exchange(
+        self, sends: tuple[tuple[int, int], ...], receives: tuple[tuple[int, int], ...]
+    ) -> tuple[Launch | None, list[int], list[int], list[int]]:
+        """Return the launch of an exchange, the places of its addresses among all messages, and the messages left.
+
+        Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
+        """
+        taken: set[int] = set()
+        places: list[int] = []
+        facts: list[int] = []
+        packets = 1
+        for other in sorted({rank for rank, _ in (*sends, *receives)} - {self._rank}):
+            ends = [[place for place, (rank, _) in enumerate(part) if rank == other] for part in (sends, receives)]
+            lengths = [sum(part[place][1] for place in end) for part, end in zip((sends, receives), ends, strict=True)]
+            if max(map(len, ends)) == 1 and max(lengths) <= MESSAGE_LIMIT:
+                taken.add(other)
+                places += [ends[0][0] if ends[0] else -1, len(sends) + ends[1][0] if ends[1] else -1]
+                facts += [other, *lengths]
+                packets = max(packets, -(-max(lengths) // _VALUES))
+        launch = None
+        if taken:
+            threads = min(_MOST_THREADS, -(-packets // _WARP) * _WARP)
+            blocks = len(taken) * -(-packets // _CHUNK)
+            padding = [0] * (3 * (_MOST_RANKS - 1) - len(facts))
+            arrays = 2 * (_MOST_RANKS - 1)
+            launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(taken), *facts, *padding)
+        leaving, arriving = (
+            [place for place, (rank, _) in enumerate(part) if rank not in taken] for part in (sends, receives)
+        )
+        return launch, places, leaving, arriving
+
+    def _follow(self, stream: Any) -> None:
+        """Order a stream after the one of the last launch, unless only one of them is being recorded."""
         if _recorded(stream) == _recorded(self._last):
             self._event.record(self._last)
             stream.wait_event(self._event)
@@ -114,7 +169,7 @@ class PeerStores:
 
 def memory_bytes(size: int) -> int:
     """Return how many bytes each of `size` ranks needs: two inboxes from each rank."""
-    return 2 * size * _PACKETS * _PACKET
+    return 2 * size * (_SUM_BLOCKS + _PAIR_BLOCKS) * _CHUNK * _PACKET
 
 
 def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
@@ -153,7 +208,8 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     found = next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
     if found:
         return None, f"NCCL, since not every GPU can address the memory of the others ({found})"
-    return PeerStores(control.rank, addresses), f"up to {LIMIT >> 10} KiB by stores into each other's memory"
+    limits = f"up to {LIMIT >> 10} KiB, of exchanges up to {MESSAGE_LIMIT >> 10} KiB"
+    return PeerStores(control.rank, addresses), f"{limits}, by stores into each other's memory"
 
 
 def _recorded(stream: Any) -> bool:
@@ -164,9 +220,10 @@ def _recorded(stream: Any) -> bool:
 def kernel_source() -> str:
     """Return the text of ``peer_stores.cu``, also for other kernels that end with a sum over the ranks."""
     text = Path(__file__).with_name("peer_stores.cu").read_text(encoding="utf-8")
-    return f"{wait_while_source()}#define CHUNK {_CHUNK}\n{text}"
+    return f"{wait_while_source()}#define CHUNK {_CHUNK}\n#define SUM_BLOCKS {_SUM_BLOCKS}\n{text}"
 
 
 @cache
-def _kernel(device: int) -> Any:
-    return cupy.RawModule(code=kernel_source(), options=("-std=c++17",)).get_function("call_collective")
+def _kernels(device: int) -> tuple[Any, Any]:
+    module = cupy.RawModule(code=kernel_source(), options=("-std=c++17",))
+    return module.get_function("call_collective"), module.get_function("exchange_pairs")

@@ -48,7 +48,7 @@ class Transport(ABC):
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
         rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
     short : PeerStores or None
-        Runs the short calls of this transport, as the last part of other kernels too.
+        Runs the short calls and exchanges of this transport, and sums as the last part of other kernels too.
     reductions : dict or None
         Kept for each dtype and operation that the transport has reduced, for the fast path of
         :meth:`Communicator.allreduce`; ``None`` where there is no such path.
