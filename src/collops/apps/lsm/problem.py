@@ -536,7 +536,7 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
         survey.check(velocity, grid, frequency)
     if not fits_segy(grid.dz / 1e3, grid.nz):
         survey.warnings.append(
-            "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
+            "SEG-Y holds depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are left out (--dz)"
         )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
