@@ -145,7 +145,7 @@ class TestSurvey:
         every_header(path, 37, 0, 4)
         options = {"survey": str(path), "velocity": "1500", "frequency": 30.0, "dz": 100.0}
         warnings = start(lsm, comm, tmp_path, **options).warnings
-        assert "more than 4 wavelengths of 50 m" in warnings[-2] and "choose a smaller --dz" in warnings[-1]
+        assert "more than 4 wavelengths of 50 m" in warnings[-2] and "choose another --dz" in warnings[-1]
 
     def test_offsets_in_other_units(self, comm, tmp_path):
         path = survey(tmp_path)

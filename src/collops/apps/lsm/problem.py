@@ -69,6 +69,7 @@ class Options(CommonOptions):
     """The options of ``collops lsm``."""
 
     recorded = "survey"
+    writes = "out", "checkpoint", "write_survey"
 
     survey: Annotated[
         str | None,
@@ -301,10 +302,8 @@ class Options(CommonOptions):
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
-        names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
-        segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
-        quality = [] if self.gathers is None else [Path(self.out) / f"{name}.png" for name in ("quality", "angles")]
-        return [*super().results(), Path(self.out) / "result.html", Path(self.out) / "shots", *quality, *segy, *survey]
+        names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
+        return [*super().results(), *(Path(self.out) / name for name in ("result.html", "shots", *names)), *survey]
 
     @property
     def weighting(self) -> Weighting:
@@ -536,7 +535,8 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
         survey.check(velocity, grid, frequency)
     if not fits_segy(grid.dz / 1e3, grid.nz):
         survey.warnings.append(
-            "SEG-Y holds depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are left out (--dz)"
+            "SEG-Y holds depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are left out "
+            "(choose another --dz)"
         )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
