@@ -82,7 +82,7 @@ def test_results_that_a_run_does_not_have_are_removed_and_no_input_is_replaced(c
     assert {path.name for path in out.glob("*.sgy")} == names
     for path in (out / "residual.sgy", out / "result.zarr" / "data_residual"):
         before = contents(out)
-        with pytest.raises(InputError, match="--survey names .*, which this run replaces"):
+        with pytest.raises(InputError, match=r"--survey names .*, which this run replaces"):
             start("lsm", comm, not_reached, **recorded | {"survey": str(path)}, out=str(out), overwrite=True)
         assert contents(out) == before
     start("lsm", comm, **recorded, out=str(out), overwrite=True)

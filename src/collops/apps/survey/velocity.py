@@ -210,8 +210,8 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
         if along.min() <= grid.x[-1] and along.max() >= grid.x[0]:
             if np.ptp(along) < section.distance[-1] / 2:
                 raise InputError(
-                    f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: give "
-                    "a section along it"
+                    f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: "
+                    "give a section along it"
                 )
             order = np.argsort(along)
             at, section = along[order], replace(section, velocity=section.velocity[order])
