@@ -37,11 +37,12 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes, whole_interval
+from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
+from collops.apps.survey.segy import shot_traces
 from collops.apps.survey.survey import mode_of
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.apps.survey.zarr import ZarrShots
@@ -518,10 +519,10 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     with local_stage(comm):
         conditioning, before = options.conditioning(), survey.geometry
         interval, samples = conditioning.sampling(before.interval, before.samples)
-        whole_interval(interval, samples)
         geometry = replace(before, interval=interval, samples=samples)
         if headers is not None:
             headers = replace(headers, geometry=geometry)
+            shot_traces("", headers, range(0), np.empty((0, samples)))  # raises if SEG-Y cannot hold the results
         survey.geometry, survey.headers = geometry, headers
         survey.filter = lambda shot: conditioning.filtered(shot.astype(options.dtype), before.interval)
         if too_many is None:

@@ -174,13 +174,18 @@ def _positions(
     scalar, depth_scalar = _scalar(np.stack([source[:2], group[:2]])), _scalar(np.stack([source[2], group[2]]))
     delay = 1e3 * geometry.start
     # Few programs know a scalar of times: only delays of other than whole milliseconds have one.
-    time_scalar = _scalar(np.array([delay]), 0x7FFF, "delays up to 32767 ms") if abs(delay - round(delay)) > 1e-6 else 1
+    finest = _scalar(np.array([delay]), 0x7FFF, "delays up to 32767 ms")
+    time_scalar = finest if abs(delay - round(delay)) > 1e-6 else 1
+    numbers = {"field record": records[shot], "channel": np.concatenate(list(channels))}
+    for name, each in numbers.items():
+        if (largest := np.abs(each).max()) > 0x7FFFFFFF:
+            raise InputError(f"SEG-Y holds {name} numbers up to 2147483647 only, not {largest}: number them anew")
     constant = np.ones_like(shot)
     return {
         "TRACE_SEQUENCE_LINE": np.arange(geometry.traces) + 1,
-        "FieldRecord": records[shot],
+        "FieldRecord": numbers["field record"],
         "EnergySourcePoint": shot + 1,
-        "TraceNumber": np.concatenate(list(channels)),
+        "TraceNumber": numbers["channel"],
         "TraceIdentificationCode": constant,
         "CoordinateUnits": constant,
         "SourceGroupScalar": -scalar * constant,
