@@ -98,11 +98,17 @@ def test_times_are_regular_and_have_a_unit(comm, folder):
             (np.where(times > 60, times + 4, times), {"units": "ms"}, "constant interval"),
             (times, {}, "no unit"),
             (times, {"units": "m"}, "the unit m"),
+            (0 * times, {"units": "ms"}, "constant interval"),
         ]
     ):
         path = in_zarr(comm, folder / f"{number}.zarr", VALUES[0], values, **attributes)
         with pytest.raises(InputError, match=complaint):
             read(comm, path)
+    for interval in (0.004, 0.001 / 3, 12.5e-9):
+        path = in_zarr(comm, folder / "fine.zarr", VALUES[0], interval * (3 + np.arange(40)), units="s")
+        cube = open_volume(path, None, ("data",)).cube
+        assert (cube.interval, cube.start) == pytest.approx((interval, 3 * interval), rel=1e-6)
+        comm.barrier()
     # An option says what the file does not.
     assert read(comm, folder / "1.zarr", interval=4.0).cube.interval == 0.004
 

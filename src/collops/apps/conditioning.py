@@ -212,7 +212,7 @@ def resample(traces: np.ndarray, interval: float, wanted: float) -> np.ndarray:
 
 
 def _ratio(interval: float, wanted: float) -> Fraction:
-    """Return the ratio of two intervals. One in a Zarr store may be a third of a millisecond, to a nanosecond."""
+    """Return the ratio of two intervals. One in a Zarr store may be a third of a millisecond, rounded."""
     return Fraction(interval / wanted).limit_denominator(0xFFFF)
 
 

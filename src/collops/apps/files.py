@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -100,10 +101,11 @@ def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float,
         raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
     values = _SECONDS[unit] * decoded(times, path).astype(np.float64)
     interval = float(values[-1] - values[0]) / (samples - 1)
-    if not np.abs(values - values[0] - interval * np.arange(samples)).max() <= 0.01 * interval:
+    if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:
         raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
-    # Rounded to a nanosecond, because differences of times carry rounding errors.
-    return round(interval, 9), round(float(values[0]), 9)
+    # Rounded to seven digits (of milliseconds to a nanosecond), because differences of times carry rounding errors.
+    digits = 6 - math.floor(math.log10(interval))
+    return round(interval, digits), round(float(values[0]), digits)
 
 
 def not_finite(values: np.ndarray) -> tuple[int, ...] | None:
