@@ -54,6 +54,10 @@ def test_resampling_keeps_what_the_new_interval_holds_and_nothing_else():
     expected = np.sin(2 * np.pi * 15 * 0.010 * np.arange(200))
     np.testing.assert_allclose(found[10:-10], expected[10:-10], atol=0.01)
     assert Conditioning(interval=0.010).sampling(0.004, 500) == (0.010, 200)
+    # Every third sample, of which the interval has been rounded to a nanosecond.
+    steady = np.cos(2 * np.pi * 20 * np.arange(6000) / 3000)
+    assert Conditioning(interval=0.001).sampling(0.000333333, 6000) == (0.001, 2000)
+    np.testing.assert_allclose(resample(steady[None], 0.000333333, 0.001)[0, 20:-20], steady[60:-60:3], atol=0.01)
     assert np.abs(np.interp(0.010 * np.arange(200), TIMES, fast)).max() > 0.5  # without a filter it would alias
 
 

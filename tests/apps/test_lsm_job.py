@@ -68,8 +68,9 @@ def test_least_squares_is_better_than_the_best_multiple_of_the_adjoint(comm, fol
     assert numbers["residual_reduction"] < 0.3
 
 
-def test_ranks_without_shots_idle_with_a_warning(comm, folder):
-    numbers = migrate(comm, folder, "out", shots=1)
+@pytest.mark.parametrize("more", [{}, {"antialias": True, "amplitude": "2.5d", "gathers": 2, "uncertainty": 2}])
+def test_ranks_without_shots_idle_with_a_warning(comm, folder, more):
+    numbers = migrate(comm, folder, "out", shots=1, **more)
     assert len(numbers["warnings"]) == (comm.size > 1)
     assert numbers["residual_reduction"] < 1
 

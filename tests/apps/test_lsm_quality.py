@@ -71,6 +71,22 @@ def test_a_wrong_velocity_is_seen(comm, folder, factor):
     assert group["residual_spectrum"].shape == group["frequency"].shape == (81,)
 
 
+def test_gathers_are_parts_of_the_adjoint_image_also_with_weights(comm, folder):
+    path = folder / "a.sgy"
+    if comm.rank == 0:
+        echoes_of_layers(path)
+    comm.barrier()
+    options = {"trace_weights": "balance", "mute": "1500,0.05", "gain": "1", "polarity": "reversed"}
+    options |= {"survey": str(path), "velocity": str(SPEED), "out": str(folder / "out"), "dtype": "float64"}
+    sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 1, "gathers": 3, "frequency": FREQUENCY}
+    job_numbers(run, Options(engine="numpy", **options, **sizes), comm)
+    group = group_of(folder, "out")
+    columns = np.searchsorted(group["x"][...], group["gather_x"][...])
+    expected = group["adjoint_image"][...][columns]
+    found = group["common_image_gathers"][...].sum(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("dims", [2, 3])
 def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch, dims):
     monkeypatch.setattr(quality, "_STEEPEST", 91.0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,13 @@ def test_long_lines_keep_whole_metres(tmp_path):
     headers = read_headers(tmp_path / "a.sgy")
     assert headers.geometry.sources[0].tolist() == [0, 1e8]
     assert headers.geometry.start == 0.1
+
+
+@pytest.mark.parametrize("start", [-0.02, 0.0, 0.0005, 0.00125, -0.0375, 0.1])
+def test_delays_are_read_as_they_were_written(tmp_path, start):
+    geometry = replace(small_geometry(), start=start)
+    write_survey(tmp_path / "a.sgy", geometry, random_traces(geometry), {})
+    assert read_headers(tmp_path / "a.sgy").geometry.start == pytest.approx(start, rel=1e-12)
 
 
 def test_interleaved_shots_are_identified_in_order_of_appearance(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collops.apps.survey.geometry import Grid, Line
-from collops.apps.survey.velocity import Gradient, on_grid, parse_velocity, read_npy, read_section
+from collops.apps.survey.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.errors import InputError
 from tests.apps.files import REAL
 
@@ -129,3 +129,19 @@ class TestRealSection:
         expected = section.velocity[::towards, :100]
         np.testing.assert_allclose(velocity[10], expected[0], rtol=1e-3)
         np.testing.assert_allclose(velocity[60], expected[50], rtol=1e-3)
+
+
+@pytest.mark.parametrize("angle", [0, 40, 180, 220])
+def test_a_section_at_an_angle_is_projected_to_the_line(angle):
+    distance, depth = 50.0 * np.arange(41), 20.0 * np.arange(11)
+    east, north = np.cos(np.radians(angle)) * distance, 30 + np.sin(np.radians(angle)) * distance
+    section = Section(1500 + 0.1 * distance[:, None] + 0 * depth, depth, east, north, distance, 7)
+    notes: list[str] = []
+    grid = Grid(31, 11, 40.0, 20.0, -600.0)
+    found = on_grid(section, grid, Line(), notes)
+    along = np.clip(grid.x / np.cos(np.radians(angle)), 0, 2000)
+    np.testing.assert_allclose(found, np.broadcast_to((1500 + 0.1 * along)[:, None], grid.shape))
+    assert f"up to {np.abs(north).max():.0f} m off the line" in notes[0]
+    crossing = Section(section.velocity, depth, 30 + 0.1 * east, distance, distance, 7)
+    with pytest.raises(InputError, match="inline 7 is at more than 60 degrees"):
+        on_grid(crossing, grid, Line(), notes)

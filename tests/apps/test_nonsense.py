@@ -145,7 +145,20 @@ class TestSurvey:
         every_header(path, 37, 0, 4)
         options = {"survey": str(path), "velocity": "1500", "frequency": 30.0, "dz": 100.0}
         warnings = start(lsm, comm, tmp_path, **options).warnings
-        assert "more than 4 wavelengths of 50 m" in warnings[-2] and "choose a smaller --dz" in warnings[-1]
+        assert "more than 4 wavelengths of 50 m" in warnings[-2] and "choose another --dz" in warnings[-1]
+
+    def test_a_line_much_shorter_than_a_wavelength(self, comm, tmp_path):
+        """As of positions in degrees of which no header says so."""
+        path = survey(tmp_path)
+        every_header(path, 71, -10_000)
+        every_header(path, 69, -10_000)
+        every_header(path, 37, 0, 4)
+        for trace in range(15):
+            for byte, value in ((73, 21_000 + 10 * (trace // 5)), (81, 21_000 + 10 * (trace % 5))):
+                set_header(path, trace, byte, value, size=4)
+        options = {"survey": str(path), "velocity": "1500", "frequency": 30.0, "dz": 10.0, "nz": 30}
+        (warning,) = start(lsm, comm, tmp_path, **options).warnings
+        assert "all stations lie within 0.004 m" in warning and "degrees" in warning
 
     def test_offsets_in_other_units(self, comm, tmp_path):
         path = survey(tmp_path)

@@ -73,6 +73,26 @@ def test_one_file_is_enough_and_a_broken_link_counts(comm, tmp_path, name):
 
 
 @pytest.mark.serial
+def test_results_that_a_run_does_not_have_are_removed_and_no_input_is_replaced(comm, tmp_path):
+    out, survey = tmp_path / "out", tmp_path / "a.zarr"
+    start("lsm", comm, out=str(tmp_path / "first"), write_survey=str(survey))
+    recorded = {"survey": str(survey), "shots": None, "receivers": None, "samples": None, "noise": None, "seed": 0}
+    start("lsm", comm, **recorded, out=str(out), uncertainty=2)
+    names = {"image.sgy", "adjoint.sgy", "predicted.sgy", "residual.sgy", "deviation.sgy"}
+    assert {path.name for path in out.glob("*.sgy")} == names
+    for path in (out / "residual.sgy", out / "result.zarr" / "data_residual"):
+        before = contents(out)
+        with pytest.raises(InputError, match=r"--survey names .*, which this run replaces"):
+            start("lsm", comm, not_reached, **recorded | {"survey": str(path)}, out=str(out), overwrite=True)
+        assert contents(out) == before
+    start("lsm", comm, **recorded, out=str(out), overwrite=True)
+    assert {path.name for path in out.glob("*.sgy")} == names - {"deviation.sgy"}
+    (out / "notes.sgy").write_text("mine")
+    start("lsm", comm, out=str(out), overwrite=True)
+    assert {path.name for path in out.glob("*.sgy")} == {"notes.sgy"}
+
+
+@pytest.mark.serial
 def test_a_survey_is_a_result_and_other_files_are_none(comm, tmp_path):
     survey = tmp_path / "a.sgy"
     (tmp_path / "data.npy").write_text("mine")

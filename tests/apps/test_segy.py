@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.segy import SegyFile, scaled
+from collops.apps.segy import SegyFile, fits_segy, scaled, whole_interval
 from collops.errors import InputError
 from tests.apps.files import REAL, set_binary, small_survey, write_traces
 
@@ -31,6 +31,24 @@ def test_written_files_are_read_back(tmp_path_factory, traces, samples, interval
 
 def test_scalars_multiply_divide_or_do_nothing():
     assert scaled(np.array([7, 7, 7, 7]), np.array([10, -10, 0, 1])).tolist() == [70, 0.7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("interval", "samples", "fits"),
+    [
+        (0.004, 65535, True),
+        (1e-3 / 3, 499, True),  # the last sample is off by nearly half an interval
+        (1e-3 / 3, 501, False),
+        (12.3e-6, 41, False),  # rows 12.3 mm apart
+        (1.2e-6, 4, False),
+        (0.065536, 10, False),
+    ],
+)
+def test_intervals_that_rounding_would_change_do_not_fit(interval, samples, fits):
+    assert fits_segy(interval, samples) == fits
+    if not fits:
+        with pytest.raises(InputError, match="whole microseconds"):
+            whole_interval(interval, samples)
 
 
 def _empty(path: Path) -> None:

@@ -84,6 +84,22 @@ def test_kinds_of_files_choose_the_method(tmp_path, symmetry, field, method):
     assert solve._method(options, facts) == method
 
 
+@pytest.mark.parametrize("A", [np.diag([1.0, -1.0, 2.0, 3.0]), np.kron(np.eye(2), [[1.0, 2.0], [2.0, 1.0]])])
+def test_indefinite_matrices_are_not_for_conjugate_gradients(comm, folder, A):
+    """Without a method they are solved; with CG, whose residual grows, a warning says so."""
+    path, out = written(comm, folder / "a.mtx", sp.coo_array(A)), str(folder / "out")
+    assert run(Options(matrix=path, out=out), comm).numbers["relative_error"] < 1e-5
+    wide = written(comm, folder / "b.mtx", np.diag(A).reshape(2, 2))
+    with pytest.raises(InputError, match="but the matrix has 4 rows"):
+        run(Options(matrix=path, rhs=wide, out=out), comm)
+    data = written(comm, folder / "c.mtx", np.array([[1.0], [-1.5], [0.1], [0.2]]))
+    for iterations, warned in ((3, False), (50, True)):
+        options, listener = Options(matrix=path, rhs=data, out=out, method="cg", iterations=iterations), Listener()
+        numbers = run_job(solve.run, dataclasses.replace(options, overwrite=True), comm, listener).numbers
+        assert numbers["iterations"] == iterations and (numbers["residual_reduction"] > 1 or not warned)
+        assert any("not positive definite" in each for each in listener.warnings) == warned
+
+
 def test_mesh_is_solved(comm, folder):
     outcome = run(Options(points=120, out=str(folder / "out"), tol=1e-10, partition="rows", profile=True), comm)
     numbers = outcome.numbers

@@ -335,3 +335,29 @@ def test_streaming_decodes_a_chunk_of_several_shots_once(comm, folder, monkeypat
     assert [key for key in opened if key.startswith("wiggles/")] == ["wiggles/c/0/0/0", "wiggles/c/1/0/0"]
     for (mine,), expected in zip(found, random_traces(geometry), strict=True):
         np.testing.assert_array_equal(mine, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"field_record": np.array([20261126001, 20261126002, 20261126003])}, "field record numbers up to 2147483647"),
+        ({"time": 40.0 + 0.004 * np.arange(40)}, "delays up to 32767 ms"),
+        ({"time": 10.4e-6 * np.arange(40)}, "whole microseconds"),
+    ],
+)
+def test_headers_that_the_results_cannot_hold_end_the_job_before_it_computes(comm, folder, change, complaint):
+    geometry = small_geometry(shots=3)
+    traces = random_traces(geometry)
+
+    def write(path: Path) -> None:
+        in_form_of_xarray(path, geometry, traces)
+        group = zarr.open_group(str(path), mode="r+", zarr_format=2)
+        for name, values in change.items():
+            if name in group:
+                del group[name]
+            axis = "time" if name == "time" else "trace"
+            put(group, name, np.repeat(values, 5) if axis == "trace" else values, (axis,), units="s")
+
+    spoken(comm, folder, write)
+    with pytest.raises(InputError, match=complaint):
+        job_numbers(run, Options(survey=str(folder / "a.zarr"), velocity="1500", out=str(folder / "out")), comm)

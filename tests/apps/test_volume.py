@@ -70,6 +70,49 @@ def test_an_option_overrides_the_interval_of_the_file(comm, folder):
         assert read(comm, write(comm, folder / f"a{suffix}"), interval=2.0).cube.interval == 0.002
 
 
+def in_zarr(comm, path: Path, values: np.ndarray, times: np.ndarray, **attributes) -> Path:
+    """Write a section and the times of its samples; `attributes` are those of the times."""
+    with local_stage(comm):
+        if comm.rank == 0:
+            group = zarr.open_group(str(path), mode="w")
+            packing = {} if values.dtype.kind == "f" else {"scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -9}
+            group.create_array("data", data=values, dimension_names=("trace", "time"), attributes=packing)
+            group.create_array("time", data=times, dimension_names=("time",), attributes=attributes)
+    return path
+
+
+def test_numbers_that_xarray_packed_are_unpacked(comm, folder):
+    packed, times = np.rint(20 * VALUES[0]).astype(np.int16), 0.004 * np.arange(40)
+    packed[packed == -9] = -8
+    volume = read(comm, in_zarr(comm, folder / "a.zarr", packed, times, units="s"))
+    assert np.array_equal(whole(comm, volume.traces), 0.5 * packed.astype(np.float32) + 3)
+    packed[2, 7] = -9
+    with pytest.raises(InputError, match="is nan at trace 3, sample 8"):
+        read(comm, in_zarr(comm, folder / "b.zarr", packed, times, units="s"))
+
+
+def test_times_are_regular_and_have_a_unit(comm, folder):
+    times = 4.0 * np.arange(40)
+    for number, (values, attributes, complaint) in enumerate(
+        [
+            (np.where(times > 60, times + 4, times), {"units": "ms"}, "constant interval"),
+            (times, {}, "no unit"),
+            (times, {"units": "m"}, "the unit m"),
+            (0 * times, {"units": "ms"}, "constant interval"),
+        ]
+    ):
+        path = in_zarr(comm, folder / f"{number}.zarr", VALUES[0], values, **attributes)
+        with pytest.raises(InputError, match=complaint):
+            read(comm, path)
+    for interval in (0.004, 0.001 / 3, 12.5e-9):
+        path = in_zarr(comm, folder / "fine.zarr", VALUES[0], interval * (3 + np.arange(40)), units="s")
+        cube = open_volume(path, None, ("data",)).cube
+        assert (cube.interval, cube.start) == pytest.approx((interval, 3 * interval), rel=1e-6)
+        comm.barrier()
+    # An option says what the file does not.
+    assert read(comm, folder / "1.zarr", interval=4.0).cube.interval == 0.004
+
+
 def test_traces_that_are_missing_are_neither_modelled_nor_zero_by_measurement(comm, folder):
     keep = np.array([0, 2, 3, 4, 6, 7, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19])
     volume = read(comm, write(comm, folder / "a.sgy", keep=keep))

@@ -29,6 +29,7 @@ PHASES = {
     "operator": ("collops.operators.stacks", "_LocalStack.__init__"),
     "fingerprint": ("collops.solvers.driver", "open_checkpoints"),
     "solver": ("collops.solvers.driver", "_iterate"),
+    "samples": ("collops.uncertainty.posterior", "block_cg"),
     "last checkpoint": ("collops.solvers.checkpoint_folder", "CheckpointFolder.write"),
     "pictures": ("collops.apps.recipe", "_draw"),
     "results": ("collops.apps.recipe", "write_result"),
@@ -116,6 +117,7 @@ def end(
     arguments = ["lsm", *SMALL, "--quiet", "--out", str(place / "out")]
     # Many iterations where the solver is to be stopped.
     arguments += ["--iterations", "1000000"] if phase == "solver" else []
+    arguments += ["--uncertainty", "4"] if phase == "samples" else []
     arguments += ["--checkpoint", str(place / "checkpoints")] if checkpoint else []
     module, name = PHASES[phase]
     surroundings = environment() | {"PHASE_PLACE": str(place), "PHASE_MODULE": module, "PHASE_NAME": name}

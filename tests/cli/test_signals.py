@@ -54,6 +54,14 @@ def test_a_job_with_a_solution_is_complete(tmp_path, phase):
     assert ended.checkpoints == 1 and ended.results
 
 
+@on_ranks
+def test_a_signal_ends_samples_of_the_posterior_and_the_image_is_written(tmp_path):
+    ended = end("samples", signal.SIGUSR1, "rank", tmp_path, checkpoint=False)
+    assert ended.code == 0, ended
+    assert "samples of the posterior were ended by a signal" in ended.said and len(ended.said.splitlines()) == 1
+    assert ended.results
+
+
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_ctrl_c_writes_a_checkpoint_if_one_is_asked_for(tmp_path, checkpoint):
     ended = end("solver", signal.SIGINT, "command", tmp_path, ranks=1, checkpoint=checkpoint)

@@ -80,7 +80,7 @@ def _stack(path: Path) -> None:
     group = zarr.open_group(str(path), mode="w")
     values = np.random.default_rng(0).normal(size=(4, 3, 60))
     group.create_array("data", data=values, dimension_names=("inline", "crossline", "time"))
-    group.create_array("time", data=0.004 * np.arange(60), dimension_names=("time",))
+    group.create_array("time", data=0.004 * np.arange(60), dimension_names=("time",), attributes={"units": "s"})
 
 
 def _field(seed: int, traces: int) -> np.ndarray:

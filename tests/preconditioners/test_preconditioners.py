@@ -157,6 +157,15 @@ def test_pyamg_solves_the_blocks(comm):
     np.testing.assert_array_equal(again.local_array, (M @ y).local_array)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_scales_of_rows_and_columns_do_not_make_a_block_singular(comm, dtype):
+    scale = sp.diags_array(10.0 ** np.linspace(-9, 9, 4**3))
+    for matrix in (scale @ poisson(4, dtype=dtype), poisson(4, dtype=dtype) @ scale):
+        A = distributed(matrix.astype(dtype), comm)
+        M = block_jacobi(A)
+        assert np.isfinite((M @ collops.ones(A.rows, dtype=dtype, comm=comm)).local_array).all()
+
+
 def test_unusable_arguments(comm):
     A = distributed(poisson(3), comm)
     rows = A.rows.local_size(comm.rank)
@@ -173,6 +182,11 @@ def test_unusable_arguments(comm):
     singular = collops.CSRMatrix.from_global(sp.csr_array(np.ones((2 * comm.size, 2 * comm.size))), comm=comm)
     with pytest.raises(InputError, match="no LU factors"):
         block_jacobi(singular)
+    # Skew-symmetric matrices of odd size are singular, but rounding gives them LU factors, whose product is nonsense.
+    skew = sp.random_array((13, 13), density=0.5, rng=0)
+    blocks = sp.block_diag([skew - skew.T] * comm.size, format="csr")
+    with pytest.raises(InputError, match="no LU factors: to the precision of float64"):
+        block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm))
     for bounds in ((0, 1), (2, 1), (1, float("inf"))):
         with pytest.raises(InputError, match="bounds must be two positive numbers"):
             chebyshev(A, 2, bounds)

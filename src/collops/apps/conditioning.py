@@ -6,6 +6,7 @@ and return new arrays. `Conditioning` applies them in the order in which its fie
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -202,12 +203,17 @@ def bandpass(traces: np.ndarray, interval: float, band: tuple[float, float], mar
 def resample(traces: np.ndarray, interval: float, wanted: float) -> np.ndarray:
     """Sample traces less often, `wanted` instead of `interval` (s), after SciPy's zero-phase anti-alias filter.
 
-    The first sample keeps its time. The ratio is that of whole microseconds.
+    The first sample keeps its time.
     """
     from scipy.signal import resample_poly
 
-    ratio = Fraction(round(interval * 1e6), round(wanted * 1e6))
+    ratio = _ratio(interval, wanted)
     return resample_poly(traces.astype(np.float64), ratio.numerator, ratio.denominator, axis=-1).astype(traces.dtype)
+
+
+def _ratio(interval: float, wanted: float) -> Fraction:
+    """Return the ratio of two intervals. One in a Zarr store may be a third of a millisecond, rounded."""
+    return Fraction(interval / wanted).limit_denominator(0xFFFF)
 
 
 def time_gain(times: np.ndarray, power: float) -> np.ndarray:
@@ -289,7 +295,7 @@ class Conditioning:
                     f"--interval must be a whole number of microseconds, and at least the {1e3 * interval:g} ms of the "
                     f"data, not {1e3 * self.interval:g} ms"
                 )
-            samples, interval = -(-samples * round(before) // round(microseconds)), self.interval
+            samples, interval = math.ceil(samples * _ratio(interval, self.interval)), self.interval
         if self.band is not None:
             low, high = self.band
             highest, lowest = 0.5 / interval, 1 / (samples * interval)

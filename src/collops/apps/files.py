@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
-    "SECONDS",
     "Field",
     "atomic",
     "check_absent",
     "check_writable",
+    "decoded",
     "dimension_names",
     "is_zarr",
     "not_finite",
@@ -38,16 +39,17 @@ __all__ = [
     "open_zarr",
     "prepare_folder",
     "read_rows",
+    "read_times",
+    "unit_of",
     "write_result",
 ]
 
-SECONDS = {
+_SECONDS = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
     **dict.fromkeys(("us", "µs", "microsecond", "microseconds"), 1e-6),
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
 }
-"""Units of time in Zarr stores."""
 
 _CHUNK_BYTES = 16 << 20
 _SECONDS_TO_APPEAR = 5.0
@@ -62,6 +64,48 @@ def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
         return np.asarray(array[rows])
     except (OSError, ValueError, RuntimeError) as problem:
         raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
+
+
+def decoded(array: Any, path: Path, index: Any = ...) -> np.ndarray:
+    """Read values by an index, float32 or float64, with the conventions by which xarray packs them in Zarr.
+
+    An index that holds arrays has one for each axis.
+    """
+    orthogonal = isinstance(index, tuple) and any(isinstance(each, np.ndarray) for each in index)
+    values, packing = read_rows(array.oindex if orthogonal else array, path, index), getattr(array, "attrs", {})
+    numbers = [packing.get(name) for name in ("_FillValue", "scale_factor", "add_offset")]
+    fill, factor, shift = (each if isinstance(each, int | float) else None for each in numbers)
+    missing = None if fill is None or values.dtype.kind not in "iu" else values == fill
+    values = values.astype(np.promote_types(values.dtype, np.float32), copy=False)
+    if missing is not None and missing.any():
+        values[missing] = np.nan
+    return values if factor is None and shift is None else values * (1.0 if factor is None else factor) + (shift or 0.0)
+
+
+def unit_of(array: Any) -> str | None:
+    """Return the unit of a Zarr array, as xarray or as MDIO keeps it."""
+    given = array.attrs.get("units", array.attrs.get("unitsV1"))
+    if isinstance(given, Mapping):
+        given = next(iter(given.values()), None)
+    return None if given is None else str(given).strip()
+
+
+def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float, float]:
+    """Return the interval and the first time in seconds from the array of the times of all samples, in a Zarr group."""
+    # MDIO writes milliseconds, by default without saying so.
+    unit = unit_of(times) or ("ms" if "apiVersion" in group.attrs else None)
+    if unit not in _SECONDS:
+        found = "no unit" if unit is None else f"the unit {unit}"
+        raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
+    if getattr(times, "shape", None) != (samples,) or samples < 2:
+        raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
+    values = _SECONDS[unit] * decoded(times, path).astype(np.float64)
+    interval = float(values[-1] - values[0]) / (samples - 1)
+    if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:
+        raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
+    # Rounded to seven digits (of milliseconds to a nanosecond), because differences of times carry rounding errors.
+    digits = 6 - math.floor(math.log10(interval))
+    return round(interval, digits), round(float(values[0]), digits)
 
 
 def not_finite(values: np.ndarray) -> tuple[int, ...] | None:

@@ -2,7 +2,8 @@
 
 Until the solver has something to save, a signal ends the job at once. While a solver with checkpoints iterates, its own
 handlers (`collops.solvers.checkpoint.Signals`) replace these: all ranks write a checkpoint first. Once the solution is
-known, signals no longer end the job, which only writes its results: a queue that asks it to end then gets them.
+known, signals no longer end the job, which only writes its results: a queue that asks it to end then gets them. Work
+that takes long before that, such as samples of the posterior, asks whether one was `received`, and ends early.
 
 A launcher forwards signals to one rank, some, or all; the rank that gets one ends the others. Those that still
 initialise MPI can be ended only by a rank that has initialised it: launchers wait for ranks that have left before.
@@ -17,7 +18,7 @@ import atexit
 import signal
 from types import FrameType
 
-__all__ = ["INTERRUPTED", "TO_BE_RESUMED", "Stopped", "begin", "complete", "install"]
+__all__ = ["INTERRUPTED", "TO_BE_RESUMED", "Stopped", "begin", "complete", "install", "received"]
 
 TO_BE_RESUMED, INTERRUPTED = 75, 130  # EX_TEMPFAIL of sysexits.h, and what shells expect after Ctrl-C
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -64,6 +65,11 @@ def complete() -> None:
     _Job.complete = True
     if _Job.received:
         signal.alarm(0)
+
+
+def received() -> bool:
+    """Return whether this process got a signal that asks the job to end."""
+    return _Job.received != 0
 
 
 def _receive(number: int, _frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -104,6 +105,7 @@ class CommonOptions:
     """The options that all applications share."""
 
     recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
+    writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint")  # options that name what is written
 
     # None leaves the choice to an application that can make it.
     iterations: Annotated[int | None, option("Iterations of the solver."), AtLeast(1)] = 30
@@ -182,6 +184,12 @@ class CommonOptions:
         elif Path(self.checkpoint).resolve() == Path(self.out).resolve():
             # A folder of checkpoints may hold nothing else.
             raise InputError("--checkpoint and --out name the same folder: give checkpoints a folder of their own")
+        texts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.writes}
+        read = [(name, Path(os.path.realpath(text))) for name, text in texts.items() if isinstance(text, str)]
+        for result in map(os.path.realpath, self.results()):
+            # It may be read after it has been replaced: results of large surveys need the traces once more.
+            if name := next((name for name, path in read if path.is_relative_to(result)), None):
+                raise InputError(f"{_option_name(name)} names {result}, which this run replaces: choose another --out")
         if self.every is not None:
             from collops.solvers.checkpoint import Every
 

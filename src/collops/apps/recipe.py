@@ -277,6 +277,12 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         with local_stage(comm):
             if comm.rank == 0 and (page := found.page) is not None:
                 files.append(in_time(lambda: page(folder), folder))
+        with local_stage(comm):
+            if comm.rank == 0:
+                # Those of an earlier run that this one has not replaced would pass for its own.
+                for path in {*options.results()} - {*files, *found.files}:
+                    if path.is_file():
+                        path.unlink()
     seconds = found.solution.seconds if options.profile else None
     return Outcome(numbers, _rows(numbers, found), seconds, files + found.files, found.shortfall)
 

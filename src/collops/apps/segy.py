@@ -238,15 +238,19 @@ def segy_bytes(traces: int, samples: int) -> int:
 
 
 def fits_segy(interval: float, samples: int) -> bool:
-    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace."""
-    return 1 <= round(interval * 1e6) <= 0xFFFF and samples <= 0xFFFF
+    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace.
+
+    It holds whole microseconds (millimetres). Rounding may move the last sample by half an interval at most.
+    """
+    whole = round(interval * 1e6)
+    return 1 <= whole <= 0xFFFF and samples <= 0xFFFF and 2 * samples * abs(interval * 1e6 - whole) <= whole
 
 
 def whole_interval(interval: float, samples: int) -> int:
     """Return an interval in seconds in microseconds, for depths one in kilometres in millimetres."""
     if not fits_segy(interval, samples):
         raise InputError(
-            f"SEG-Y holds intervals of 1 to 65535 microseconds and 65535 samples a trace at most, not "
+            f"SEG-Y holds intervals of 1 to 65535 whole microseconds and 65535 samples a trace at most, not "
             f"{1e6 * interval:g} and {samples}: choose another --interval"
         )
     return round(interval * 1e6)

@@ -62,7 +62,7 @@ class Options(CommonOptions):
     ] = None
     method: Annotated[
         str | None,
-        option("cg, cgls or lsqr.", METHOD, show_default="cg for a symmetric matrix, else lsqr"),
+        option("cg, cgls or lsqr.", METHOD, show_default="cg where it may be positive definite, else lsqr"),
         OneOf("cg", "cgls", "lsqr"),
     ] = None
     partition: Annotated[
@@ -162,6 +162,10 @@ def run(job: Job[Options]) -> Findings:
         rows.append(("partition", f"{facts['partition']}: {text}"))
     matrix.free()
     shortfall = None
+    first, *others = solution.residuals
+    if problem.method == "cg" and len(others) >= facts["rows"] and others[-1] > first:
+        # In exact arithmetic they would be enough.
+        job.listener.warn("the residual has grown, as if the matrix were not positive definite: choose --method lsqr")
     if options.tol and not Status[solution.status.upper()].successful:
         reached = solution.residuals[-1] / solution.residuals[0]
         shortfall = (
@@ -336,7 +340,7 @@ def _read_rhs(path: str, rows: int) -> np.ndarray:
     from collops.operators.csr.market import read_matrix
 
     data = open_npy(Path(path)) if Path(path).suffix.lower() == ".npy" else read_matrix(path)
-    if math.prod(data.shape) != rows:
+    if max(data.shape, default=0) != rows or math.prod(data.shape) != rows:
         raise InputError(f"{path} has the shape {data.shape}, but the matrix has {rows} rows")
     if data.dtype.kind not in "biufc":
         raise InputError(f"{path} has values of type {data.dtype}: save numbers")
@@ -355,6 +359,7 @@ def _facts(system: System, ordering: str) -> dict[str, Any]:
         "columns": int(matrix.shape[1]),
         "entries": int(matrix.nnz),
         "symmetric": symmetric,
+        "definite": symmetric and _may_be_definite(matrix.tocoo()),
         "complex": matrix.dtype.kind == "c" or system.data.dtype.kind == "c",
         "partition": None if system.cut is None else ordering,
         "sizes": list(system.sizes),
@@ -362,10 +367,17 @@ def _facts(system: System, ordering: str) -> dict[str, Any]:
     }
 
 
+def _may_be_definite(matrix: Any) -> bool:
+    """Return whether no diagonal block of one or two rows of a Hermitian matrix has a negative eigenvalue."""
+    diagonal, (rows, columns) = matrix.diagonal().real.astype(np.float64), matrix.coords
+    largest = (1 + 1e-12) * diagonal[rows] * diagonal[columns]
+    return bool((diagonal >= 0).all() and (np.abs(matrix.data).astype(np.float64) ** 2 <= largest).all())
+
+
 def _method(options: Options, facts: dict[str, Any]) -> str:
     if options.method == "cg" and not facts["symmetric"]:
         raise InputError("--method cg needs a symmetric matrix, which this one is not: use cgls or lsqr")
-    return options.method or ("cg" if facts["symmetric"] else "lsqr")
+    return options.method or ("cg" if facts["definite"] else "lsqr")
 
 
 # The synthetic mesh

@@ -79,7 +79,23 @@ def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, So
         factors = {"lu": splu, "ilu": spilu}[kind](matrix.tocsc(), **options)
     except RuntimeError as problem:  # of SuperLU, which has no other
         raise InputError(f"a block of {matrix.shape[0]} rows has no LU factors: {problem}") from problem
+    if kind == "lu" and _is_singular(matrix, factors.solve):
+        raise InputError(
+            f"a block of {matrix.shape[0]} rows has no LU factors: to the precision of {matrix.dtype}, it is singular"
+        )
     return factors.solve, lambda y: factors.solve(y, "H")
+
+
+def _is_singular(matrix: Any, solve: Solve) -> bool:
+    """Return whether factors do not find a random solution again, as their smallest pivot is a rounding error.
+
+    Errors are compared after scaling columns to largest entries of 1, since scales of unknowns are no defect.
+    """
+    dtype = np.result_type(matrix.dtype, np.float32)
+    wanted = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(dtype)
+    largest = abs(matrix).max(axis=0).toarray().ravel()
+    found = largest * solve(matrix @ (wanted / largest))
+    return not np.linalg.norm(found - wanted) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(wanted)
 
 
 def _symmetric_pattern(matrix: Any) -> bool:

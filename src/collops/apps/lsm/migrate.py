@@ -141,7 +141,9 @@ def run(job: Job[Options]) -> Findings:
     if options.gathers is not None:
         with job.stage("common-image gathers"):
             images = {"adjoint_image": found.adjoint, "image": found.image}
-            quality = examine(problem, operator, believed, explained, images, options.gathers, job.engine)
+            # As in the adjoint image, of which a gather is a part, mutes and weights count twice.
+            twice = [own * each.weights for own, each in zip(believed, conditioned, strict=True)]
+            quality = examine(problem, operator, twice, explained, images, options.gathers, job.engine)
     with local_stage(comm):
         rows = _rows(survey, explained) if stream is None else stream.rows(found.image)
         segy = _segy(problem, found, spread, *rows)

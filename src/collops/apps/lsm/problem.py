@@ -37,11 +37,12 @@ from collops.apps.options import (
     SyntheticOnly,
     option,
 )
-from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes, whole_interval
+from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
 from collops.apps.stages import local_stage, raised_together
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
+from collops.apps.survey.segy import shot_traces
 from collops.apps.survey.survey import mode_of
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.apps.survey.zarr import ZarrShots
@@ -69,6 +70,7 @@ class Options(CommonOptions):
     """The options of ``collops lsm``."""
 
     recorded = "survey"
+    writes = "out", "checkpoint", "write_survey"
 
     survey: Annotated[
         str | None,
@@ -301,10 +303,8 @@ class Options(CommonOptions):
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
         survey = [] if self.write_survey is None else [Path(self.write_survey)]
-        names = (*SEGY_RESULTS, *([] if self.uncertainty is None else ["deviation"]))
-        segy = [] if self.survey is None else [Path(self.out) / f"{name}.sgy" for name in names]
-        quality = [] if self.gathers is None else [Path(self.out) / f"{name}.png" for name in ("quality", "angles")]
-        return [*super().results(), Path(self.out) / "result.html", Path(self.out) / "shots", *quality, *segy, *survey]
+        names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
+        return [*super().results(), *(Path(self.out) / name for name in ("result.html", "shots", *names)), *survey]
 
     @property
     def weighting(self) -> Weighting:
@@ -519,10 +519,10 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     with local_stage(comm):
         conditioning, before = options.conditioning(), survey.geometry
         interval, samples = conditioning.sampling(before.interval, before.samples)
-        whole_interval(interval, samples)
         geometry = replace(before, interval=interval, samples=samples)
         if headers is not None:
             headers = replace(headers, geometry=geometry)
+            shot_traces("", headers, range(0), np.empty((0, samples)))  # raises if SEG-Y cannot hold the results
         survey.geometry, survey.headers = geometry, headers
         survey.filter = lambda shot: conditioning.filtered(shot.astype(options.dtype), before.interval)
         if too_many is None:
@@ -536,7 +536,8 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
         survey.check(velocity, grid, frequency)
     if not fits_segy(grid.dz / 1e3, grid.nz):
         survey.warnings.append(
-            "SEG-Y holds depth steps up to 65.535 m: image.sgy and adjoint.sgy are left out (choose a smaller --dz)"
+            "SEG-Y holds depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are left out "
+            "(choose another --dz)"
         )
     notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"

@@ -143,8 +143,8 @@ def examine(
 ) -> Quality:
     """Image so many classes of offset and angle, look for the moveout that is left, and compare spectra. Collective.
 
-    `operator` is that of the survey, `believed` are the traces of this rank's shots without those left out, and
-    `explained` those modelled from the image. Gathers are columns along the line, in 3-D in the middle of
+    `operator` is that of the survey, `believed` are the traces of this rank's shots times the squares of their weights,
+    and `explained` those modelled from the image. Gathers are columns along the line, in 3-D in the middle of
     the axis y.
     """
     survey, grid, z = problem.survey, problem.grid, problem.grid.z

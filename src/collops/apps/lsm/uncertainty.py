@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from collops.apps import interruption
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def uncertainty(
     The reflectivity is as strong as `damp` says, or as the image. Both are white. `root` is the preconditioner of the
     migration, a Hermitian approximation of the inverse root of its normal operator. Its square preconditions the
     samples: conjugate gradients do not depend on the scale of a preconditioner, and it does not change the posterior.
+    A signal that asks the job to end also ends the samples, so that the image is written in time.
 
     Raises
     ------
@@ -49,6 +51,7 @@ def uncertainty(
         If the residual or the image is zero.
     """
     from collops.array import DistributedArray
+    from collops.solvers import Status
     from collops.uncertainty import GaussianPosterior
 
     samples = float(job.comm.allreduce(np.array(float(counted))))
@@ -56,13 +59,19 @@ def uncertainty(
     prior = noise / damp if damp else float(np.sqrt(np.mean(np.square(image, dtype=np.float64))))
     if not noise or not prior:
         raise InputError("--uncertainty compares the image with the residual, and one of them is zero")
+
+    def ended(*_: Any) -> bool:
+        return bool(job.comm.allreduce(np.array(int(interruption.received())), "max"))
+
     with job.stage(f"drawing {count} samples of the posterior"):
         run = {"niter": _ITERATIONS, "seed": job.options.seed, "progress": job.listener.live}
+        run["callback"] = ended
         run["M"] = None if root is None else root @ root
         posterior = GaussianPosterior(operator, noise=noise, prior=prior)
         found = posterior.samples(count, dtype=job.options.dtype, engine=job.engine.name, **run)
     if not found.status.successful:
-        job.listener.warn("the samples of the posterior have not converged: the standard deviation is too large")
+        early = "were ended by a signal" if found.status is Status.STOPPED else "have not converged"
+        job.listener.warn(f"the samples of the posterior {early}: the standard deviation is too large")
     variance = np.mean(np.square(job.on_host(found.x), dtype=np.float64), axis=0)
     variance = DistributedArray(operator.domain, job.comm, variance).gather()
     return Uncertainty(np.sqrt(variance), noise, prior, found.iterations)

@@ -126,6 +126,12 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
         raise InputError(f"all receivers are {distances.min():g} m or more, {far}: {remedy}")
     wavelength = float(np.median(velocity)) / frequency
     warnings = [f"{100 * late:.0f} % of the receivers are {far}: {remedy}"] if late > 0.5 else []
+    low, high = geometry.bounds
+    if (length := float(np.ptp([low, high], axis=0)[:-1].max())) < wavelength / 4:
+        warnings.append(
+            f"all stations lie within {length:.3g} m, less than a quarter of the wavelength of {wavelength:.3g} m: "
+            "check the units of the coordinates (are they in degrees?), and their scalar"
+        )
     if grid.dx > 4 * wavelength:
         warnings.append(
             f"image columns are {grid.dx:g} m apart, more than 4 wavelengths of {wavelength:.3g} m: choose a smaller "

@@ -172,12 +172,20 @@ def _positions(
     """Return the trace headers that a geometry determines, with axes on the map and depth 0 at an elevation."""
     shot, (source, group) = geometry.shot_of_trace, geometry.on_map(line)
     scalar, depth_scalar = _scalar(np.stack([source[:2], group[:2]])), _scalar(np.stack([source[2], group[2]]))
+    delay = 1e3 * geometry.start
+    # Few programs know a scalar of times: only delays of other than whole milliseconds have one.
+    finest = _scalar(np.array([delay]), 0x7FFF, "delays up to 32767 ms")
+    time_scalar = finest if abs(delay - round(delay)) > 1e-6 else 1
+    numbers = {"field record": records[shot], "channel": np.concatenate(list(channels))}
+    for name, each in numbers.items():
+        if (largest := np.abs(each).max()) > 0x7FFFFFFF:
+            raise InputError(f"SEG-Y holds {name} numbers up to 2147483647 only, not {largest}: number them anew")
     constant = np.ones_like(shot)
     return {
         "TRACE_SEQUENCE_LINE": np.arange(geometry.traces) + 1,
-        "FieldRecord": records[shot],
+        "FieldRecord": numbers["field record"],
         "EnergySourcePoint": shot + 1,
-        "TraceNumber": np.concatenate(list(channels)),
+        "TraceNumber": numbers["channel"],
         "TraceIdentificationCode": constant,
         "CoordinateUnits": constant,
         "SourceGroupScalar": -scalar * constant,
@@ -191,13 +199,14 @@ def _positions(
         "SourceDepth": np.rint(source[2] * depth_scalar),
         "SourceSurfaceElevation": np.rint(datum * depth_scalar) * constant,
         "ReceiverGroupElevation": np.rint((datum - group[2]) * depth_scalar),
-        "DelayRecordingTime": round(geometry.start * 1e3) * constant,
+        "DelayRecordingTime": round(delay * time_scalar) * constant,
+        "ScalarTraceHeader": -time_scalar * constant,
     }
 
 
-def _scalar(values: np.ndarray) -> int:
-    """Return the finest divisor for which all `values` fit the 32-bit integers of a trace header."""
+def _scalar(values: np.ndarray, largest: int = 0x7FFFFFFF, what: str = "coordinates up to 2147483647 m") -> int:
+    """Return the finest divisor for which all `values` fit the integers of a trace header, of 32 bits by default."""
     for scalar in (10000, 1000, 100, 10, 1):
-        if np.abs(values).max() * scalar <= 0x7FFFFFFF:
+        if np.abs(values).max() * scalar <= largest:
             return scalar
-    raise InputError("SEG-Y holds coordinates up to 2147483647 m only")
+    raise InputError(f"SEG-Y holds {what} only")

@@ -567,7 +567,7 @@ class Survey:
         image : array or DistributedArray
             The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
-            Its grid; depth steps are at most 65.535 m.
+            Its grid; depth steps are whole millimetres, or nearly so, and at most 65.535 m.
         title : str
             First line of the textual header.
         """

@@ -204,20 +204,23 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
 
 
 def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
-    start = grid.x0
+    at, where = grid.x0 + section.distance, ""
     if line is not None:
-        ends = line.distance(section.east[[0, -1]], section.north[[0, -1]])
-        if ends.min() <= grid.x[-1] and ends.max() >= grid.x[0]:
-            start = float(ends.min())
-            if ends[0] > ends[1]:
-                flipped = section.distance[-1] - section.distance[::-1]
-                section = replace(section, velocity=section.velocity[::-1], distance=flipped)
+        along = line.distance(section.east, section.north)
+        if along.min() <= grid.x[-1] and along.max() >= grid.x[0]:
+            if np.ptp(along) < section.distance[-1] / 2:
+                raise InputError(
+                    f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: "
+                    "give a section along it"
+                )
+            order = np.argsort(along)
+            at, section = along[order], replace(section, velocity=section.velocity[order])
+            where = f", up to {np.abs(line.across(section.east, section.north)).max():.0f} m off the line"
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
-    at = start + section.distance
     velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
     notes.append(
         f"velocity from inline {section.inline}: "
-        f"{at[0]:.0f} to {at[-1]:.0f} m and down to {section.depth[-1]:.0f} m, "
+        f"{at[0]:.0f} to {at[-1]:.0f} m{where} and down to {section.depth[-1]:.0f} m, "
         f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
     )
     return velocity

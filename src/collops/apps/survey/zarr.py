@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.files import SECONDS, Field, dimension_names, open_zarr, read_rows
+from collops.apps.files import Field, decoded, dimension_names, open_zarr, read_rows, read_times, unit_of
 from collops.apps.segy import OTHER_TRACES, scaled
 from collops.apps.survey.checks import Terms, refuse_stack
 from collops.apps.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
@@ -99,22 +99,9 @@ class ZarrShots:
 
     def sampling(self) -> tuple[int, float, float]:
         """Return the number of samples, the interval and the time of the first one, in seconds."""
-        name = str(dimension_names(self.array)[-1])
-        path, times = self.path.parent / name, self._open(name)
-        # MDIO writes milliseconds, by default without saying so.
-        unit = _unit(times) or ("ms" if "apiVersion" in self.group.attrs else None)
-        if unit not in SECONDS:
-            found = "no unit" if unit is None else f"the unit {unit}"
-            raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
-        samples = self.array.shape[-1]
-        if getattr(times, "shape", None) != (samples,) or samples < 2:
-            raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
-        values = SECONDS[unit] * _decoded(times, path).astype(np.float64)
-        interval = float(values[-1] - values[0]) / (samples - 1)
-        if not np.abs(values - values[0] - interval * np.arange(samples)).max() <= 0.01 * interval:
-            raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
-        # Rounded to a nanosecond, because differences of times carry rounding errors.
-        return samples, round(interval, 9), round(float(values[0]), 9)
+        name, samples = str(dimension_names(self.array)[-1]), self.array.shape[-1]
+        times = read_times(self._open(name), self.path.parent / name, samples, self.group)
+        return samples, *times
 
     def read(self, traces: np.ndarray) -> np.ndarray:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
@@ -123,11 +110,11 @@ class ZarrShots:
         start, stop = begin // chunk * chunk, min(-(-end // chunk) * chunk, self.shape[0])
         if (stop - start) * int(np.prod(self.array.shape[1:])) * self.array.dtype.itemsize > _KEPT_BYTES:
             chosen, places = zip(*(np.unique(each, return_inverse=True) for each in (first, *others)), strict=True)
-            return _decoded(self.array, self.path, (*map(_run, chosen), slice(None)))[places]
+            return decoded(self.array, self.path, (*map(_run, chosen), slice(None)))[places]
         at, rows = next(iter(self._kept), (0, np.empty(0)))
         if not at <= begin < end <= at + len(rows):
             self._kept.clear()
-            at, rows = start, _decoded(self.array, self.path, (slice(start, stop),))
+            at, rows = start, decoded(self.array, self.path, (slice(start, stop),))
             if stop - start > end - begin:
                 # Shots are read one after the other, and the next ones are in the same chunks.
                 self._kept.append((at, rows))
@@ -151,7 +138,7 @@ class ZarrShots:
         name = self._array_of(names)
         if name is None and (scalar := _SCALARS.get(names[0])) in self._headers:
             values = scaled(values, self._headers[scalar])
-        units = (_unit(self._open(each)) for each in (name, _POSITIONS[0]) if each and self._has(each))
+        units = (unit_of(self._open(each)) for each in (name, _POSITIONS[0]) if each and self._has(each))
         unit = next(filter(None, units), "m")
         if unit.startswith(("deg", "rad")):
             raise InputError(f"{self.path.parent} has coordinates in degrees: project them to metres first")
@@ -184,7 +171,7 @@ class ZarrShots:
             raise InputError(f"{path} holds {array.dtype}: save real numbers")
         order = sorted(range(len(names)), key=lambda axis: self.axes.index(str(names[axis])))
         places = tuple(slice(None) if axis in names else None for axis in self.axes)
-        return np.broadcast_to(_decoded(array, path).transpose(order)[places], self.shape).ravel().astype(np.float64)
+        return np.broadcast_to(decoded(array, path).transpose(order)[places], self.shape).ravel().astype(np.float64)
 
     @cached_property
     def _headers(self) -> dict[str, np.ndarray]:
@@ -304,14 +291,6 @@ def trace_fields(survey: Survey, shots: range, **traces: list[np.ndarray]) -> di
     return fields
 
 
-def _unit(array: Any) -> str | None:
-    """Return the unit of an array, as xarray or as MDIO keeps it."""
-    given = array.attrs.get("units", array.attrs.get("unitsV1"))
-    if isinstance(given, Mapping):
-        given = next(iter(given.values()), None)
-    return None if given is None else str(given).strip()
-
-
 def _described(names: Any, shape: tuple[int, ...]) -> str:
     return "the axes " + " x ".join(f"{name} ({size})" for name, size in zip(names, shape, strict=False))
 
@@ -320,15 +299,3 @@ def _run(numbers: np.ndarray) -> Any:
     """Return increasing numbers as a slice, if they are consecutive."""
     first, last = int(numbers[0]), int(numbers[-1])
     return slice(first, last + 1) if last - first + 1 == len(numbers) else numbers
-
-
-def _decoded(array: Any, path: Path, box: tuple[Any, ...] = ()) -> np.ndarray:
-    """Return values by an index for each axis, float32 or float64, with the conventions by which xarray packs them."""
-    values = read_rows(array.oindex if any(isinstance(each, np.ndarray) for each in box) else array, path, box or ...)
-    numbers = [array.attrs.get(name) for name in ("_FillValue", "scale_factor", "add_offset")]
-    fill, factor, shift = (each if isinstance(each, int | float) else None for each in numbers)
-    missing = None if fill is None or values.dtype.kind not in "iu" else values == fill
-    values = values.astype(np.promote_types(values.dtype, np.float32), copy=False)
-    if missing is not None and missing.any():
-        values[missing] = np.nan
-    return values if factor is None and shift is None else values * (1.0 if factor is None else factor) + (shift or 0.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.files import SECONDS, Field, dimension_names, not_finite, open_array, read_rows
+from collops.apps.files import Field, decoded, dimension_names, not_finite, open_array, read_times, unit_of
 from collops.apps.segy import (
     TIMING,
     SegyFile,
@@ -197,37 +197,36 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
     coordinates = _coordinates(array, group)
     start = 0.0
     if len(shape) - 1 in coordinates:
-        _, times, unit = coordinates[len(shape) - 1]
-        times = times * SECONDS.get(unit, 1.0)
-        start = float(times[0])
-        if interval is None and len(times) > 1:
-            interval = float(times[-1] - times[0]) / (len(times) - 1)
+        name, times = coordinates[len(shape) - 1]
+        if interval is None or unit_of(times) is not None:
+            found, start = read_times(times, path.parent / name if group is None else path / name, shape[-1], group)
+            interval = found if interval is None else interval
     if interval is None:
         raise InputError(f"{path} holds no sample interval: give it in milliseconds with --interval")
     standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
     lateral = tuple(
-        Axis(*coordinates[axis][:2]) if axis in coordinates else Axis(standard[axis], np.arange(extent) + 1)
+        Axis(coordinates[axis][0], coordinates[axis][1][...])
+        if axis in coordinates
+        else Axis(standard[axis], np.arange(extent) + 1)
         for axis, extent in enumerate(shape[:-1])
     )
 
     def read(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        values = read_rows(array, path, rows)
+        values = decoded(array, path, rows)
         return values, np.ones(values.shape[:-1], dtype=bool)
 
-    # Rounded to a nanosecond, because differences of times carry rounding errors.
-    return _Reader(Cube(lateral, shape[-1], round(interval, 9), start), [], read)
+    return _Reader(Cube(lateral, shape[-1], interval, start), [], read)
 
 
-def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, np.ndarray, str]]:
-    """Return the names, values and units of those axes that have coordinates in the group, by axis."""
+def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, Any]]:
+    """Return the names and arrays of those axes that have coordinates in the group, by axis."""
     if group is None:
         return {}
-    present = {
+    return {
         axis: (name, group[name])
         for axis, name in enumerate(dimension_names(array))
         if name is not None and name in group and group[name].shape == (array.shape[axis],)
     }
-    return {axis: (name, found[...], str(found.attrs.get("units", "s"))) for axis, (name, found) in present.items()}
 
 
 # SEG-Y

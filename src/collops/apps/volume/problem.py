@@ -23,7 +23,7 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution, largest_amplitude
-from collops.apps.segy import Traces, is_segy
+from collops.apps.segy import Traces
 from collops.apps.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
 from collops.apps.stages import check_memory, local_stage, raised_together
 from collops.apps.volume.earth import impedance
@@ -123,8 +123,7 @@ class VolumeOptions(CommonOptions):
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
-        names = self.segy_results if is_segy(self.volume) else ()
-        return [*super().results(), *(Path(self.out) / f"{name}.sgy" for name in names)]
+        return [*super().results(), *(Path(self.out) / f"{name}.sgy" for name in self.segy_results)]
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""

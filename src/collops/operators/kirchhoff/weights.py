@@ -220,7 +220,7 @@ class Bands:
                             np.maximum(needed, delay, out=needed)
                     choices.append(np.minimum(np.searchsorted(sizes, needed), sizes.size - 1).astype(np.uint8))
                 rows[-1].append(row_of[key])
-        choice = np.array(choices, np.uint8).reshape(len(choices), -1)
+        choice = np.stack(choices) if choices else np.empty((0, 0), np.uint8)  # of a rank without shots
         used = np.unique(choice)
         choice = np.searchsorted(used, choice).astype(np.uint8)
         lengths = tuple(sizes[used].tolist())
