@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 
 import numpy as np
@@ -115,6 +116,14 @@ def test_arrays_of_numpy_that_are_more_than_arrays(comm):
     for make in (lambda: ca.from_local(holes, comm=comm), lambda: ca.from_global(holes, comm=comm)):
         with pytest.raises(UnsupportedTypeError, match="filled"):
             make()
+
+
+def test_deep_copies_share_the_communicator(comm):
+    x = ca.from_global(values((7, 3), np.float64), comm=comm)
+    found = copy.deepcopy(x)
+    assert found.comm is comm and found.layout is x.layout
+    x *= 0
+    np.testing.assert_array_equal(found.gather(), values((7, 3), np.float64))
 
 
 def test_from_local(comm):

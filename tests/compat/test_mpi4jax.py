@@ -194,6 +194,19 @@ def test_derivatives_that_mpi4jax_refuses(jax_double):
     np.testing.assert_allclose(gradient, weights(LEFT), rtol=1e-14, atol=1e-15)
 
 
+def test_programs_that_mpi4jax_refuses(jax_double):
+    """Batches of other collectives, rematerialisation, half precision, and lists, which are pytrees."""
+    x = jnp.asarray(values(RANK))
+    np.testing.assert_array_equal(jax.vmap(ours.allgather)(x), EVERY.swapaxes(0, 1))
+    gradient = jax.grad(jax.checkpoint(lambda x: jnp.sum(ours.allreduce(jnp.sin(x), MPI.SUM) ** 2)))(x)
+    np.testing.assert_allclose(gradient, 2 * np.sin(EVERY).sum(0) * np.cos(values(RANK)), rtol=1e-13)
+    half = ours.allreduce(x.astype("float16"), MPI.SUM)
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, EVERY.sum(0))
+    one, two = ours.allreduce([1.5, 2.0 * RANK], MPI.SUM)
+    assert (one, two) == (1.5 * SIZE, SIZE * (SIZE - 1))
+
+
 @NEEDS_OTHERS
 def test_any_source_any_tag_and_status(package, compiled):
     """Rank 0 receives from all others in the order of arrival; one status serves many calls."""
@@ -442,7 +455,7 @@ def test_differences_have_their_tests():
     page = Path(__file__).parents[2] / "docs" / "from-mpi4jax.md"
     table = page.read_text("utf-8").partition("## What still differs")[2].partition("\n## ")[0]
     rows = [line.split(" | ")[-1] for line in table.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == 10
+    assert len(rows) == 12
     assert [row for row in rows if row.strip("`| ") not in globals()] == []
 
 

@@ -73,6 +73,8 @@ SMALLER = {
 }
 TUTORIALS = ("benchmarking", "lsm", "mdd", "poststack", "reflectivity")
 FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
+# PyLops-MPI's tests of derivatives demand its rounding; the others expect errors, or results that the page corrects.
+NOT_OURS = ("test_derivative", "maskeddot", "wider_than_local_block", "asymmetric_distributed_halo", "alpha_too_high")
 LOOSER = {
     # Vectors are in extended precision, but the peer's scalars in double.
     "plot_cgls": 1e-6,
@@ -201,6 +203,29 @@ def test_fourier_transforms(both) -> None:
         d = left["d"]
         np.testing.assert_allclose(left["D_3d"], np.fft.fftn(d), atol=1e-9 * np.abs(left["D_3d"]).max())
         np.testing.assert_allclose(left["dinv"], d, atol=1e-10 * np.abs(d).max())
+
+
+def test_the_tests_of_pylops_mpi(request, tmp_path) -> None:
+    folder = source(request.config, tmp_path)
+    (folder / "tests" / "conftest.py").write_text("from collops.compat.pylops_mpi import install\n\ninstall()\n")
+    command = [
+        mpiexec(),
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-k",
+        f"not ({' or '.join(NOT_OURS)})",
+        "tests",
+    ]
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.stdout.count(" passed") == 2, done.stdout[-4000:]
 
 
 def test_modules_are_run_as_scripts(tmp_path) -> None:

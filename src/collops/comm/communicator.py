@@ -111,6 +111,10 @@ class Communicator:
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+        """Return this communicator: deep copies of arrays and operators keep theirs."""
+        return self
+
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self.transport}>"
 

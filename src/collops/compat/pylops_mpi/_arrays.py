@@ -212,10 +212,16 @@ class DistributedArray(DistributedMixIn, _Array):
         return self.local_array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts rank 0's values."""
-        self.local_array[index] = value
-        if self.partition is Partition.BROADCAST and self.size > 1:
-            self.native.comm.bcast(self.local_array, root=0, out=self.local_array)
+        """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts what rank 0 has assigned.
+
+        Other ranks may pass ``None`` then.
+        """
+        shared = self.partition is Partition.BROADCAST and self.size > 1
+        if value is not None or not shared or self.rank == 0:
+            self.local_array[index] = value
+        if shared:
+            part = self.native.engine.xp.asarray(self.local_array[index])
+            self.local_array[index] = self.native.comm.bcast(part, root=0, out=part)
 
     def _each(self, function: Callable[..., Any], *other: Any) -> Self:
         if not other:
@@ -223,8 +229,10 @@ class DistributedArray(DistributedMixIn, _Array):
         if isinstance(other[0], DistributedArray):
             self._check_alike(other[0])
             return self._like(function(self.native, other[0].native))
-        # a number, or a NumPy array that is combined with this rank's part
-        local = function(self.local_array, other[0])
+        # A number, or a NumPy array that is combined with this rank's part. NumPy's double-precision numbers, unlike
+        # Python's, would make single precision double.
+        operand = other[0].item() if isinstance(other[0], np.generic) else other[0]
+        local = function(self.local_array, operand)
         return self._like(arrays.DistributedArray(self.native.layout, self.native.comm, local))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
@@ -331,14 +339,24 @@ class DistributedArray(DistributedMixIn, _Array):
         return self._like(reinterpret(self.native, layout), axis=axis)
 
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
-        """Return this rank's part extended by its neighbours' cells. Collective: one exchange.
+        """Return this rank's part extended by its neighbours' cells. Collective: one exchange, one metadata message.
 
-        No cells are added at the ends of the array. The cells may belong to several ranks.
+        Each rank chooses its numbers of cells. No cells are added at the ends of the array. The cells may belong to
+        several ranks.
         """
-        widths = [(0, 0)] * self.ndim
-        widths[self.axis] = cells_front or 0, cells_back or 0
+        own, widths = [(0, 0)] * self.ndim, [(0, 0)] * self.ndim
+        own[self.axis] = cells_front or 0, cells_back or 0
+        front, back = zip(*self.native.comm.allgather_metadata(list(own[self.axis])), strict=True)
+        widths[self.axis] = max(front), max(back)
         extended = self.native.halo([width for pair in widths for width in pair])
-        return extended.local_array[kept_of_halo(self.native.layout, self.rank, widths)]
+        return extended.local_array[kept_of_halo(self.native.layout, self.rank, own, widths)]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        placed = self._base_comm, self.base_comm_nccl, self.partition, self.axis
+        return type(self), (self.global_shape, *placed, self.local_array, self.local_shapes, self.mask)
 
     def __repr__(self) -> str:
         return (
@@ -487,12 +505,17 @@ def as_given(array: Any, like: Any) -> Any:
     return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
 
 
-def kept_of_halo(layout: Layout, rank: int, widths: Sequence[tuple[int, int]], beyond: bool = False) -> Any:
-    """Return the part of the block of `rank` with a halo that lies inside the array; with `beyond` all of it."""
+def kept_of_halo(layout: Layout, rank: int, own: Any, widths: Any, beyond: bool = False) -> tuple[slice, ...]:
+    """Return the part that the block of `rank` with its `own` halo has of one with a halo of `widths`.
+
+    Without `beyond`, only what lies inside the array.
+    """
     block, box = layout.block(rank), []
-    for n, offset, extent, (before, after) in zip(block.shape, block.offset, layout.shape, widths, strict=True):
+    for n, offset, extent, (before, after), (start, _) in zip(
+        block.shape, block.offset, layout.shape, own, widths, strict=True
+    ):
         first, last = (before, after) if beyond else (min(before, offset), min(after, extent - offset - n))
-        box.append(slice(before - first, before + n + last))
+        box.append(slice(start - first, start + n + last))
     return tuple(box)
 
 

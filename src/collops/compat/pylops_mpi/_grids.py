@@ -175,11 +175,11 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
             raise InputError(f"Invalid halo length {len(halo)} for ndim={layout.ndim}")
         if np.any(np.asarray(halo) < 0):
             raise InputError(f"Halo widths must be non-negative, not {halo}")
-        widths = halo_widths(halo, layout.ndim)
-        self.halo = tuple(width for pair in widths for width in pair)
-        native = _Extension(layout, widths, np.ndim(halo) > 0, ranks, dtype)
+        native = _Extension(layout, halo_widths(halo, layout.ndim), np.ndim(halo) > 0, ranks, dtype)
         self.local_dims = layout.local_shape(ranks.rank)
         self.local_extent = native.extents[ranks.rank]
+        sides = zip(native.inner, self.local_extent, strict=True)
+        self.halo = tuple(width for s, extent in sides for width in (s.start, extent - s.stop))
         return native
 
 
@@ -195,14 +195,11 @@ class _Extension(LinearOperator):
         every = comm.allgather_metadata([list(pair) for pair in widths])  # each rank may have its own widths
         widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*every, strict=True))
         self._plan = HaloPlan(layout, widths, comm)
-        kept = []
-        for rank, own in enumerate(every):
-            box = zip(kept_of_halo(layout, rank, own, beyond), widths, own, strict=True)
-            kept.append(tuple(slice(s.start + w[0] - o[0], s.stop + w[0] - o[0]) for s, w, o in box))
+        kept = [kept_of_halo(layout, rank, own, widths, beyond) for rank, own in enumerate(every)]
         self.extents = [tuple(s.stop - s.start for s in box) for box in kept]
         self._shape, self._extent = layout.local_shape(comm.rank), self.extents[comm.rank]
         self._kept = kept[comm.rank]
-        self._block = tuple(
+        self.inner = tuple(
             slice(before - s.start, before - s.start + n)
             for n, (before, _), s in zip(self._shape, widths, self._kept, strict=True)
         )
@@ -219,5 +216,5 @@ class _Extension(LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        store(y.local_array.reshape(self._extent)[self._block], out.local_array.reshape(self._shape))
+        store(y.local_array.reshape(self._extent)[self.inner], out.local_array.reshape(self._shape))
         return out

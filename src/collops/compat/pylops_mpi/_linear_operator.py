@@ -26,6 +26,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import LinearOperator
 
 _SCATTER = Partition.SCATTER
+_METHODS = frozenset(("matvec", "rmatvec", "_matvec", "_rmatvec"))
 
 
 def _extents(name: str, side: int, doc: str) -> Any:
@@ -51,7 +52,8 @@ class Operator:
     """An operator on PyLops-MPI's arrays.
 
     Most apply a `native` operator. A user's class has none: it implements ``_matvec`` and ``_rmatvec``, which
-    combinations with other operators call.
+    combinations with other operators call. Nor has a class that is derived from one of this package, or an object, with
+    a method of its own in the place of one of these.
 
     A class for a native operator defines ``_make`` with the signature of PyLops-MPI's class. ``_make`` returns the
     native operator. The constructor is derived from it and stores the arguments as attributes, as PyLops-MPI does.
@@ -63,6 +65,7 @@ class Operator:
     dtype: Any = None
     _make: Callable[..., LinearOperator | None]
     _native: LinearOperator | None = None
+    _replaced = False  # whether a user's class has methods of its own
     _base_comm: Any = None
     _shape: tuple[int, int] | None = None
     _dims: tuple[int, ...] | None = None
@@ -73,6 +76,8 @@ class Operator:
         """Give a class that defines ``_make`` a constructor of the same signature, with these defaults instead."""
         if "_make" in vars(cls) or defaults:
             cls.__init__ = _constructor(cls._make, defaults)
+        elif not _METHODS.isdisjoint(vars(cls)):
+            cls._replaced = True
 
     def __init__(
         self, shape: Any = None, dims: Any = None, dimsd: Any = None, dtype: Any = None, base_comm: Any = None
@@ -84,7 +89,12 @@ class Operator:
 
     @property
     def native(self) -> LinearOperator | None:
-        """The native operator; ``None`` if a user's class is involved."""
+        """The native operator; ``None`` if a user's methods are involved."""
+        applied = self._applied()
+        return applied if not self._replaced and _METHODS.isdisjoint(vars(self)) else None
+
+    def _applied(self) -> LinearOperator | None:
+        """Return the native operator that ``_matvec`` and ``_rmatvec`` of this class apply, if any."""
         self._settle(None)
         return self._native
 
@@ -100,8 +110,8 @@ class Operator:
     rank = property(lambda self: self.base_comm.Get_rank(), doc="Number of this rank.")
 
     def _known_shape(self) -> tuple[int, int] | None:
-        if self._shape is None and self.native is not None:
-            self._shape = self.native.shape
+        if self._shape is None and (native := self._applied()) is not None:
+            self._shape = native.shape
         if self._shape is None and self._dims is not None and self._dimsd is not None:
             self._shape = (math.prod(self._dimsd), math.prod(self._dims))
         return self._shape
@@ -155,14 +165,16 @@ class Operator:
         return x
 
     def _matvec(self, x: Any) -> Any:
-        if self.native is None:
+        native = self._applied()
+        if native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _matvec")
-        return wrap(self.native.forward(to_layout(x.native, self.native.domain)), x, self.partitions[1])
+        return wrap(native.forward(to_layout(x.native, native.domain)), x, self.partitions[1])
 
     def _rmatvec(self, x: Any) -> Any:
-        if self.native is None:
+        native = self._applied()
+        if native is None:
             raise NotImplementedError(f"{type(self).__name__} has no _rmatvec")
-        return wrap(self.native.adjoint(to_layout(x.native, self.native.range)), x, self.partitions[0])
+        return wrap(native.adjoint(to_layout(x.native, native.range)), x, self.partitions[0])
 
     def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
         """Use these functions instead of a native operator."""
@@ -184,7 +196,7 @@ class Operator:
                 f"cannot multiply an operator by {type(x).__name__}: expected an array, operator or number"
             )
         scaled = self._derived(
-            "Scaled", (self,), lambda a: a * x, lambda v: self._matvec(v) * x, lambda v: self._rmatvec(v) * np.conj(x)
+            "Scaled", (self,), lambda a: a * x, lambda v: self.matvec(v) * x, lambda v: self.rmatvec(v) * np.conj(x)
         )
         scaled.dtype = np.result_type(scaled.dtype, x)
         return scaled
@@ -198,8 +210,8 @@ class Operator:
             "Product",
             (self, other),
             lambda a, b: a @ with_layouts(b, b.domain, a.domain),
-            lambda v: self._matvec(other._matvec(v)),
-            lambda v: other._rmatvec(self._rmatvec(v)),
+            lambda v: self.matvec(other.matvec(v)),
+            lambda v: other.rmatvec(self.rmatvec(v)),
         )
         result._shape, result._dims = (self.shape[0], other.shape[1]), other._dims
         result.partitions = (other.partitions[0], self.partitions[1])
@@ -233,8 +245,8 @@ class Operator:
             "Sum",
             (self, other),
             lambda a, b: a + with_layouts(b, a.domain, a.range),
-            lambda v: self._matvec(v) + other._matvec(v),
-            lambda v: self._rmatvec(v) + other._rmatvec(v),
+            lambda v: self.matvec(v) + other.matvec(v),
+            lambda v: self.rmatvec(v) + other.rmatvec(v),
         )
 
     def __neg__(self) -> Operator:
@@ -255,13 +267,11 @@ class Operator:
             return reduce(lambda result, _: apply(result), range(times), v.copy())
 
         combine = (lambda a: with_layouts(a, a.domain, a.domain) ** times) if times else None
-        return self._derived(
-            "Power", (self,), combine, partial(repeated, self._matvec), partial(repeated, self._rmatvec)
-        )
+        return self._derived("Power", (self,), combine, partial(repeated, self.matvec), partial(repeated, self.rmatvec))
 
     def adjoint(self) -> Operator:
         """Return the adjoint."""
-        result = self._derived("Adjoint", (self,), lambda a: a.H, self._rmatvec, self._matvec)
+        result = self._derived("Adjoint", (self,), lambda a: a.H, self.rmatvec, self.matvec)
         result._shape, result._dims, result._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
         result.partitions = (self.partitions[1], self.partitions[0])
         result._taken = (self._taken[1], self._taken[0])
@@ -281,8 +291,8 @@ class Operator:
             "Conj",
             (self,),
             lambda a: a.conj(),
-            lambda v: self._matvec(v.conj()).conj(),
-            lambda v: self._rmatvec(v.conj()).conj(),
+            lambda v: self.matvec(v.conj()).conj(),
+            lambda v: self.rmatvec(v.conj()).conj(),
         )
 
     def _derived(
@@ -397,8 +407,8 @@ def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
     if op.native is not None:
         return op.native
     return FromFunctions(
-        lambda v: op._matvec(wrap(v, model, op.partitions[0])).native,
-        lambda v: op._rmatvec(wrap(v, data, op.partitions[1])).native,
+        lambda v: op.matvec(wrap(v, model, op.partitions[0])).native,
+        lambda v: op.rmatvec(wrap(v, data, op.partitions[1])).native,
         x.layout,
         y.layout,
         _dtype(op),

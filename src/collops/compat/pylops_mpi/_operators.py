@@ -113,6 +113,14 @@ def ranks_may_be_inactive() -> None:
     _inactive.add("grid")
 
 
+def _shapes_of_parts(side: str, doc: str) -> Any:
+    def shapes(self: Any) -> list[tuple[int, ...]]:
+        layout = getattr(self._applied(), side)
+        return [layout.local_shape(rank) for rank in range(layout.ranks)]
+
+    return property(shapes, doc=doc)
+
+
 class _LocalStack(MPILinearOperator):
     """A stack of the local operators of all ranks. Collective.
 
@@ -135,6 +143,9 @@ class _LocalStack(MPILinearOperator):
         if self.dtype is not None:
             native.dtype = np.result_type(native.dtype, self.dtype)
         self._native, self.dtype = native, native.dtype
+
+    local_shapes_m = _shapes_of_parts("domain", "Shape of every rank's part of the model. No message.")
+    local_shapes_n = _shapes_of_parts("range", "Shape of every rank's part of the data. No message.")
 
 
 class MPIBlockDiag(_LocalStack):

@@ -172,6 +172,9 @@ class MPIL21(MPIProxOperator):
         return wrap(np.sqrt(squares), x)
 
 
+_METHODS = ("__call__", "prox", "proxdual", "grad")
+
+
 class _UserProx(proximal.ProxOperator):
     """A native proximal operator that calls a user's one with arrays such as `like`."""
 
@@ -179,7 +182,7 @@ class _UserProx(proximal.ProxOperator):
 
     def __init__(self, operator: MPIProxOperator, like: Any) -> None:
         self._operator, self._array = operator, like
-        self.has_gradient = self._has("grad")
+        self.has_gradient = operator.hasgrad or self._has("grad")
 
     def _has(self, method: str) -> bool:
         return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
@@ -201,9 +204,10 @@ class _UserProx(proximal.ProxOperator):
 
 
 def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
-    """Return the native proximal operator; for a user's class, one that calls it with arrays such as `like`."""
+    """Return the native proximal operator; for a user's methods, one that calls them with arrays such as `like`."""
     prox = prox if isinstance(prox, MPIProxOperator) else MPIProxOperator(prox)
-    return _UserProx(prox, like) if prox.native is None else prox.native
+    replaced = [getattr(type(prox), method) is not getattr(MPIProxOperator, method) for method in _METHODS]
+    return _UserProx(prox, like) if prox.native is None or any(replaced) else prox.native
 
 
 # Methods

@@ -56,7 +56,8 @@ class _NativeSolver(Solver):
     """A solver class of PyLops-MPI, implemented by a native method.
 
     ``solve`` calls the native driver, which replays CUDA graphs and checks tolerances with a delay. ``setup``,
-    ``step``, ``run`` and ``finalize`` take the same steps one by one; so does ``solve`` if there are callback objects.
+    ``step``, ``run`` and ``finalize`` take the same steps one by one; so does ``solve`` if there are callback objects,
+    or in a user's class, which may have methods of its own.
     """
 
     _default_niter: int | None = 10
@@ -151,7 +152,7 @@ class _NativeSolver(Solver):
     def _solve(self, y, x0, niter=10, options: Any = None, show=False, itershow=_SHOWN) -> Any:
         """Solve; the results are those of the function of the same name. Collective."""
         niter = 10 if niter is None else niter
-        if self.callbacks:
+        if self.callbacks or type(self).__module__ != __name__:
             x = self.setup(y=y, x0=x0, niter=niter, show=show, **options)
             x = self.run(x, niter, show=show, itershow=itershow)
         else:
