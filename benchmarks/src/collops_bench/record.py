@@ -20,6 +20,7 @@ The file is one object:
 from __future__ import annotations
 
 import datetime
+import gc
 import importlib.metadata
 import json
 import math
@@ -178,8 +179,9 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
 def free_memory(comm: Communicator, engine: Engine) -> int:
     """Return the free memory per rank in bytes, the smallest of all ranks, on the device or the host. Collective.
 
-    On devices, unused blocks of the memory pool are freed first.
+    What nothing refers to is freed first, and on devices unused blocks of the memory pool.
     """
+    gc.collect()
     if engine.name == "cupy":
         runtime = engine.xp.cuda.runtime
         engine.xp.get_default_memory_pool().free_all_blocks()
