@@ -76,6 +76,11 @@ def dense(path):
         np.save(path, np.arange(1.0, 31).reshape(5, 6))
 
 
+def column(path):
+    if collops.world().rank == 0:
+        np.save(path, np.arange(1.0, 31).reshape(30, 1))
+
+
 READERS = {
     "store": (array_store, "store", "collops.load(path, comm=comm)"),
     "checkpoint": (
@@ -85,7 +90,7 @@ READERS = {
         "checkpoint=path, every=1, resume=True)",
     ),
     "matrix": (market, "a.mtx", "collops.CSRMatrix.from_matrix_market(path, comm=comm, transport='auto')"),
-    "right-hand side": (dense, "b.npy", "read_rhs(path, 30)"),
+    "right-hand side": (column, "b.npy", "read_rhs(path, 30)"),
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
     "survey": (survey, "s.segy", "headers.read_traces(segy.read_headers(path), range(1))"),
     "survey in Zarr": (survey_store, "s.zarr", "headers.read_traces(zarr.read_headers(path), range(1))"),
