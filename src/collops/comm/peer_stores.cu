@@ -54,9 +54,8 @@ union Payload {
     Half whole;
 };
 
-// What a rank knows of the others. The epochs of its blocks follow in memory, first those of collective calls, then those
-// of pairs, by block and other rank. `given_up` is in the host's memory: the host
-// has stopped waiting.
+// What a rank knows of the others. The epochs of its blocks follow in memory: first for collective calls, then for pairs,
+// by block and other rank. `given_up` is in the host's memory: the host sets it when it stops waiting.
 struct Link {
     Half ranks, rank, capacity;  // the packets of an inbox from each sender
     const volatile int* given_up;

@@ -21,7 +21,7 @@ def seconds_from(
 ) -> np.ndarray:
     """Return the travel times from a position in seconds, by `analytic` or `travel_time`.
 
-    They are those of all points, or at indices along each axis, of which `numpy.ix_` has made a tuple.
+    `at` selects image points by indices along each axis, as `numpy.ix_` returns them; by default all.
     """
     if mode == "analytic":
         return analytic(position, velocity, grid, at)
@@ -43,7 +43,7 @@ def analytic(
 ) -> np.ndarray:
     """Return first-arrival times in seconds in a velocity that is constant or increases linearly with depth.
 
-    The points are as in `seconds_from`, and `velocity` is that of all points. Rays are straight lines or arcs of
+    `at` is as in `seconds_from`; `velocity` is given at all points. Rays are straight lines or arcs of
     circles, and the velocity continues below the grid. If v and w are the velocities at the ends of a ray, d is their
     distance and g the gradient, the time is 2 / g arsinh(g d / (2 sqrt(v w))).
 

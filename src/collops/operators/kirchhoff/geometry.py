@@ -9,7 +9,6 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +57,12 @@ class Grid:
         """Return the coordinates of grid points from their indices, both of shape (positions, axes)."""
         return np.stack([axis[index] for axis, index in zip(self.axes, nodes.T, strict=True)], axis=1)
 
-    def distance(self, position: np.ndarray, at: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the distances of the grid points at indices along each axis from a position, in metres."""
-        return np.sqrt(sum(part**2 for part in self.apart(position, np.ix_(*at))))
+    def distance(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the distances of grid points from a position, in metres; `at` is as in `apart`."""
+        return np.sqrt(sum(part**2 for part in self.apart(position, at)))
 
     def apart(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> list[np.ndarray]:
-        """Return how far points are from a position along each axis; `numpy.ix_` has made their indices."""
+        """Return the coordinates of grid points relative to a position; `at` has their indices, from `numpy.ix_`."""
         return [axis[index] - place for axis, index, place in zip(self.axes, at, position, strict=True)]
 
     def value_at(self, values: np.ndarray, position: np.ndarray) -> float:
@@ -144,9 +143,9 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
 
 
 def analytic(grid: Grid, position: np.ndarray, velocity: float, at: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return the travel times along straight rays from a position to points at indices, in seconds, float64.
+    """Return the travel times along straight rays from a position to grid points, in seconds, float64.
 
-    `numpy.ix_` has made the indices along each axis.
+    `at` is as in `Grid.apart`.
     """
     squares = [part**2 for part in grid.apart(position, at)]
     # x and z first, as PyLops adds them, so that both agree to the last bit.

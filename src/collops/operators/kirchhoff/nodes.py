@@ -60,7 +60,7 @@ class Nodes:
         ]
 
     def with_middles(self) -> list[np.ndarray]:
-        """Return along each axis the indices of the nodes, and of a point half way between two, where there is one."""
+        """Return the indices along each axis of the nodes and of the points half way between neighbouring nodes."""
         return [np.union1d(nodes, (nodes[:-1] + nodes[1:]) // 2) for nodes in self.along]
 
     def around(self, box: Sequence[slice]) -> tuple[slice, ...]:
@@ -96,7 +96,7 @@ class Nodes:
         return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
     def refine(self, values: Any, at: Sequence[np.ndarray] | None = None) -> np.ndarray:
-        """Return values at the nodes, (…, size), at all image points, or those `at` indices along each axis; flat."""
+        """Interpolate values at the nodes, (…, size), to all image points, flat, or to those `at` these indices."""
         if self.factor == 1 and at is None:
             return values
         values = np.asarray(values, np.float64)

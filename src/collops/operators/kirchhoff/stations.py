@@ -58,8 +58,8 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        Returns the travel times from a station, by its number, to the image points at some indices along each axis, of
-        which `numpy.ix_` has made a tuple: all, or those of `Nodes.with_middles`, where the error is measured.
+        Returns the travel times from a station, given its number, to image points, given their indices along each axis
+        as `numpy.ix_` returns them: all points, or those of `Nodes.with_middles`, where the error is measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
@@ -100,6 +100,8 @@ def tables_of_stations(
     error = 0.0
     whole = np.ix_(*map(np.arange, grid.shape))
     some = nodes.with_middles()
+    lattice = np.ix_(*some)
+    everywhere = factor == 1 or weighting is not None
     at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
 
     def slowness(station: Any) -> float:
@@ -110,8 +112,7 @@ def tables_of_stations(
         """Fill rows with the tables of stations."""
         nonlocal error
         for station, row in zip(stations, rows, strict=True):
-            everywhere = factor == 1 or weighting is not None
-            after = seconds(int(station), whole if everywhere else np.ix_(*some))
+            after = seconds(int(station), whole if everywhere else lattice)
             if weighting is not None:
                 heard = np.minimum(after, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
@@ -119,8 +120,8 @@ def tables_of_stations(
             if factor == 1:
                 times[row] = scale.fixed(samples.reshape(-1))
             else:
-                samples = samples[np.ix_(*some)] if everywhere else samples
-                rest = samples - slowness(station) * grid.distance(positions[station], some)
+                samples = samples[lattice] if everywhere else samples
+                rest = samples - slowness(station) * grid.distance(positions[station], lattice)
                 times[row] = rest[at_nodes].ravel()
                 error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row], some) - rest.ravel()) ** 2))))
 
