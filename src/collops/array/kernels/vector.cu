@@ -369,6 +369,7 @@ __device__ inline Sum block_sum(Sum sum)
 template <bool SAME>
 __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, double x_sign)
 {
+    constexpr int LOADS = SAME ? 2 * IN_FLIGHT : IN_FLIGHT;
     Sum sums[IN_FLIGHT] = {};
     const Index stride = static_cast<Index>(gridDim.x) * BLOCK;
     const Index first = static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x;
@@ -377,20 +378,20 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
         const uint4* x_words = reinterpret_cast<const uint4*>(x);
         const uint4* y_words = reinterpret_cast<const uint4*>(y);
         const Index words = n / PER_LOAD;
-        for (Index start = first; start < words; start += IN_FLIGHT * stride) {
-            Pack x_pack[IN_FLIGHT], y_pack[IN_FLIGHT];
+        for (Index start = first; start < words; start += LOADS * stride) {
+            Pack x_pack[LOADS], y_pack[LOADS];
 #pragma unroll
-            for (int k = 0; k < IN_FLIGHT; ++k) {
+            for (int k = 0; k < LOADS; ++k) {
                 const Index i = start + k * stride;
                 x_pack[k].words = i < words ? x_words[i] : make_uint4(0, 0, 0, 0);
                 if (!SAME) y_pack[k].words = i < words ? y_words[i] : make_uint4(0, 0, 0, 0);
             }
 #pragma unroll
-            for (int k = 0; k < IN_FLIGHT; ++k)
+            for (int k = 0; k < LOADS; ++k)
 #pragma unroll
                 for (int e = 0; e < PER_LOAD; ++e)
-                    add_product(sums[k], x_pack[k].parts.e[e], SAME ? x_pack[k].parts.e[e] : y_pack[k].parts.e[e],
-                                x_sign);
+                    add_product(sums[k % IN_FLIGHT], x_pack[k].parts.e[e],
+                                SAME ? x_pack[k].parts.e[e] : y_pack[k].parts.e[e], x_sign);
         }
         done = words * PER_LOAD;
     }

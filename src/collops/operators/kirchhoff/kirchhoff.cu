@@ -253,7 +253,7 @@ __device__ __forceinline__ Real weighed(Real value, const Fields &ours, const Fi
 // finishes last adds up what all have found, in a fixed order; `ticket` is then 0 again.
 #define SCALE_BLOCKS 64
 #define SCALE_THREADS 256
-#define TYPICAL_BITS 25
+#define TYPICAL_BITS 22
 #define NARROW ((Real)(1 << 30))  // arrivals below it fit the low word
 
 struct Sizes {
