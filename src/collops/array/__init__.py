@@ -4,7 +4,16 @@ from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import empty, empty_like, full, full_like, ones, ones_like, random, where, zeros, zeros_like
 from collops.array.distributed import DistributedArray
-from collops.array.fused import axpby, divide, dots, shared, square_of_sum, start_dots, update_solution_and_direction
+from collops.array.fused import (
+    axpby,
+    axpby_and_square,
+    divide,
+    dots,
+    shared,
+    square_of_sum,
+    start_dots,
+    update_solution_and_direction,
+)
 from collops.array.index_scatter import IndexScatter
 from collops.array.io import load
 from collops.array.layout import Layout, StackedLayout
@@ -21,6 +30,7 @@ __all__ = [
     "StackedArray",
     "StackedLayout",
     "axpby",
+    "axpby_and_square",
     "divide",
     "dots",
     "empty",

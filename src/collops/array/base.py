@@ -53,6 +53,7 @@ class BaseArray:
     dtype: Any
     local_array: Any
     arrays: Any
+    _whole: Any
     _unary: Any
     _map: Any
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,6 +24,9 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, UnsupportedTypeError, type_name
 
 __all__ = ["check_memory"]
+
+_LINE = 128
+"""Bytes of a line of a cache."""
 
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
@@ -84,7 +88,10 @@ def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     >>> collops.empty((4, 2), dtype="float32").shape
     (4, 2)
     """
-    return _filled("empty", layout, comm, dtype, engine)
+    kind, chosen = as_dtype(dtype), find_engine(engine)
+    if isinstance(layout, StackedLayout) and chosen.mutable:
+        return _in_one_block(layout, communicator_or_world(comm), kind, chosen)
+    return _filled("empty", layout, comm, kind, chosen)
 
 
 def full(
@@ -295,6 +302,24 @@ def _new_array(
     layout = as_layout(layout, comm)
     check_memory(layout, dtype, chosen)
     return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
+
+
+def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, engine: Engine) -> StackedArray:
+    """Return an uninitialised array whose parts follow each other in memory, so that kernels take them as one array.
+
+    They are kept apart where a part would not begin at the start of a line of a cache.
+    """
+    for part in layout.leaves:
+        check_memory(as_layout(part, comm), dtype, engine)
+    shapes = [part.local_shape(comm.rank) for part in layout.leaves]
+    begins = [*accumulate(map(math.prod, shapes), initial=0)]
+    if any(begin * dtype.itemsize % _LINE for begin in begins[:-1]):
+        return _filled("empty", layout, comm, dtype, engine)
+    block = engine.xp.empty(begins[-1], engine.dtype(dtype))
+    parts = [block[begin:end].reshape(shape) for (begin, end), shape in zip(pairwise(begins), shapes, strict=True)]
+    stack = _new_array(layout, comm, engine, dtype, lambda *choice: parts[choice[-1]])
+    stack._block = block, [leaf.local_array for leaf in stack.leaves]
+    return stack
 
 
 def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:

@@ -125,6 +125,11 @@ class DistributedArray(BaseArray):
         return (self,)
 
     @property
+    def _whole(self) -> Any:
+        """All elements of this rank as one array of the engine."""
+        return self.local_array
+
+    @property
     def dtype(self) -> np.dtype:
         """Element type."""
         return self.local_array.dtype

@@ -101,11 +101,54 @@ def _replicated(coefficient: Any, x: Any) -> Any:
 
 
 def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+    if out is not None and (wholes := _wholes(x, y, out)) is not None:
+        kernels_for(x.engine).axpby(a, wholes[0], b, *wholes[1:])
+        return out
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
         axpby(a, x_part, b, y_part, out_part) for x_part, y_part, out_part in zip(x.arrays, y.arrays, outs, strict=True)
     ]
     return x._like(parts) if out is None else out
+
+
+class Square(tuple[Any, Any]):
+    """An array, twice: the pair of :func:`dots` for its square, of which a device may already have partial sums."""
+
+    squares: Any = None
+
+
+def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Array, Square]:
+    """Return :func:`axpby` and what :func:`dots` takes for the square of the result, until that changes. No messages.
+
+    On devices both together are one pass over memory. Parameters and errors are those of :func:`axpby`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import axpby_and_square
+    >>> x, y = collops.ones(3), collops.full(3, 2.0)
+    >>> y, square = axpby_and_square(1, x, 1, y, out=y)
+    >>> float(collops.dots(square)[0])
+    27.0
+    """
+    kernels = kernels_for(x.engine)
+    wholes = _wholes(x, y, out) if hasattr(kernels, "axpby_and_squares") else None
+    squares = None
+    if wholes is not None:
+        for other in (y, out):
+            check_alike(x, other)
+        squares = kernels.axpby_and_squares(a, wholes[0], b, *wholes[1:])
+    if squares is None:
+        out = axpby(a, x, b, y, out)
+    square = Square((out, out))
+    square.squares = squares
+    return out, square
+
+
+def _wholes(*arrays: Any) -> list[Any] | None:
+    """Return for each array the one that has all elements of this rank; ``None`` if there is none for one of them."""
+    wholes = [array._whole for array in arrays]
+    return None if any(whole is None for whole in wholes) else wholes
 
 
 def update_solution_and_direction(
@@ -269,7 +312,7 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
     x, y = pairs[0]
     if engine.traced:
         return _traced_dots(pairs, conjugate)
-    if len(pairs) == 1 and hasattr(x, "local_array"):
+    if len(pairs) == 1 and hasattr(x, "local_array") and not isinstance(pairs[0], Square):
         communicator, kernels = x._plan.communicator, kernels_for(engine)
         if communicator is not None and communicator.sums_in_kernels(engine):
             return (kernels.summed_dot(x.local_array, y.local_array, conjugate, communicator),)
@@ -339,7 +382,7 @@ def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[A
 
 
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
-    """Do the work of :func:`_dots` for single arrays of one real dtype and communicator; return None for others.
+    """Do the work of :func:`_dots` for whole arrays of one real dtype and communicator; return None for others.
 
     This is the fast path of most iterations.
     """
@@ -348,16 +391,17 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
     if dtype.kind != "f":
         return None
     jobs = []
-    for x, y in pairs:
-        try:
-            x_local, y_local = x.local_array, y.local_array
-        except AttributeError:
+    for pair in pairs:
+        x, y = pair
+        x_local, y_local = x._whole, y._whole
+        if x_local is None or y_local is None:
             return None
         if x_local.dtype != dtype or y_local.dtype != dtype or x._plan.communicator is not communicator:
             return None
         if x.engine is not engine:
             return None
-        jobs.append(((x_local, y_local),))
+        squares = getattr(pair, "squares", None)
+        jobs.append(((x_local, y_local) if squares is None else (squares, None),))
     kernels = kernels_for(engine)
     if communicator is not None and communicator.sums_in_kernels(engine):
         return tuple(kernels.summed_dots(jobs, accumulator(dtype), conjugate, communicator))

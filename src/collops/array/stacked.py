@@ -50,7 +50,7 @@ class StackedArray(BaseArray):
     11.0
     """
 
-    __slots__ = ("__weakref__", "_plan", "arrays", "comm", "engine", "layout", "leaves")
+    __slots__ = ("__weakref__", "_block", "_plan", "arrays", "comm", "engine", "layout", "leaves")
 
     arrays: tuple[DistributedArray | StackedArray, ...]
     leaves: tuple[DistributedArray, ...]
@@ -58,8 +58,10 @@ class StackedArray(BaseArray):
     comm: Communicator
     engine: Engine
     _plan: ReductionPlan
+    _block: tuple[Any, list[Any]] | None  # memory of this rank, and the local arrays that fill it
 
     def __init__(self, arrays: Sequence[DistributedArray | StackedArray]) -> None:
+        self._block = None
         self.arrays = tuple(arrays)
         if any(not isinstance(array, DistributedArray | StackedArray) for array in self.arrays):
             raise UnsupportedTypeError("the parts of a stacked array must be distributed or stacked arrays")
@@ -77,6 +79,7 @@ class StackedArray(BaseArray):
     def _like(self, arrays: Sequence[Any]) -> Self:
         """Return a stack of other parts with these layouts: the internal constructor, unchecked."""
         stacked = object.__new__(self.__class__)
+        stacked._block = None
         stacked.arrays = tuple(arrays)
         stacked.layout = self.layout
         stacked.comm = self.comm
@@ -84,6 +87,15 @@ class StackedArray(BaseArray):
         stacked.leaves = tuple(leaf for array in stacked.arrays for leaf in array.leaves)
         stacked._plan = self._plan
         return stacked
+
+    @property
+    def _whole(self) -> Any:
+        """All elements of this rank as one array of the engine; ``None`` if there is none, or some do not count in sums."""
+        if self._block is None or not all(self._plan.counted):
+            return None
+        block, parts = self._block
+        held = all(leaf.local_array is part for leaf, part in zip(self.leaves, parts, strict=True))
+        return block if held else None
 
     @property
     def dtype(self) -> np.dtype:

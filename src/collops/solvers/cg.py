@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, start_dots, update_solution_and_direction
+from collops.array import (
+    axpby,
+    axpby_and_square,
+    dots,
+    finite,
+    quotient,
+    square_of_sum,
+    start_dots,
+    update_solution_and_direction,
+)
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
@@ -149,10 +158,10 @@ class CG(ConjugateGradients, Shifted):
         (delta,) = dots((state.p, q))
         curvature = _curvature(A, delta)
         alpha = quotient(state.gamma, curvature)
-        state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
+        state.r, square = axpby_and_square(-alpha, q, 1.0, state.r, out=state.r)
         if self.M is None:
             z = state.r
-            (gamma,) = dots(*consistent((z, z)))
+            (gamma,) = dots(*consistent(square))
             rho = gamma
         else:
             z = self._preconditioned(state)

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, start_dots, update_solution_and_direction
+from collops.array import (
+    axpby,
+    axpby_and_square,
+    dots,
+    finite,
+    quotient,
+    square_of_sum,
+    start_dots,
+    update_solution_and_direction,
+)
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number, predicted_square
@@ -141,7 +150,7 @@ class CGLS(ConjugateGradients):
         delta = qq + damp * damp * others[0] if damped else qq
         alpha = quotient(state.gamma, delta)
         length = finite(alpha) if self.cautious else alpha
-        r = state.r = axpby(-alpha, q, 1.0, state.r, out=state.r)
+        state.r, square = axpby_and_square(-alpha, q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
         s = self._gradient(A, state)
@@ -151,7 +160,7 @@ class CGLS(ConjugateGradients):
             (gamma,) = dots((s, s))
             rho = square_of_sum(others[-1], others[-2].real, qq, -alpha)
         else:
-            gamma, rho = dots(*consistent((s, s), (r, r)))
+            gamma, rho = dots(*consistent((s, s), square))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, t, beta, p, out=p)

@@ -223,7 +223,17 @@ def starting_point(
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:
         x = zeros(operator.domain, comm=data.comm, dtype=dtype, engine=data.engine)
-        return x, data.astype(dtype), image
+        return x, _copied(operator.range, data, dtype), image
     x = x0.astype(dtype)
     image = operator._forward(x, image) if image_of is None else image_of(operator, x, image)
     return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image
+
+
+def _copied(layout: Any, data: Any, dtype: Any) -> Any:
+    """Return a copy of `data`; that of a stack in one block of memory, as :func:`collops.array.empty` makes them."""
+    if hasattr(data, "local_array") or not data.engine.mutable:
+        return data.astype(dtype)
+    copy = new_array(layout, data, dtype)
+    for part, given in zip(copy.leaves, data.leaves, strict=True):
+        part._hold(given.local_array)
+    return copy

@@ -52,6 +52,7 @@ class _Functions:
         source = kernel_source() + Path(__file__).with_name("vector.cu").read_text()
         module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
         self.axpby = module.get_function("axpby")
+        self.axpby_and_squares = module.get_function("axpby_and_squares")
         self.update_solution_and_direction = module.get_function("update_solution_and_direction")
         self.dots = tuple(module.get_function(f"dots{pairs}") for pairs in range(1, _PAIRS + 1))
         self.divide = module.get_function("divide")
@@ -60,6 +61,10 @@ class _Functions:
         self.real_dtype = real_of(self.number_dtype)
         self.number: Any = self.number_dtype.type
         self.per_block = _BLOCK * _IN_FLIGHT * (16 // dtype.itemsize)
+
+    def grid(self, size: int) -> tuple[int]:
+        """Return the grid of a kernel that combines so many elements."""
+        return (min(-(-size // self.per_block), _MOST_BLOCKS),)
 
 
 _NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
@@ -117,9 +122,26 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
     size = target.size
     if size:
-        blocks = min(-(-size // functions.per_block), _MOST_BLOCKS)
-        functions.axpby((blocks,), _ONE_BLOCK, (x, y, target, np.int64(size), *first, *second))
+        functions.axpby(functions.grid(size), _ONE_BLOCK, (x, y, target, np.int64(size), *first, *second))
     return target
+
+
+def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+    """Set `out`, which may be `x` or `y`, to ``a * x + b * y``; return sums of squares, which :func:`dots` adds up.
+
+    Return ``None``, with nothing done, for what the kernel does not take.
+    """
+    functions = _functions.get(out.dtype)
+    alike = x.dtype == y.dtype == out.dtype and all(array.flags.c_contiguous for array in (x, y, out))
+    if functions is None or not alike or not out.size or not all(each is out or _apart(each, out) for each in (x, y)):
+        return None
+    first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
+    if first is None or second is None:
+        return None
+    grid = functions.grid(out.size)
+    squares = cupy.ndarray(grid, np.float64)
+    functions.axpby_and_squares(grid, _ONE_BLOCK, (x, y, out, np.int64(out.size), *first, *second, squares))
+    return squares
 
 
 def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
@@ -130,9 +152,8 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
-                blocks = min(-(-x.size // functions.per_block), _MOST_BLOCKS)
                 functions.update_solution_and_direction(
-                    (blocks,), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second)
+                    functions.grid(x.size), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second)
                 )
             return
     axpby(length, direction, 1, x, x)
@@ -262,7 +283,10 @@ def _prepared_dots(
     conjugate: bool,
     link: int,
 ) -> Launch:
-    """Return the launch of inner products of arrays of these sizes, which takes the pairs and the array of results."""
+    """Return the launch of inner products of arrays of these sizes, which takes the pairs and the array of results.
+
+    The size of squares is negative.
+    """
     partial, ticket, most_blocks = scratch
     blocks = min(max(1, -(-max(sizes) // functions.per_block)), most_blocks)
     fixed = *sizes, partial, ticket, places, fresh, _X_SIGN[conjugate], link
@@ -270,7 +294,10 @@ def _prepared_dots(
 
 
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
-    """Return the sum of the inner products of each slot's pairs, as an array of `dtype`."""
+    """Return the sum of the inner products of each slot's pairs, as an array of `dtype`.
+
+    A pair may be what :func:`axpby_and_squares` returned, and ``None``.
+    """
     out = cupy.ndarray(len(slots), dtype)
     jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
     fresh = (1 << len(slots)) - 1
@@ -284,7 +311,7 @@ def summed_dots(
     slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
 ) -> Any:
     """Return the sum of :func:`dots` over the ranks, where slots have one pair each, all of one real dtype."""
-    functions = _functions_for(slots[0][0][0].dtype)
+    functions = _functions_for(next((x.dtype for ((x, y),) in slots if y is not None), dtype))
     if len(slots) > _PAIRS or functions is None:
         values = dots(slots, dtype, conjugate)
         return comm.allreduce(values, out=values)
@@ -300,7 +327,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
     functions: _Functions | None = None
     for number, x, y in jobs:
         x, y = _factor_arrays(x, y, conjugate)
-        mine = _functions_for(x.dtype)
+        mine = _functions_for(dtype if y is None else x.dtype)
         if mine is None or mine.number_dtype != dtype:
             # A result of another dtype than the others, or of integers, which have no kernel.
             if mine is not None:
@@ -336,10 +363,10 @@ def _launch(
     """
     base = jobs[0][0]
     places = sum((number - base) << (4 * position) for position, (number, _, _) in enumerate(jobs))
-    sizes = tuple(x.size for _, x, _ in jobs)
+    sizes = tuple(-x.size if y is None else x.size for _, x, y in jobs)
     link = 0 if comm is None else comm.join_sum(out)
     launch = _prepared_dots(functions, sizes, _scratch(), places, fresh >> base & _PLACES_MASK, conjugate, link)
-    launch(*(array for _, *pair in jobs for array in pair), out[base:] if base else out)
+    launch(*(array for _, x, y in jobs for array in (x, x if y is None else y)), out[base:] if base else out)
     for number, _, _ in jobs:
         fresh &= ~(1 << number)
     return fresh
@@ -350,6 +377,8 @@ _PLACES_MASK = (1 << _PLACES) - 1
 
 def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
     """Return two contiguous arrays of one dtype; a complex array with itself as its real numbers."""
+    if y is None:
+        return x, y
     if x is y:
         x = y = _contiguous(x)
         if conjugate and x.dtype.kind == "c":

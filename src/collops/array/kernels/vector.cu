@@ -197,6 +197,61 @@ __device__ inline Number coefficient(Number value, const void* scalar, const voi
     return kind & IF_FINITE && !is_finite(value) ? Number() : value;
 }
 
+// ---- Sums
+
+// Sums are kept in double precision. A real sum has no imaginary part to spend registers on.
+__device__ inline void add(double& sum, double other) { sum += other; }
+__device__ inline void add(Complex<double>& sum, Complex<double> other)
+{
+    sum.re += other.re;
+    sum.im += other.im;
+}
+__device__ inline double from_below(double sum, int distance) { return from_lane_below(sum, distance); }
+__device__ inline Complex<double> from_below(Complex<double> sum, int distance)
+{
+    return {from_lane_below(sum.re, distance), from_lane_below(sum.im, distance)};
+}
+
+#if ELEMENT == 4 || ELEMENT == 5
+typedef Complex<double> Sum;
+#define SUM_PARTS 2
+__device__ inline void add_product(Sum& sum, Element x, Element y, double x_sign)
+{
+    const double re = x.re, im = x_sign * x.im;
+    sum.re += re * y.re - im * y.im;
+    sum.im += re * y.im + im * y.re;
+}
+__device__ inline void add_square(double& sum, Element x)
+{
+    sum += static_cast<double>(x.re) * x.re + static_cast<double>(x.im) * x.im;
+}
+__device__ inline Number as_number(Sum sum) { return {static_cast<Real>(sum.re), static_cast<Real>(sum.im)}; }
+#else
+typedef double Sum;
+#define SUM_PARTS 1
+__device__ inline void add_product(Sum& sum, Element x, Element y, double)
+{
+    sum += static_cast<double>(widened(x)) * static_cast<double>(widened(y));
+}
+__device__ inline void add_square(double& sum, Element x) { add_product(sum, x, x, 1); }
+__device__ inline Number as_number(Sum sum) { return static_cast<Number>(sum); }
+#endif
+
+// The sum over a block, in thread 0.
+template <typename T>
+__device__ inline T block_sum(T sum)
+{
+    __shared__ T of_warps[MOST_WARPS];
+    for (int distance = WARP / 2; distance > 0; distance /= 2) add(sum, from_below(sum, distance));
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    __syncthreads();  // of_warps may still be read by the previous sum
+    if (lane == 0) of_warps[warp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int other = 1; other < BLOCK / WARP; ++other) add(sum, of_warps[other]);
+    return sum;
+}
+
 // ---- a*x + b*y
 
 struct Combination {
@@ -213,12 +268,16 @@ struct Combination {
     }
 };
 
-// out may be x or y: an element is read before it is written, by one thread.
-extern "C" __global__ void __launch_bounds__(BLOCK)
-axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const void* a_scalar, const void* a_divisor,
-      int a_kind, Number b, const void* b_scalar, const void* b_divisor, int b_kind)
+// out may be x or y: an element is read before it is written, by one thread. With `squares`, block k writes the sum of the
+// squares of its elements of `out` to element k.
+template <bool SQUARES>
+__device__ __forceinline__ void
+combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number a, const void* a_scalar,
+               const void* a_divisor, int a_kind, Number b, const void* b_scalar, const void* b_divisor, int b_kind,
+               double* squares)
 {
     Combination combine;
+    double square = 0;
     combine.a = coefficient(a, a_scalar, a_divisor, a_kind);
     combine.b = coefficient(b, b_scalar, b_divisor, b_kind);
     combine.without_x = is_zero(combine.a);
@@ -247,23 +306,47 @@ axpby(const Element* x, const Element* y, Element* out, Index n, Number a, const
                 if (i < words) {
                     Pack result;
 #pragma unroll
-                    for (int e = 0; e < PER_LOAD; ++e)
+                    for (int e = 0; e < PER_LOAD; ++e) {
                         result.parts.e[e] = combine(x_pack[k].parts.e[e], y_pack[k].parts.e[e]);
+                        if (SQUARES) add_square(square, result.parts.e[e]);
+                    }
                     out_words[i] = result.words;
                 }
             }
         }
         const Index i = words * PER_LOAD + threadIdx.x;
-        if (blockIdx.x == 0 && i < n) out[i] = combine(x[i], y[i]);
+        if (blockIdx.x == 0 && i < n) {
+            out[i] = combine(x[i], y[i]);
+            if (SQUARES) add_square(square, out[i]);
+        }
     } else {
         for (Index start = first; start < n; start += step) {
 #pragma unroll
             for (int k = 0; k < IN_FLIGHT; ++k) {
                 const Index i = start + k * BLOCK;
-                if (i < n) out[i] = combine(x[i], y[i]);
+                if (i < n) {
+                    out[i] = combine(x[i], y[i]);
+                    if (SQUARES) add_square(square, out[i]);
+                }
             }
         }
     }
+    if (SQUARES) {
+        square = block_sum(square);
+        if (threadIdx.x == 0) squares[blockIdx.x] = square;
+    }
+}
+
+#define TO_COMBINE                                                                                                     \
+    const Element *x, const Element *y, Element *out, Index n, Number a, const void *a_scalar, const void *a_divisor, \
+        int a_kind, Number b, const void *b_scalar, const void *b_divisor, int b_kind
+#define COMBINED x, y, out, n, a, a_scalar, a_divisor, a_kind, b, b_scalar, b_divisor, b_kind
+
+extern "C" __global__ void __launch_bounds__(BLOCK) axpby(TO_COMBINE) { combine_arrays<false>(COMBINED, nullptr); }
+
+extern "C" __global__ void __launch_bounds__(BLOCK) axpby_and_squares(TO_COMBINE, double* squares)
+{
+    combine_arrays<true>(COMBINED, squares);
 }
 
 #define UPDATE_IN_FLIGHT 2
@@ -320,52 +403,6 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
 
 // ---- Inner products
 
-// Sums are kept in double precision. A real sum has no imaginary part to spend registers on.
-#if ELEMENT == 4 || ELEMENT == 5
-typedef Complex<double> Sum;
-#define SUM_PARTS 2
-__device__ inline void add_product(Sum& sum, Element x, Element y, double x_sign)
-{
-    const double re = x.re, im = x_sign * x.im;
-    sum.re += re * y.re - im * y.im;
-    sum.im += re * y.im + im * y.re;
-}
-__device__ inline void add(Sum& sum, Sum other)
-{
-    sum.re += other.re;
-    sum.im += other.im;
-}
-__device__ inline Sum from_below(Sum sum, int distance)
-{
-    return {from_lane_below(sum.re, distance), from_lane_below(sum.im, distance)};
-}
-__device__ inline Number as_number(Sum sum) { return {static_cast<Real>(sum.re), static_cast<Real>(sum.im)}; }
-#else
-typedef double Sum;
-#define SUM_PARTS 1
-__device__ inline void add_product(Sum& sum, Element x, Element y, double)
-{
-    sum += static_cast<double>(widened(x)) * static_cast<double>(widened(y));
-}
-__device__ inline void add(Sum& sum, Sum other) { sum += other; }
-__device__ inline Sum from_below(Sum sum, int distance) { return from_lane_below(sum, distance); }
-__device__ inline Number as_number(Sum sum) { return static_cast<Number>(sum); }
-#endif
-
-// The sum over a block, in thread 0.
-__device__ inline Sum block_sum(Sum sum)
-{
-    __shared__ Sum of_warps[MOST_WARPS];
-    for (int distance = WARP / 2; distance > 0; distance /= 2) add(sum, from_below(sum, distance));
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    __syncthreads();  // of_warps may still be read by the previous sum
-    if (lane == 0) of_warps[warp] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int other = 1; other < BLOCK / WARP; ++other) add(sum, of_warps[other]);
-    return sum;
-}
-
 template <bool SAME>
 __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, double x_sign)
 {
@@ -401,12 +438,21 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
     return sums[0];
 }
 
+// A thread's sum of squares that axpby_and_squares has written.
+__device__ inline Sum sum_of_squares(const double* squares, Index n)
+{
+    double sum = 0;
+    const Index stride = static_cast<Index>(gridDim.x) * BLOCK;
+    for (Index i = static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += stride) sum += squares[i];
+    return Sum{sum};
+}
+
 #define MOST_PAIRS 4
 
 struct Pair {
     const Element* x;
     const Element* y;
-    Index n;
+    Index n;  // or minus the number of squares in x
 };
 
 // Adds up the numbers of all ranks, by a block whose thread 0 has stored them. Not inlined, so that it takes no registers
@@ -431,8 +477,9 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
     Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
     for (int p = 0; p < count; ++p) {
         const Pair pair = pairs[p];
-        totals[p] = pair.x == pair.y ? thread_sum<true>(pair.x, pair.y, pair.n, x_sign)
-                                     : thread_sum<false>(pair.x, pair.y, pair.n, x_sign);
+        totals[p] = pair.n < 0         ? sum_of_squares(reinterpret_cast<const double*>(pair.x), -pair.n)
+                    : pair.x == pair.y ? thread_sum<true>(pair.x, pair.y, pair.n, x_sign)
+                                       : thread_sum<false>(pair.x, pair.y, pair.n, x_sign);
     }
     for (int p = 0; p < count; ++p) {
         const Sum sum = block_sum(totals[p]);
