@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 import collops.array as ca
 from collops import profile
-from collops.array import DistributedArray, Layout, StackedArray
+from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.errors import LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, tolerance, values
 
@@ -156,6 +156,37 @@ def test_axpby_of_stacks(comm):
     assert result is y
     np.testing.assert_allclose((y - 2 * x).norm(), 0, atol=1e-14)
     np.testing.assert_allclose((ca.axpby(1.0, x, 1.0, x) - 2 * x).norm(), 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", INEXACT)
+@pytest.mark.parametrize("columns", [(16, 32), (16, 3, 5)])  # parts in one block of memory, and apart
+@pytest.mark.parametrize("copies", [False, True])
+def test_combinations_of_new_stacks_and_their_squares(comm, name, columns, copies):
+    layouts_of_parts = [Layout.split((comm.size * 4, n), comm.size) for n in columns]
+    if copies:
+        layouts_of_parts[0] = Layout.replicated((4, columns[0]), comm.size)
+    layout = StackedLayout([layouts_of_parts[0], StackedLayout(layouts_of_parts[1:])])
+    given = [values(part.shape, name, seed=seed) for seed, part in enumerate(layouts_of_parts)]
+    x, y = (ca.empty(layout, comm=comm, dtype=name) for _ in range(2))
+    assert (x._whole is None) == (columns == (16, 3, 5) or (copies and comm.size > 1 and comm.rank > 0))
+    for leaf, other, part, a in zip(x.leaves, y.leaves, layouts_of_parts, given, strict=True):
+        leaf.local_array[...] = ca.from_global(a, part, comm=comm).local_array
+        other.local_array[...] = 2 * leaf.local_array
+    flat = np.concatenate([a.ravel() for a in given])
+    with profile.count_messages() as messages:
+        y, square = ca.axpby_and_square(-0.5, x, 2.0, y, out=y)
+        assert not messages.total
+        products = ca.dots(square, (x, x), (x, y))
+    assert messages.total == (comm.size > 1)
+    norms = np.vdot(flat, flat).real * np.array([3.5**2, 1, 3.5])
+    np.testing.assert_allclose([complex(value) for value in products], norms, **tolerance(np.dtype(name)))
+    np.testing.assert_allclose(complex(ca.dots(square)[0]), norms[0], **tolerance(np.dtype(name)))
+    # A part may get other memory.
+    x.leaves[-1].local_array = 3 * x.leaves[-1].local_array
+    assert x._whole is None
+    y = ca.axpby(1.0, x, 0.0, y, out=y)
+    flat[flat.size - given[-1].size :] *= 3
+    np.testing.assert_allclose(float(y.norm()), np.linalg.norm(flat), **tolerance(np.dtype(name)))
 
 
 @pytest.mark.usefixtures("loops")

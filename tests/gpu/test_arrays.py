@@ -9,7 +9,7 @@ import pytest
 
 import collops.array as ca
 from collops import profile
-from collops.array import Layout, StackedArray
+from collops.array import Layout, StackedArray, StackedLayout
 from collops.errors import UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, tolerance, uneven, values
 
@@ -225,6 +225,50 @@ def test_update_solution_and_direction(comm, dtype, size, first):
     old = [a[first:].astype("complex128" if dtype == "complex64" else "float64") for a in whole]
     np.testing.assert_allclose(cupy.asnumpy(x.local_array), old[0] + 0.5 * old[1], **tolerance)
     np.testing.assert_allclose(cupy.asnumpy(direction.local_array), old[2] - old[1], **tolerance)
+
+
+@pytest.mark.parametrize("name", [*INEXACT, "float16"])
+@pytest.mark.parametrize("size", [1, 1000, 300_001])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_square_of_a_combination(comm, name, size, aligned):
+    first, kind = 0 if aligned else 1, np.dtype(name)
+    layout = Layout.split(size * comm.size, comm.size)
+    whole = [values((comm.size, size + first), name, seed=seed)[comm.rank] for seed in range(2)]
+    x, y = (ca.from_local(cupy.asarray(a)[first:], layout, comm=comm) for a in whole)
+    factor = cupy.asarray(4, kind if name != "float16" else "float32")
+    y, square = ca.axpby_and_square((-1.0, factor, 2 * factor), x, 2.0, y, out=y)
+    assert (square.squares is not None) == (size > 0)
+    got = [complex(value) for value in ca.dots((x, x), square)] + [complex(ca.dots(square)[0])]
+    wide = "complex128" if kind.kind == "c" else "float64"
+    parts = comm.allgather_metadata([np.linalg.norm(a[first:].astype(wide)) ** 2 for a in whole[:1]])
+    mine = cupy.asnumpy(y.local_array).astype(wide)
+    np.testing.assert_allclose(mine, 2 * whole[1][first:].astype(wide) - 0.5 * whole[0][first:], **tolerance(kind))
+    expected = sum(comm.allgather_metadata(float(np.linalg.norm(mine) ** 2)))
+    np.testing.assert_allclose(
+        got, [sum(part for (part,) in parts), expected, expected], rtol=1e-2 if kind.itemsize == 2 else 1e-5
+    )
+    assert got == [complex(value) for value in ca.dots((x, x), square)] + [complex(ca.dots(square)[0])]
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_new_stacks_are_combined_as_one_array(comm, name):
+    layout = StackedLayout(
+        [Layout.split((comm.size * 4, 32), comm.size), Layout.split((comm.size * 50, 31), comm.size)]
+    )
+    x, y = (ca.empty(layout, comm=comm, dtype=name, engine="cupy") for _ in range(2))
+    parts = [values(part.shape, name, seed=seed) for seed, part in enumerate(layout)]
+    for leaf, other, part, a in zip(x.leaves, y.leaves, layout, parts, strict=True):
+        leaf.local_array[...] = on_device(a, part, comm).local_array
+        other.local_array[...] = 2 * leaf.local_array
+    flat = np.concatenate([a.ravel() for a in parts])
+    y, square = ca.axpby_and_square(-0.5, x, 2.0, y, out=y)
+    with profile.count_messages() as messages:
+        products = ca.dots((x, x), square, (x, y))
+    assert messages.total == (comm.size > 1)
+    expected = np.vdot(flat, flat).real * np.array([1, 3.5**2, 3.5])
+    np.testing.assert_allclose([complex(value) for value in products], expected, rtol=1e-4)
+    for got, a in zip(y, parts, strict=True):
+        np.testing.assert_allclose(host(got), 3.5 * a, rtol=1e-5, atol=1e-5)
 
 
 def test_stacks(comm):

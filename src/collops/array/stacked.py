@@ -90,7 +90,7 @@ class StackedArray(BaseArray):
 
     @property
     def _whole(self) -> Any:
-        """All elements of this rank as one array of the engine; ``None`` if there is none, or some do not count in sums."""
+        """All elements of this rank as one array of the engine; ``None`` unless there is one, and all count in sums."""
         if self._block is None or not all(self._plan.counted):
             return None
         block, parts = self._block

@@ -403,11 +403,38 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
 
 // ---- Inner products
 
+// Sixteen-byte words of one array or two that a thread has under way.
+template <bool SAME>
+struct Batch {
+    static constexpr int LOADS = SAME ? IN_FLIGHT : IN_FLIGHT / 2;
+    Pack x[LOADS], y[SAME ? 1 : LOADS];
+
+    __device__ inline void load(const uint4* x_words, const uint4* y_words, Index start, Index stride, Index words)
+    {
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k) {
+            const Index i = start + k * stride;
+            x[k].words = i < words ? x_words[words - 1 - i] : make_uint4(0, 0, 0, 0);
+            if (!SAME) y[k].words = i < words ? y_words[words - 1 - i] : make_uint4(0, 0, 0, 0);
+        }
+    }
+
+    __device__ inline void add_to(Sum* sums, double x_sign) const
+    {
+#pragma unroll
+        for (int k = 0; k < LOADS; ++k)
+#pragma unroll
+            for (int e = 0; e < PER_LOAD; ++e)
+                add_product(sums[k], x[k].parts.e[e], SAME ? x[k].parts.e[e] : y[k].parts.e[e], x_sign);
+    }
+};
+
+// The next batch is under way while one is added. From the end to the start: what has just been written is in the cache.
 template <bool SAME>
 __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, double x_sign)
 {
-    constexpr int LOADS = SAME ? 2 * IN_FLIGHT : IN_FLIGHT;
-    Sum sums[IN_FLIGHT] = {};
+    constexpr int LOADS = Batch<SAME>::LOADS;
+    Sum sums[LOADS] = {};
     const Index stride = static_cast<Index>(gridDim.x) * BLOCK;
     const Index first = static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x;
     Index done = 0;
@@ -415,26 +442,18 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
         const uint4* x_words = reinterpret_cast<const uint4*>(x);
         const uint4* y_words = reinterpret_cast<const uint4*>(y);
         const Index words = n / PER_LOAD;
+        Batch<SAME> now, next;
+        now.load(x_words, y_words, first, stride, words);
         for (Index start = first; start < words; start += LOADS * stride) {
-            Pack x_pack[LOADS], y_pack[LOADS];
-#pragma unroll
-            for (int k = 0; k < LOADS; ++k) {
-                const Index i = start + k * stride;
-                x_pack[k].words = i < words ? x_words[i] : make_uint4(0, 0, 0, 0);
-                if (!SAME) y_pack[k].words = i < words ? y_words[i] : make_uint4(0, 0, 0, 0);
-            }
-#pragma unroll
-            for (int k = 0; k < LOADS; ++k)
-#pragma unroll
-                for (int e = 0; e < PER_LOAD; ++e)
-                    add_product(sums[k % IN_FLIGHT], x_pack[k].parts.e[e],
-                                SAME ? x_pack[k].parts.e[e] : y_pack[k].parts.e[e], x_sign);
+            next.load(x_words, y_words, start + LOADS * stride, stride, words);
+            now.add_to(sums, x_sign);
+            now = next;
         }
         done = words * PER_LOAD;
     }
     for (Index i = done + first; i < n; i += stride) add_product(sums[0], x[i], y[i], x_sign);
 #pragma unroll
-    for (int k = 1; k < IN_FLIGHT; ++k) add(sums[0], sums[k]);
+    for (int k = 1; k < LOADS; ++k) add(sums[0], sums[k]);
     return sums[0];
 }
 
