@@ -57,6 +57,8 @@ class PeerStores:
         The addresses of :func:`memory_bytes` zeros of each rank.
     """
 
+    message_limit = MESSAGE_LIMIT
+
     def __init__(self, rank: int, memory: Sequence[int]) -> None:
         self._size = size = len(memory)
         self._given_up = cupy.cuda.alloc_pinned_memory(4)

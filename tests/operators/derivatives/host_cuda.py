@@ -9,6 +9,7 @@ import ctypes
 import shutil
 import subprocess
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 from collops.operators.derivatives.kernels import cuda
@@ -25,13 +26,14 @@ DRIVER = """
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) double2 { double x, y; };
 struct Index { int x, y; };
-static Index blockIdx, blockDim, threadIdx;
+static Index blockIdx, blockDim, gridDim, threadIdx;
 template <typename T> T __ldg(const T* address) { return *address; }
 template <typename T> void __stwb(T* address, T value) { *address = value; }
 #include SOURCE
 extern "C" void run(const Problem* problem, int across, int down, int width, int height)
 {
     blockDim = {width, height};
+    gridDim = {across, down};
     for (blockIdx.y = 0; blockIdx.y < down; ++blockIdx.y)
         for (blockIdx.x = 0; blockIdx.x < across; ++blockIdx.x)
             for (threadIdx.y = 0; threadIdx.y < height; ++threadIdx.y)
@@ -39,6 +41,9 @@ extern "C" void run(const Problem* problem, int across, int down, int width, int
 }
 extern "C" unsigned long long argument_bytes() { return sizeof(Problem); }
 """
+
+
+_backwards = cycle((0, 1))
 
 
 @cache
@@ -56,7 +61,8 @@ def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
 
 
 def run(options: tuple[str, ...], launch: cuda.Launch, folder: Path) -> None:
-    """Do what a launch would do."""
+    """Do what a launch would do, in turns from the first block to the last and the other way round."""
+    launch.backwards[0] = next(_backwards)
     loaded = library(options, folder)
     loaded.argument_bytes.restype = ctypes.c_ulonglong
     assert loaded.argument_bytes() == launch.argument.itemsize == launch.by_value.itemsize

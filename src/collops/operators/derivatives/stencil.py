@@ -10,6 +10,7 @@ from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
 from collops.exchange import ExchangePlan
+from collops.exchange.boxes import extent
 from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.generic import GenericKernel
@@ -57,6 +58,8 @@ class Stencil:
                 self._pieces.append((faces[number], box, face))
             receives.append((peer, (slice(face.begin, face.end),)))
         self._plan: ExchangePlan | None = None
+        boxes = [box for _, _, box in (*moves.sends, *moves.receives)]
+        self._longest = max((math.prod(extent(box)) for box in boxes), default=0)
         if moves.travels:
             parts = [wanted[peer][number][0] for peer, number, _ in moves.sends]
             sends = [(peer, box) for peer, _, box in moves.sends]
@@ -79,15 +82,22 @@ class Stencil:
         if landing is None:
             landing = engine.xp.zeros(self._size, dtype)
         given = sources if self._several is Several.SOURCES else sources[0]
-        exchange = self._plan.start(given, landing, on_side_stream=kernel.splits)
-        if kernel.splits:
+        overlaps = kernel.splits and self._takes_long(landing)
+        exchange = self._plan.start(given, landing, on_side_stream=overlaps)
+        if overlaps:
             kernel.run("inner", sources, targets, landing)
         landing = exchange.finish()
         for face, box, piece in self._pieces:
             values = engine.put(face.of(landing), box, piece.of(landing))
             if not engine.mutable:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
-        return kernel.run("rest" if kernel.splits else "whole", sources, targets, landing)
+        return kernel.run("rest" if overlaps else "whole", sources, targets, landing)
+
+    def _takes_long(self, landing: Any) -> bool:
+        """Return whether the exchange takes longer than the launch for the remainder, which overlapping costs."""
+        assert self._plan is not None
+        short = self._plan.comm.transport_of(landing).short
+        return short is None or self._longest * landing.itemsize > short.message_limit
 
     def _new_face(self, region: Sequence[tuple[int, int]]) -> Face:
         shape = tuple(stop - start for start, stop in region)

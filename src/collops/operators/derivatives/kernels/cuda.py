@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ _ARGUMENT_BYTES = 4096
 _PARTS = {"f": 1, "d": 1, "F": 2, "D": 2}
 _ALIGNMENT = 16
 _LARGE = 16 << 20  # bytes of an array: from here on overlapping the exchange with the interior saves time
+# In turns for large arrays: where the last launch ended, what it read and wrote is in the cache.
+_backwards = cycle((0, 1))
 
 
 def make_kernel(problem: Problem) -> Any:
@@ -62,8 +65,9 @@ class _CudaKernel:
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
         others = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
+        self._large = math.prod(problem.shape) * self._itemsize >= _LARGE
         self.splits = (
-            math.prod(problem.shape) * self._itemsize >= _LARGE
+            self._large
             and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
@@ -77,6 +81,8 @@ class _CudaKernel:
         launches.point_at(given, wanted, 0 if landing is None else landing.data.ptr, self._itemsize)
         launch = launches.parts[part]
         if launch is not None:
+            if self._large:
+                launch.backwards[0] = next(_backwards)
             _function(self._device, launches.options)(launch.grid, launch.block, (launch.by_value,))
         return targets
 
@@ -84,13 +90,15 @@ class _CudaKernel:
 class Launch(NamedTuple):
     """One launch: grid, block, and its argument, one element of the struct.
 
-    ``by_value`` is the same memory as one element without fields, which CuPy passes twenty microseconds faster.
+    ``by_value`` is the same memory as one element without fields, which CuPy passes twenty microseconds faster, and
+    ``backwards`` one field of it.
     """
 
     grid: tuple[int, int]
     block: tuple[int, int]
     argument: np.ndarray
     by_value: np.ndarray
+    backwards: np.ndarray
 
 
 def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool:
@@ -216,7 +224,8 @@ class Launches:
         ):
             argument[name] = value
         grid = (-(-self._columns // across), -(-(first_chunks + second_chunks) // down))
-        return Launch(grid, (across, down), argument, argument.view(np.dtype((np.void, argument.itemsize))))
+        by_value = argument.view(np.dtype((np.void, argument.itemsize)))
+        return Launch(grid, (across, down), argument, by_value, argument["backwards"])
 
     def _describe(self, band: Any, number: int) -> None:
         """Set the fields of a band that do not depend on addresses."""
@@ -269,7 +278,7 @@ def _problem_type(bands: int, real: np.dtype) -> np.dtype:
             ("bands", band, (bands,)),
             *((name, np.int64) for name in ("columns", "packs", "inner", "last")),
             *((name, np.int32) for name in ("rows", "first_begin", "first_end", "second_begin", "second_end")),
-            *((name, np.int32) for name in ("chunk", "first_chunks", "chunks")),
+            *((name, np.int32) for name in ("chunk", "first_chunks", "chunks", "backwards")),
         ],
         align=True,
     )
