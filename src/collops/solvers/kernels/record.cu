@@ -1,5 +1,5 @@
 // Writes the numbers of one iteration into the next row of a table in pinned host memory, and keeps results of the last
-// iterations.
+// iterations. The host reads a row after an event, so that no fence is needed.
 
 __device__ double number(const void* value, int kind)
 {
@@ -15,14 +15,12 @@ extern "C" __global__ void record_scalars(const void* a, int a_kind, const void*
     if (width > 2) row[2] = number(c, c_kind);
     if (width > 3) row[3] = number(d, d_kind);
     ++*next;
-    __threadfence_system();
 }
 
 extern "C" __global__ void record_block(const double* values, int width, double* rows, long long* next)
 {
     const long long row = *next;
     for (int i = threadIdx.x; i < width; i += blockDim.x) rows[row * width + i] = values[i];
-    __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) *next = row + 1;
 }

@@ -8,7 +8,7 @@
 // compile-with: -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1
-// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1 -DADD=1
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1 -DADD=1 -DFLAT=1
 // compile-with: -DMARCH=1 -DLOWER=2 -DUPPER=2 -DOTHERS=1 -DLAST=1 -DLAST_LOWER=2 -DLAST_UPPER=2 -DPARTS=2 -DPACK=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DMARCH=1 -DOTHERS=2 -DUPPER=1 -DSEVERAL=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2
@@ -48,6 +48,9 @@ typedef float4 Wide;
 #endif
 #ifndef LAST_UPPER
 #define LAST_UPPER 0
+#endif
+#ifndef FLAT
+#define FLAT 0  // whether there are no other axes before the marched one, nor between it and the last band's
 #endif
 #ifndef SHUFFLE
 #define SHUFFLE 0  // whether threads exchange the numbers next to theirs along the last axis
@@ -370,13 +373,13 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
     const int begin = first ? p.first_begin + number * p.chunk : p.second_begin + (number - p.first_chunks) * p.chunk;
     const int limit = first ? p.first_end : p.second_end;
     const int end = begin + p.chunk < limit ? begin + p.chunk : limit;
-    const Long outer = column / p.packs;
+    const Long outer = FLAT ? 0 : column / p.packs;
     const Long within = (column - outer * p.packs) * PACK;
     const Long start = outer * p.rows * p.inner + within;
 
 #if LAST
-    const Long along = within % p.last;
-    const Long lowest_row = (start - along) / p.last, row_step = p.inner / p.last;
+    const Long along = FLAT ? within : within % p.last;
+    const Long lowest_row = FLAT ? 0 : (start - along) / p.last, row_step = FLAT ? 1 : p.inner / p.last;
     const int lowest = static_cast<int>(along / PARTS), highest = static_cast<int>((along + PACK - 1) / PARTS);
     const Band& last = p.bands[LAST_BAND];
     const bool below = lowest >= LAST_LOWER, above = highest + LAST_UPPER < last.extent;

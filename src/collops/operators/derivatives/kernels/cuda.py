@@ -26,6 +26,9 @@ _BATCH = 4  # as in banded.cu
 # band along the last axis, whose threads have more to keep, and without.
 _LONGEST_CHUNK, _LONGEST_CHUNK_ALONE = 12, 8
 _THREADS_AT_ONCE = 768 * 132  # as many as a large device holds by their registers; with fewer, chunks are shortened
+_THREADS_ALONE = (
+    _THREADS * 132 // 2
+)  # with fewer, chunks get shorter than batches, until each multiprocessor has a block
 _MOST_BLOCKS = 65535  # of a grid's second axis
 _MOST_ROWS = (1 << 31) - _LONGEST_CHUNK * _MOST_BLOCKS
 _BYTES_AT_ONCE = 16
@@ -146,6 +149,7 @@ class Launches:
         self._columns = outer * self._packs
         self._across = min(_THREADS, 1 << (self._columns - 1).bit_length())
         self._last = extents[-1]
+        self._flat = outer == 1 and (last is None or self._inner == self._last)
         self._strides = [math.prod(extents[term.axis + 1 :]) if term.axis != last_axis else parts for term in terms]
         self.options = self._compile_options(pack, parts, last)
         begin, end = (0, self._rows) if self.march is None else _inner_rows(terms[self.march])
@@ -180,6 +184,8 @@ class Launches:
         options = ["-std=c++17", f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
         if self._add:
             options.append("-DADD=1")
+        if self._flat:
+            options.append("-DFLAT=1")
         if self._real.char == "d":
             options.append("-DCOLLOPS_DOUBLE")
         if self.march is not None:
@@ -203,6 +209,8 @@ class Launches:
         chunk = _LONGEST_CHUNK if self._has_last else _LONGEST_CHUNK_ALONE
         while chunk > _BATCH and self._columns * -(-rows // chunk) < _THREADS_AT_ONCE:
             chunk = max(_BATCH, chunk // 2)
+        while chunk > 1 and self._columns * -(-rows // chunk) <= _THREADS_ALONE:
+            chunk //= 2
         chunk = max(chunk, -(-rows // (_MOST_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
         argument = np.zeros(1, _problem_type(len(self._terms), self._real))
