@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import numpy as np
@@ -181,6 +182,11 @@ def test_combinations_of_new_stacks_and_their_squares(comm, name, columns, copie
     norms = np.vdot(flat, flat).real * np.array([3.5**2, 1, 3.5])
     np.testing.assert_allclose([complex(value) for value in products], norms, **tolerance(np.dtype(name)))
     np.testing.assert_allclose(complex(ca.dots(square)[0]), norms[0], **tolerance(np.dtype(name)))
+    deep = copy.deepcopy(y)
+    deep.leaves[0].local_array[...] *= 2
+    alone = values(layouts_of_parts[0].shape, name) * 3.5
+    grown = np.array([norms[0] + 3 * np.vdot(alone, alone).real])
+    np.testing.assert_allclose([complex(deep.vdot(deep))], grown, **tolerance(np.dtype(name)))
     # A part may get other memory.
     x.leaves[-1].local_array = 3 * x.leaves[-1].local_array
     assert x._whole is None

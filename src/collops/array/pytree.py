@@ -46,6 +46,7 @@ def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
 
 def _stacked(structure: tuple[Any, ...], parts: Any) -> StackedArray:
     x = object.__new__(StackedArray)
+    x._block = None
     x.arrays = tuple(parts)
     x.layout, x.comm, x._plan = structure
     known = [part for part in x.arrays if isinstance(part, DistributedArray | StackedArray)]

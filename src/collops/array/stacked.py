@@ -94,7 +94,9 @@ class StackedArray(BaseArray):
         if self._block is None or not all(self._plan.counted):
             return None
         block, parts = self._block
-        held = all(leaf.local_array is part for leaf, part in zip(self.leaves, parts, strict=True))
+        held = all(  # the parts of a deep copy are no longer views
+            leaf.local_array is part and part.base is block for leaf, part in zip(self.leaves, parts, strict=True)
+        )
         return block if held else None
 
     @property
