@@ -65,7 +65,7 @@ def test_every_layout(comm):
     x = values(shape, "c16", 1)
     expected = np.fft.fftn(x, norm="ortho")
     for layout in layouts(shape, comm.size):
-        for target in ("domain", Layout.split(shape, comm.size, 2)):
+        for target in ("domain", Layout.split(shape, comm.size, 2), Layout.replicated(shape, comm.size)):
             op = FFTND(layout, comm=comm, range_layout=target)
             assert_close(op.forward(from_global(x, layout, comm=comm)).gather(), expected)
             assert_close(op.adjoint(from_global(expected, op.range, comm=comm)).gather(), x)
