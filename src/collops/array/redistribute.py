@@ -20,7 +20,7 @@ from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "two_way_plans"]
+__all__ = ["Move", "region_plan"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -122,30 +122,20 @@ def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     def wanted(rank: int) -> list[Region]:
         return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 
-    sends, receives, travels = _boxes(comm, source, wanted)
-    return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=travels)
+    return region_plan(comm, source, wanted)
 
 
-def two_way_plans(
-    comm: Communicator, layout: Layout, wanted: Callable[[int], list[Region]]
-) -> tuple[ExchangePlan, ExchangePlan]:
-    """Return plans by which every rank gets the one region that it wants of an array, and by which it goes back.
+def region_plan(
+    comm: Communicator, layout: Layout, wanted: Callable[[int], list[Region]], *, back: bool = False
+) -> ExchangePlan:
+    """Return the plan by which every rank gets the region that it wants of an array. Collective.
 
-    Every element is on one rank in `layout`, and at most one rank wants it. Collective.
+    With `back`, the regions' values go back to the array, of which every element must be on one rank and in one region.
     """
-    sends, receives, travels = _boxes(comm, layout, wanted)
-    there, back = (
-        ExchangePlan(comm, *boxes, kind="alltoallv", travels=travels)
-        for boxes in ((sends, receives), (receives, sends))
-    )
-    return there, back
-
-
-def _boxes(comm: Communicator, source: Layout, wanted: Callable[[int], list[Region]]) -> tuple[Any, Any, bool]:
-    """Return what this rank sends and receives, and whether any rank sends anything to another one."""
-    moves = transfers(source, comm.rank, wanted)
-    sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
-    return sends, receives, moves.travels
+    moves = transfers(layout, comm.rank, wanted)
+    boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
+    sends, receives = boxes[::-1] if back else boxes
+    return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 
 
 def _inside(have: Any, need: Any) -> Box | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
-from collops.operators.fourier.pipeline import find_pipeline, pays
+from collops.operators.fourier.pipeline import find_gathering, find_pipeline, pays
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store, writable
@@ -76,7 +77,7 @@ class Fourier(LinearOperator):
                 if last is None or part is None:
                     steps.append(_move(move, back, layout, target))
                 else:
-                    steps[-1] = _cut(last, part, between.pop().shape, move, back)
+                    steps[-1] = _cut(last, part, between.pop().shape, move, back, (target, layout))
                 between.append(_Between(target.local_shape(comm.rank), real))
                 layout, last = target, None
             for transform in () if stage is None else joined([by_axis[axis] for axis in stage.axes]):
@@ -94,9 +95,10 @@ class Fourier(LinearOperator):
             *(-(-math.prod(shape) // 2) if real else math.prod(shape) for shape, real in between),
             *(step.elements for step in steps),
         )
-        self._plain = _programs(steps, between)
-        self._pipelined = _programs(*_pipelined(steps, between, comm))
-        self._share = final.size // comm.size
+        self._programs = _programs(steps, between)
+        self._find_pieces = partial(_in_pieces, steps, between, comm)
+        # The same on all ranks, which must send the same messages.
+        self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
         self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
@@ -117,15 +119,19 @@ class Fourier(LinearOperator):
     def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
-        # The same on all ranks, which must send the same messages.
-        in_pieces = pays(self._share * workspace.complex.itemsize, workspace)
-        program = (self._pipelined if in_pieces else self._plain)[back]
+        in_pieces = pays(self._part * workspace.complex.itemsize, workspace)
+        program = (self._programs_in_pieces if in_pieces else self._programs)[back]
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
         for apply, slot, shape, real in program:
             target = memory if slot is None else workspace.take(slot, shape, real)
             local = apply(local, target, workspace)
         return local
+
+    @cached_property
+    def _programs_in_pieces(self) -> tuple[list[_Instruction], list[_Instruction]]:
+        """The programs of large arrays on devices. Collective at the first use."""
+        return _programs(*self._find_pieces())
 
     def _workspace(self, out: Any) -> Workspace:
         """Return the scratch memory and the transforms of the result's engine and precision."""
@@ -148,8 +154,9 @@ class _Between(NamedTuple):
 class _Step(NamedTuple):
     """Two functions of ``(source, target, workspace)``, whose result is in `target` if that is given.
 
-    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, and
-    a transform that can be applied to pieces is `joint`.
+    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, a
+    transform that can be applied to pieces is `joint`, and one that `gathers` in its adjoint has the layouts of the
+    parts and of all frequencies.
     """
 
     forward: Any
@@ -158,6 +165,7 @@ class _Step(NamedTuple):
     elements: int = 0
     layouts: tuple[Layout, Layout] | None = None
     joint: JointTransform | None = None
+    gathers: tuple[Layout, Layout, AxisTransform] | None = None
 
 
 def _move(forward: Move, back: Move, source: Layout, target: Layout) -> _Step:
@@ -169,10 +177,10 @@ def _move(forward: Move, back: Move, source: Layout, target: Layout) -> _Step:
     )
 
 
-def _pipelined(
+def _in_pieces(
     steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator
 ) -> tuple[list[_Step], list[_Between]]:
-    """Return the steps and arrays where two moves with transforms in between are one step, where that can be."""
+    """Return the steps and arrays where what can be done piece by piece is one step."""
     kept: list[_Step] = []
     arrays = [between[0]]
     start, layouts = 0, None  # of the last move, if all that follows it can be applied to pieces
@@ -187,6 +195,8 @@ def _pipelined(
                 step, layouts = _Step(pipeline.forward, pipeline.adjoint), None
         elif step.joint is None:
             layouts = None
+        if step.gathers is not None and (gathering := find_gathering(*step.gathers, comm)) is not None:
+            step = step._replace(adjoint=gathering.adjoint)
         kept.append(step)
         arrays.append(after)
     return kept, arrays
@@ -204,10 +214,17 @@ def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) ->
     return transform.part(chosen.start, chosen.stop - chosen.start)
 
 
-def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], move: Move, back: Move) -> _Step:
+def _cut(
+    transform: AxisTransform,
+    part: AxisTransform,
+    shape: tuple[int, ...],
+    move: Move,
+    back: Move,
+    layouts: tuple[Layout, Layout],
+) -> _Step:
     """Return a transform to frequencies of which this rank needs a `part`. Collective: the adjoint gathers them.
 
-    `shape` is that of all its frequencies.
+    `shape` is that of all its frequencies, `layouts` are those of the parts and of all.
     """
 
     def forward(source: Any, target: Any, workspace: Workspace) -> Any:
@@ -218,7 +235,8 @@ def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], 
     def adjoint(source: Any, target: Any, workspace: Workspace) -> Any:
         return transform.adjoint(back(source, workspace.take("whole", shape)), target, workspace)
 
-    return _Step(forward, adjoint, elements=transform.elements(shape))
+    gathers = (*layouts, transform) if back.sends else None
+    return _Step(forward, adjoint, elements=transform.elements(shape), gathers=gathers)
 
 
 _TO_COMPLEX = _Step(
