@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -75,9 +75,10 @@ class Fourier(LinearOperator):
                 part = None if last is None else _part(last, between[-1].shape, move.box)
                 real = between[-1].real
                 if last is None or part is None:
-                    steps.append(_move(move, back, layout, target))
+                    steps.append(_move(move, back)._replace(layouts=(layout, target) if move.sends else None))
                 else:
-                    steps[-1] = _cut(last, part, between.pop().shape, move, back, (target, layout))
+                    cut = _cut(last, part, between.pop().shape, move, back)
+                    steps[-1] = cut._replace(gathers=(target, layout, last))
                 between.append(_Between(target.local_shape(comm.rank), real))
                 layout, last = target, None
             for transform in () if stage is None else joined([by_axis[axis] for axis in stage.axes]):
@@ -95,8 +96,14 @@ class Fourier(LinearOperator):
             *(-(-math.prod(shape) // 2) if real else math.prod(shape) for shape, real in between),
             *(step.elements for step in steps),
         )
-        self._programs = _programs(steps, between)
-        self._find_pieces = partial(_in_pieces, steps, between, comm)
+
+        @cache
+        def programs(in_pieces: bool) -> list[list[_Instruction]]:
+            """Return those of forward and adjoint. Collective at the first use."""
+            kept, arrays = _in_pieces(steps, between, comm) if in_pieces else (steps, between)
+            return [_program(kept, arrays, back) for back in (False, True)]
+
+        self._programs = programs
         # The same on all ranks, which must send the same messages.
         self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
         self._threads = _threads_of_rank(comm)
@@ -119,19 +126,13 @@ class Fourier(LinearOperator):
     def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
-        in_pieces = pays(self._part * workspace.complex.itemsize, workspace)
-        program = (self._programs_in_pieces if in_pieces else self._programs)[back]
+        program = self._programs(pays(self._part * workspace.complex.itemsize, workspace))[back]
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
         for apply, slot, shape, real in program:
             target = memory if slot is None else workspace.take(slot, shape, real)
             local = apply(local, target, workspace)
         return local
-
-    @cached_property
-    def _programs_in_pieces(self) -> tuple[list[_Instruction], list[_Instruction]]:
-        """The programs of large arrays on devices. Collective at the first use."""
-        return _programs(*self._find_pieces())
 
     def _workspace(self, out: Any) -> Workspace:
         """Return the scratch memory and the transforms of the result's engine and precision."""
@@ -168,13 +169,9 @@ class _Step(NamedTuple):
     gathers: tuple[Layout, Layout, AxisTransform] | None = None
 
 
-def _move(forward: Move, back: Move, source: Layout, target: Layout) -> _Step:
+def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
-    return _Step(
-        lambda source, target, _: forward(source, target),
-        lambda source, target, _: back(source, target),
-        layouts=(source, target) if forward.sends else None,
-    )
+    return _Step(lambda source, target, _: forward(source, target), lambda source, target, _: back(source, target))
 
 
 def _in_pieces(
@@ -214,17 +211,10 @@ def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) ->
     return transform.part(chosen.start, chosen.stop - chosen.start)
 
 
-def _cut(
-    transform: AxisTransform,
-    part: AxisTransform,
-    shape: tuple[int, ...],
-    move: Move,
-    back: Move,
-    layouts: tuple[Layout, Layout],
-) -> _Step:
+def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], move: Move, back: Move) -> _Step:
     """Return a transform to frequencies of which this rank needs a `part`. Collective: the adjoint gathers them.
 
-    `shape` is that of all its frequencies, `layouts` are those of the parts and of all.
+    `shape` is that of all its frequencies.
     """
 
     def forward(source: Any, target: Any, workspace: Workspace) -> Any:
@@ -235,8 +225,7 @@ def _cut(
     def adjoint(source: Any, target: Any, workspace: Workspace) -> Any:
         return transform.adjoint(back(source, workspace.take("whole", shape)), target, workspace)
 
-    gathers = (*layouts, transform) if back.sends else None
-    return _Step(forward, adjoint, elements=transform.elements(shape), gathers=gathers)
+    return _Step(forward, adjoint, elements=transform.elements(shape))
 
 
 _TO_COMPLEX = _Step(
@@ -256,17 +245,11 @@ def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
     return [step.joint for step in steps if step.joint is not None]
 
 
-def _programs(steps: Sequence[_Step], between: Sequence[_Between]) -> tuple[list[_Instruction], list[_Instruction]]:
-    """Return the programs of forward and adjoint."""
-    back = steps[::-1]
-    return (
-        _program([step.forward for step in steps], steps, between),
-        _program([step.adjoint for step in back], back, between[::-1]),
-    )
-
-
-def _program(applies: Sequence[Any], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
+def _program(steps: Sequence[_Step], between: Sequence[_Between], back: bool) -> list[_Instruction]:
     """Decide where each step writes: in place if it can, else into one of two arrays that alternate."""
+    if back:
+        steps, between = steps[::-1], between[::-1]
+    applies = [step.adjoint if back else step.forward for step in steps]
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):
         slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")
