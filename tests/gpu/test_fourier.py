@@ -7,6 +7,9 @@ import pytest
 
 from collops.array import Layout, from_global, random, redistribute, zeros
 from collops.operators import FFT, FFT2D, FFTND
+from collops.operators.fourier import pipeline
+from collops.operators.fourier.operator import Fourier
+from collops.operators.fourier.transform import AxisTransform
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
 from tests.solvers.problems import assert_close
@@ -92,6 +95,52 @@ def test_large_arrays_within_a_solver(comm, monkeypatch, graph, aside):
     y = op.forward(x)
     assert_close(y.gather().get(), expected, "f4")
     result = cgls(op, y, niter=3, tol=0, graph=graph)
+    assert result.execution == ("replayed CUDA graph" if graph else "eager")
+    assert_close(result.x.gather().get(), x.gather().get(), "f4", factor=10)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("shape", [(1100, 1023), (98, 61, 131), (40, 6, 700)])
+def test_piece_by_piece(comm, monkeypatch, shape, count):
+    """As whole parts; transforms of several arrays are launched without a wait between them."""
+    monkeypatch.setattr(pipeline, "_COUNT", count)
+    op = FFTND(shape, range(len(shape)), dtype="c8", comm=comm, range_layout="domain")
+    for apply, layout in ((op.forward, op.domain), (op.adjoint, op.range)):
+        given = [random(layout, seed=seed, comm=comm, dtype="c8", engine="cupy") for seed in range(4)]
+        monkeypatch.setitem(pipeline._LARGE, "device", np.inf)
+        expected = [apply(x).gather().get() for x in given]
+        monkeypatch.setitem(pipeline._LARGE, "device", 0)
+        results = [apply(x) for x in given]
+        for result, whole in zip(results, expected, strict=True):
+            assert_close(result.gather().get(), whole, "c8")
+    assert op.dottest(engine="cupy")
+
+
+def test_frequencies_are_gathered_piece_by_piece(comm, monkeypatch):
+    """By the kernel of real columns, and, since one column is too few for it, by cuFFT."""
+    for shape in ((101, 24, 33), (101, 24, 1)):
+        target = Layout.split((40, *shape[1:]), comm.size)
+        transform = AxisTransform(0, 101, 101, real=True, shift_before=True, kept=40)
+        op = Fourier(Layout.replicated(shape, comm.size), [transform], "c8", comm, clinear=False, range_layout=target)
+        given = [random(target, seed=seed, comm=comm, dtype="c8", engine="cupy") for seed in range(4)]
+        monkeypatch.setitem(pipeline._LARGE, "device", np.inf)
+        expected = [op.adjoint(y).local_array.get() for y in given]
+        monkeypatch.setitem(pipeline._LARGE, "device", 0)
+        results = [op.adjoint(y) for y in given]
+        for result, whole in zip(results, expected, strict=True):
+            assert_close(result.local_array.get(), whole, "f4")
+        assert op.dottest(engine="cupy")
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_piece_by_piece_within_a_solver(comm, monkeypatch, graph):
+    """In a recorded step, whose replays follow each other."""
+    monkeypatch.setitem(pipeline._LARGE, "device", 0)
+    op = FFTND((96, 130, 70), dtype="c8", comm=comm, range_layout="domain")
+    x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
+    y = op.forward(x)
+    assert_close(y.gather().get(), np.fft.fftn(x.gather().get().astype("c16"), norm="ortho"), "f4")
+    result = cgls(op, y, niter=5, tol=0, graph=graph)
     assert result.execution == ("replayed CUDA graph" if graph else "eager")
     assert_close(result.x.gather().get(), x.gather().get(), "f4", factor=10)
 

@@ -6,6 +6,7 @@ Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.profile import benchmark, messages
 
-__all__ = ["Move"]
+__all__ = ["Move", "region_plan"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -121,8 +122,19 @@ def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     def wanted(rank: int) -> list[Region]:
         return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 
-    moves = transfers(source, comm.rank, wanted)
-    sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
+    return region_plan(comm, source, wanted)
+
+
+def region_plan(
+    comm: Communicator, layout: Layout, wanted: Callable[[int], list[Region]], *, back: bool = False
+) -> ExchangePlan:
+    """Return the plan by which every rank gets the region that it wants of an array. Collective.
+
+    With `back`, the regions' values go back to the array, of which every element must be on one rank and in one region.
+    """
+    moves = transfers(layout, comm.rank, wanted)
+    boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
+    sends, receives = boxes[::-1] if back else boxes
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 from collops.comm.transport import Pending
@@ -10,6 +11,21 @@ __all__ = ["HIGHEST_PRIORITY", "SideStream"]
 
 HIGHEST_PRIORITY = -5
 """Priority of a stream; a device that has fewer priorities takes its highest."""
+
+_MARKS = 16
+
+
+class _Mark(Pending):
+    """A point in the work of a side stream."""
+
+    __slots__ = ("_current", "event")
+
+    def __init__(self, cuda: Any) -> None:
+        self._current = cuda.get_current_stream
+        self.event = cuda.Event(disable_timing=True)
+
+    def wait(self) -> None:
+        self._current().wait_event(self.event)
 
 
 class SideStream(Pending):
@@ -24,7 +40,9 @@ class SideStream(Pending):
         self._current = cupy.cuda.get_current_stream
         self.stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self._ready = cupy.cuda.Event(disable_timing=True)
-        self._done = cupy.cuda.Event(disable_timing=True)
+        # One that is used again is a later point of the same stream: it is waited for longer than need be, but no less.
+        self._marks = cycle([_Mark(cupy.cuda) for _ in range(_MARKS)])
+        self._last = next(self._marks)
 
     def begin(self, current: Any = None) -> Any:
         """Order the side stream after `current`, the current stream by default, and return it."""
@@ -33,10 +51,11 @@ class SideStream(Pending):
         return self.stream
 
     def end(self) -> Pending:
-        """Return what orders the current stream after the work so far, when it is waited for."""
-        self._done.record(self.stream)
-        return self
+        """Return what orders the current stream after the work so far, but not after later work, when waited for."""
+        self._last = mark = next(self._marks)
+        mark.event.record(self.stream)
+        return mark
 
     def wait(self) -> None:
         """Order the current stream after the work before the last :meth:`end`."""
-        self._current().wait_event(self._done)
+        self._last.wait()

@@ -197,11 +197,14 @@ class ExchangePlan:
         """Start messages by address, without a view of each box, which would cost more than its message."""
         itemsize = target.dtype.itemsize
         packed, landings, sends, receives = [], [], [], []
+        last: Any = None
         for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
             array = sources[part]
             if place is None:
-                array, place = engine.contiguous(array[box]), 0
-                packed.append(array)
+                if (part, box) != last:  # one box may go to several ranks
+                    packed.append(engine.contiguous(array[box]))
+                    last = part, box
+                array, place = packed[-1], 0
             sends.append((peer, array.data.ptr + place, elements * itemsize))
         for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
             array = target

@@ -25,8 +25,9 @@ class FFTND(Fourier):
 
     No message is sent along axes that are whole on every rank. If axes are split, the array is redistributed on the
     way, each time by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever
-    moves less. The data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same
-    steps backwards.
+    moves less. Large arrays on devices that move there and back do so in pieces, which overlap with the transforms. The
+    data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same steps
+    backwards.
 
     Collective.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
+from collops.operators.fourier.pipeline import find_gathering, find_pipeline, pays
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store, writable
@@ -33,10 +35,11 @@ class Fourier(LinearOperator):
     """Transforms along one or several axes of distributed arrays. Collective.
 
     Axes that are whole on every rank are transformed without messages. For the others the array is redistributed, each
-    time by one all-to-all-v, to the layouts that :func:`find_route` chooses. There is one of `transforms` for each
-    axis, at most one of them real, which comes first. Unless the operator is `clinear`, the model is real: the
-    imaginary part of an input is ignored, and the result of the adjoint is real. `range_layout` is a layout of the
-    data, ``"domain"`` for one that is split as the model is, or ``None`` for the one that takes the fewest messages.
+    time by one all-to-all-v, to the layouts that :func:`find_route` chooses; on devices, large arrays piece by piece.
+    There is one of `transforms` for each axis, at most one of them real, which comes first. Unless the operator is
+    `clinear`, the model is real: the imaginary part of an input is ignored, and the result of the adjoint is real.
+    `range_layout` is a layout of the data, ``"domain"`` for one that is split as the model is, or ``None`` for the one
+    that takes the fewest messages.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Fourier(LinearOperator):
         # The arrays before, between and after the steps: their shapes here, and whether they are real.
         steps: list[_Step] = []
         between = [_Between(domain.local_shape(comm.rank), not clinear)]
-        layout, joints = domain, []
+        layout = domain
         last: AxisTransform | None = None  # where that is the last step, and real
         for stage in (*stages, None):
             target = final if stage is None else stage.layout
@@ -72,9 +75,10 @@ class Fourier(LinearOperator):
                 part = None if last is None else _part(last, between[-1].shape, move.box)
                 real = between[-1].real
                 if last is None or part is None:
-                    steps.append(_move(move, back))
+                    steps.append(_move(move, back)._replace(layouts=(layout, target) if move.sends else None))
                 else:
-                    steps[-1] = _cut(last, part, between.pop().shape, move, back)
+                    cut = _cut(last, part, between.pop().shape, move, back)
+                    steps[-1] = cut._replace(gathers=(target, layout, last))
                 between.append(_Between(target.local_shape(comm.rank), real))
                 layout, last = target, None
             for transform in () if stage is None else joined([by_axis[axis] for axis in stage.axes]):
@@ -82,18 +86,26 @@ class Fourier(LinearOperator):
                     steps.append(_TO_COMPLEX)
                     between.append(_Between(between[-1].shape, False))
                 scratch = transform.elements(between[-1].shape)
-                steps.append(_Step(transform.forward, transform.adjoint, transform.in_place, scratch))
+                joint = transform if isinstance(transform, JointTransform) else None
+                steps.append(_Step(transform.forward, transform.adjoint, transform.in_place, scratch, joint=joint))
                 layout = alike(layout, transform.extents)
                 between.append(_Between(layout.local_shape(comm.rank), False))
                 last = transform if isinstance(transform, AxisTransform) and transform.real else None
-                joints += [transform] if isinstance(transform, JointTransform) else []
-        scale_once(joints, domain.ndim - 1)
+        scale_once(_joints(steps), domain.ndim - 1)
         self._size = max(
             *(-(-math.prod(shape) // 2) if real else math.prod(shape) for shape, real in between),
             *(step.elements for step in steps),
         )
-        self._steps_forward = _program([step.forward for step in steps], steps, between)
-        self._steps_adjoint = _program([step.adjoint for step in steps[::-1]], steps[::-1], between[::-1])
+
+        @cache
+        def programs(in_pieces: bool) -> list[list[_Instruction]]:
+            """Return those of forward and adjoint. Collective at the first use."""
+            kept, arrays = _in_pieces(steps, between, comm) if in_pieces else (steps, between)
+            return [_program(kept, arrays, back) for back in (False, True)]
+
+        self._programs = programs
+        # The same on all ranks, which must send the same messages.
+        self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
         self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
@@ -102,18 +114,19 @@ class Fourier(LinearOperator):
             out = self._new(self.range, x)
         elif out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the data of a Fourier transform are complex and do not fit into {out.dtype}")
-        return filled(out, self._run(self._steps_forward, x.local_array, not self.clinear, out))
+        return filled(out, self._run(False, x.local_array, not self.clinear, out))
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         if out is None:
             out = self._new(self.domain, y, real=not self.clinear)
         elif self.clinear and out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the model of this transform is complex and does not fit into {out.dtype}")
-        return filled(out, self._run(self._steps_adjoint, y.local_array, False, out))
+        return filled(out, self._run(True, y.local_array, False, out))
 
-    def _run(self, program: list[_Instruction], given: Any, real: bool, out: Any) -> Any:
+    def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
+        program = self._programs(pays(self._part * workspace.complex.itemsize, workspace))[back]
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
         for apply, slot, shape, real in program:
@@ -142,18 +155,48 @@ class _Between(NamedTuple):
 class _Step(NamedTuple):
     """Two functions of ``(source, target, workspace)``, whose result is in `target` if that is given.
 
-    They need scratch memory for so many complex `elements`.
+    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, a
+    transform that can be applied to pieces is `joint`, and one that `gathers` in its adjoint has the layouts of the
+    parts and of all frequencies.
     """
 
     forward: Any
     adjoint: Any
     in_place: bool = False
     elements: int = 0
+    layouts: tuple[Layout, Layout] | None = None
+    joint: JointTransform | None = None
+    gathers: tuple[Layout, Layout, AxisTransform] | None = None
 
 
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
     return _Step(lambda source, target, _: forward(source, target), lambda source, target, _: back(source, target))
+
+
+def _in_pieces(
+    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator
+) -> tuple[list[_Step], list[_Between]]:
+    """Return the steps and arrays where what can be done piece by piece is one step."""
+    kept: list[_Step] = []
+    arrays = [between[0]]
+    start, layouts = 0, None  # of the last move, if all that follows it can be applied to pieces
+    for step, after in zip(steps, between[1:], strict=True):
+        if step.layouts is not None:
+            joints = _joints(kept[start:])
+            pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm)
+            if pipeline is None:
+                start, layouts = len(kept), step.layouts
+            else:
+                del kept[start:], arrays[start + 1 :]
+                step, layouts = _Step(pipeline.forward, pipeline.adjoint), None
+        elif step.joint is None:
+            layouts = None
+        if step.gathers is not None and (gathering := find_gathering(*step.gathers, comm)) is not None:
+            step = step._replace(adjoint=gathering.adjoint)
+        kept.append(step)
+        arrays.append(after)
+    return kept, arrays
 
 
 def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) -> AxisTransform | None:
@@ -198,8 +241,15 @@ class _Instruction(NamedTuple):
     real: bool
 
 
-def _program(applies: Sequence[Any], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
+def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
+    return [step.joint for step in steps if step.joint is not None]
+
+
+def _program(steps: Sequence[_Step], between: Sequence[_Between], back: bool) -> list[_Instruction]:
     """Decide where each step writes: in place if it can, else into one of two arrays that alternate."""
+    if back:
+        steps, between = steps[::-1], between[::-1]
+    applies = [step.adjoint if back else step.forward for step in steps]
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):
         slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")

@@ -1,0 +1,157 @@
+"""Fourier transforms piece by piece, as on devices, against NumPy on gathered data, and what may not be cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops import profile
+from collops.array import Layout, from_global, random, zeros
+from collops.operators import FFT, FFT2D, FFTND, MDC
+from collops.operators.fourier import pipeline, route
+from collops.solvers import cgls
+from tests.array.cases import layouts, values
+
+from .problems import assert_close
+
+
+@pytest.fixture(autouse=True)
+def arrays_of_any_size(monkeypatch):
+    """As large ones: in pieces, and without copies on every rank, which save messages of small ones."""
+    monkeypatch.setitem(pipeline._LARGE, "host", 0)
+    monkeypatch.setattr(route, "_MESSAGE", 1)
+
+
+def check(op, comm, moves, **lengths) -> None:
+    """Compare with NumPy both ways, with and without out, count the messages, and run the dot test."""
+    x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
+    for apply, given, domain, expected, range in (
+        (op.forward, x, op.domain, np.fft.fftn(x, **lengths, axes=op.axes, norm="ortho"), op.range),
+        (op.adjoint, y, op.range, np.fft.ifftn(y, axes=op.axes, norm="ortho"), op.domain),
+    ):
+        source = from_global(given, domain, comm=comm)
+        for out in (None, zeros(range, comm=comm, dtype=op.cdtype)):
+            with profile.count_messages() as sent:
+                result = apply(source, out)
+            assert sent.total == moves
+            assert_close(result.gather(), expected, op.cdtype)
+        assert_close(source.gather(), given)
+    assert op.dottest()
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize(("shape", "axes"), [((11, 23), (0, 1)), ((7, 23, 4), (0, 1, 2)), ((5, 21, 9), (2, 0))])
+def test_moves_there_and_back(comm, monkeypatch, shape, axes, count, dtype):
+    monkeypatch.setattr(pipeline, "_COUNT", count)
+    check(FFTND(shape, axes, dtype=dtype, comm=comm, range_layout="domain"), comm, (comm.size > 1) * 2 * count)
+
+
+def test_uneven_and_empty_parts(comm):
+    """More pieces than elements, and ranks that have none before, between or after the moves."""
+    last = [0] * (comm.size - 1) + [6]
+    for shape in ((6, 2), (6, 9), (6, 1, 3)):
+        layout = Layout.split(shape, comm.size, sizes=last)
+        op = FFT(layout, 0, dtype="c16", comm=comm, range_layout="domain")
+        x = values(shape, "c16", 1)
+        expected = np.fft.fft(x, axis=0, norm="ortho")
+        assert_close(op.forward(from_global(x, layout, comm=comm)).gather(), expected)
+        assert op.dottest()
+
+
+def test_every_layout(comm):
+    """Grids too, copies, and a third layout for the data."""
+    shape = (5, 4, 7)
+    x = values(shape, "c16", 1)
+    expected = np.fft.fftn(x, norm="ortho")
+    for layout in layouts(shape, comm.size):
+        for target in ("domain", Layout.split(shape, comm.size, 2), Layout.replicated(shape, comm.size)):
+            op = FFTND(layout, comm=comm, range_layout=target)
+            assert_close(op.forward(from_global(x, layout, comm=comm)).gather(), expected)
+            assert_close(op.adjoint(from_global(expected, op.range, comm=comm)).gather(), x)
+            assert op.dottest()
+
+
+@pytest.mark.parametrize(
+    ("options", "moves"),
+    [
+        ({"range_layout": None}, 1),
+        ({"nffts": (10, None)}, 2),
+        ({"fftshift_after": True}, 2),
+        ({"ifftshift_before": (True, False)}, 2),
+        ({"axes": (1, 0), "real": True, "dtype": "f8"}, 2),
+        ({"nffts": (None, 50)}, 8),  # as it is longer before the first move
+        ({"real": True, "dtype": "f8"}, 8),  # and complex
+    ],
+)
+def test_what_is_cut(comm, monkeypatch, options, moves):
+    """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between."""
+    op = FFT2D((9, 43), **{"range_layout": "domain", **options}, comm=comm)
+    x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
+    for apply, given, layout in ((op.forward, x, op.domain), (op.adjoint, y, op.range)):
+        source = from_global(given, layout, comm=comm)
+        with profile.count_messages() as sent:
+            result = apply(source)
+        assert sent.total == (comm.size > 1) * moves
+        with monkeypatch.context() as whole:
+            whole.setitem(pipeline._LARGE, "host", np.inf)
+            assert_close(result.gather(), apply(source).gather(), op.cdtype)
+    assert op.dottest()
+
+
+@pytest.mark.parametrize("lengths", [None, 14, 10])
+@pytest.mark.parametrize("shape", [(13, 9), (13, 2, 8), (13,)])
+def test_frequencies_are_gathered(comm, shape, lengths):
+    """Those of a real transform, in pieces where there is another axis; the forward takes each rank's part alone."""
+    domain = Layout.replicated(shape, comm.size)
+    count = (lengths or 13) // 2 + 1
+    sizes = [0] * (comm.size - 1) + [count - 1]
+    sizes[0] += 1
+    target = Layout.split((count, *shape[1:]), comm.size, sizes=sizes)
+    options = {"ifftshift_before": True, "real": True, "dtype": "f8", "comm": comm}
+    op = FFT(domain, 0, lengths, range_layout=target, **options)
+    whole = FFT(domain, 0, lengths, range_layout=Layout.replicated(target.shape, comm.size), **options)
+    x, y = values(op.dims, "f8", 1), values(op.dimsd, "c16", 2)
+    with profile.count_messages() as sent:
+        result = op.forward(from_global(x, domain, comm=comm))
+    assert sent.total == 0
+    assert_close(result.gather(), whole.forward(from_global(x, domain, comm=comm)).gather())
+    source = from_global(y, target, comm=comm)
+    for out in (None, zeros(domain, comm=comm, dtype="f8")):
+        with profile.count_messages() as sent:
+            result = op.adjoint(source, out)
+        pieces = 1 if len(shape) == 1 else min(pipeline._COUNT, shape[1])
+        assert sent.total == (comm.size > 1) * pieces
+        assert_close(result.local_array, whole.adjoint(from_global(y, whole.range, comm=comm)).local_array)
+    assert op.dottest()
+
+
+def test_convolution(comm, monkeypatch):
+    """Against the same operator with whole parts."""
+    G = values((3, 4, 5), "c16", comm.rank)
+    op = MDC(G, 2 * 3 * comm.size + 1, 7, comm=comm)
+    x, y = (random(layout, comm=comm, dtype="f8") for layout in (op.domain, op.range))
+    results = op.forward(x).local_array, op.adjoint(y).local_array
+    monkeypatch.setitem(pipeline._LARGE, "host", np.inf)
+    assert_close(results[0], op.forward(x).local_array)
+    assert_close(results[1], op.adjoint(y).local_array)
+    assert op.dottest()
+
+
+def test_nothing_is_allocated_again(comm):
+    op = FFTND((6, 5, 4), comm=comm, range_layout="domain")
+    x = from_global(values((6, 5, 4), "c16", 1), op.domain, comm=comm)
+    y = op.forward(x)
+    op.adjoint(y, x)
+    (workspace,) = op._workspaces.values()
+    before = {key: id(view) for key, view in workspace._views.items()}
+    op.adjoint(op.forward(x, y), x)
+    assert before == {key: id(view) for key, view in workspace._views.items()}
+    assert (comm.size > 1) == any(slot == "pieces" for slot, *_ in before)
+
+
+def test_within_a_solver(comm):
+    op = FFT2D((12, 10), comm=comm, range_layout="domain")
+    x = values((12, 10), "c16", 1)
+    y = op.forward(from_global(x, op.domain, comm=comm))
+    assert_close(cgls(op, y, niter=3, tol=0).x.gather(), x, factor=10)
