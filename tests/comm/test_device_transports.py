@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import weakref
@@ -155,6 +156,7 @@ class Stores:
 
     def exchange(self, sends, receives, stream, known):
         self.calls.append("exchange")
+        known.short = (ctypes.c_void_p * 1)()  # has an address, and so cannot be copied
         here = self._control.rank
         sources = [np.array((ctypes.c_char * n).from_address(address)) for rank, address, n in sends if not rank]
         arrived = self._control.gather(sources)
@@ -230,6 +232,7 @@ def test_plans_go_by_stores_unless_they_may_not(joined, xp, stores, by_stores):
     plan = ExchangePlan(joined, [(following, box)], [(before, box)], stores=by_stores)
     for _ in range(2):
         np.testing.assert_array_equal(plan(x, y), np.full(3, before + 1.0))
+        plan = copy.deepcopy(plan)  # as in a deep copy of an operator
     assert stores.calls == ["exchange"] * 2 * (by_stores and joined.size > 1)
 
 

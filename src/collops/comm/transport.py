@@ -52,6 +52,10 @@ class KnownExchange:
     def __init__(self) -> None:
         self.short: Any = None  # of Transport.short
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> KnownExchange:
+        """Return a new one: what is kept has addresses of this one's memory."""
+        return KnownExchange()
+
 
 class Transport(ABC):
     """Carries the calls and messages between the ranks of a communicator.
