@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from collops.apps.jacobi import make
 from collops.backend import engine
+from collops_bench import jacobi
 from collops_bench.jacobi import ALONE
 from collops_bench.plots import write_plots
 from collops_bench.record import Measurement, read_folder, write_record
@@ -42,6 +44,27 @@ def test_the_time_of_a_program_of_the_user_is_in_the_measurement(comm, tmp_path)
         assert one.timings["theirs (peer)"].wall.median == pytest.approx(3e-6, rel=1e-3)
         assert "theirs (peer)" not in one.figures
         assert one.ours != "theirs (peer)"
+
+
+def test_what_fails_does_not_lose_the_times_of_the_others(comm, tmp_path, monkeypatch) -> None:
+    """A program of the user that ends with an error, and a variant whose memory no rank gets."""
+    program = tmp_path / "sample"
+    program.write_text("#!/bin/sh\necho no device\nexit 3\n", "utf-8")
+    program.chmod(0o755)
+
+    def without_memory(name, *arguments):
+        if name == "shared":
+            comm.check(MemoryError("no 5 bytes"))
+        return make(name, *arguments)
+
+    monkeypatch.setattr(jacobi, "make", without_memory)
+    options = Options(quick=True, programs=(f"theirs={program}",))
+    found = list(BENCHMARKS["jacobi"].measure(Context(comm, engine("numpy"), options)))
+    assert len(found) == 2
+    for one in found:
+        assert "mpi" in one.timings and "shared" not in one.timings and "theirs (peer)" not in one.timings
+        assert "no 5 bytes" in one.missing["shared"]
+        assert "exit code 3 (no device)" in one.missing["theirs (peer)"]
 
 
 @pytest.mark.serial

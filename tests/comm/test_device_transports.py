@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import weakref
@@ -9,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 
+from collops.apps.jacobi.problem import Grid, Problem, halo_plan
 from collops.backend import engine_of
 from collops.comm import messages, staged
 from collops.comm.call import Call
@@ -18,7 +20,9 @@ from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
+from collops.comm.transport import KnownExchange
 from collops.errors import CommunicationError, CommunicationTimeout, UnsupportedTypeError
+from collops.exchange import ExchangePlan
 from collops.profile import count_messages
 from tests.comm import checks, device
 
@@ -150,8 +154,9 @@ class Stores:
         target[...] = self._control.alltoall(list(np.asarray(source)))
         return True
 
-    def exchange(self, sends, receives, stream):
+    def exchange(self, sends, receives, stream, known):
         self.calls.append("exchange")
+        known.short = (ctypes.c_void_p * 1)()  # has an address, and so cannot be copied
         here = self._control.rank
         sources = [np.array((ctypes.c_char * n).from_address(address)) for rank, address, n in sends if not rank]
         arrived = self._control.gather(sources)
@@ -197,7 +202,7 @@ def test_short_calls_do_not_go_by_nccl(joined, xp, stores):
 
 
 def test_exchanges_go_by_nccl_as_far_as_they_are_not_short(joined, xp, stores):
-    """Messages to rank 0 do not; inside a group, and as messages of users, all do."""
+    """Messages to rank 0 do not; inside a group, where nothing is short, and as messages of users, all do."""
     x, out = xp.full(5, joined.rank + 1.0), xp.zeros((joined.size, 5))
     sends = [(rank, x.data.ptr, x.nbytes) for rank in range(joined.size)]
     receives = [(rank, row.data.ptr, row.nbytes) for rank, row in enumerate(out)]
@@ -205,16 +210,40 @@ def test_exchanges_go_by_nccl_as_far_as_they_are_not_short(joined, xp, stores):
     for on_side_stream in (False, True):
         launches = binding.launches
         out.fill(0)
-        joined._device.start_addresses(sends, receives, on_side_stream).wait()
+        joined._device.start_addresses(sends, receives, on_side_stream, KnownExchange()).wait()
         np.testing.assert_array_equal(out[:, 4], expected)
         assert binding.launches - launches == (joined.size > 1)
     assert stores.calls == ["exchange"] * 2
     out.fill(0)
     with joined.group():
-        joined._device.start_addresses(sends, receives, False)
+        joined._device.start_addresses(sends, receives, False, KnownExchange())
+    np.testing.assert_array_equal(out[:, 4], expected)
+    out.fill(0)
+    joined._device.start_addresses(sends, receives, False, None)
     np.testing.assert_array_equal(out[:, 4], expected)
     joined.sendrecv(x, dest=joined.rank, out=xp.empty_like(x), source=joined.rank)
     assert stores.calls == ["exchange"] * 2
+
+
+@pytest.mark.parametrize("by_stores", [False, True])
+def test_plans_go_by_stores_unless_they_may_not(joined, xp, stores, by_stores):
+    following, before = (joined.rank + 1) % joined.size, (joined.rank - 1) % joined.size
+    x, y, box = xp.full(3, joined.rank + 1.0), xp.zeros(3), (slice(0, 3),)
+    plan = ExchangePlan(joined, [(following, box)], [(before, box)], stores=by_stores)
+    for _ in range(2):
+        np.testing.assert_array_equal(plan(x, y), np.full(3, before + 1.0))
+        plan = copy.deepcopy(plan)  # as in a deep copy of an operator
+    assert stores.calls == ["exchange"] * 2 * (by_stores and joined.size > 1)
+
+
+def test_halos_of_jacobi_go_by_nccl(joined, xp, stores):
+    """Its models by NCCL are compared with others: their messages are NCCL's, however short."""
+    grid = Grid(Problem(nx=5, ny=2 * joined.size + 2), joined.size, joined.rank)
+    array = xp.full(grid.shape, joined.rank, "float32")
+    launches = joined._device.binding.launches
+    halo_plan(grid, joined)(array, array)
+    assert stores.calls == [] and joined._device.binding.launches - launches == (joined.size > 1)
+    assert (array[0, :5] == grid.above).all() and (array[3, :5] == grid.below).all()
 
 
 def test_kernels_join_short_sums(joined, xp, stores):

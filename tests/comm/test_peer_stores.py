@@ -9,12 +9,14 @@ import importlib
 import sys
 import threading
 import time
+from collections import defaultdict
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from collops.comm.transport import KnownExchange
 from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
 
 FAKED = ("collops.comm.device_launch", "collops.comm.peer_stores")
@@ -248,7 +250,7 @@ class Ranks:
                 wanted = np.zeros_like(target)  # nothing is written beside the message
                 wanted[begin : begin + count] = POOL[place_of(call, other, rank) :][:count]
                 expected.append((target, wanted))
-        assert self.stores[rank].exchange(sends, receives, stream or STREAM[0]) == ([], [])
+        assert not any(self.stores[rank].exchange(sends, receives, stream or STREAM[0], KnownExchange()))
         for target, wanted in expected:
             np.testing.assert_array_equal(target, wanted)
 
@@ -338,8 +340,9 @@ def test_other_messages_are_left_to_nccl(module):
             ([(1, 0, 4)], [(1, 0, 4), (1, 8, 4)]),
         ):
             if rank == 0:
-                assert store.exchange(sends, receives, Stream(3)) == (sends, receives)
-        assert store.exchange([(rank, 0, 4)], [(rank, 8, 4)], Stream(3)) == ([(rank, 0, 4)], [(rank, 8, 4)])
+                assert store.exchange(sends, receives, Stream(3), KnownExchange()) == (sends, receives)
+        own = [(rank, 0, 4)], [(rank, 8, 4)]
+        assert store.exchange(*own, Stream(3), KnownExchange()) == own
         assert not store._link[4 + 8 :].any() and store._stream == STREAM[0].ptr
 
 
@@ -352,8 +355,8 @@ def test_short_and_long_messages_of_one_exchange(module):
         here, there = source.ctypes.data, target.ctypes.data
         sends = {0: [(2, here, 2 * limit), (1, here, limit)], 1: [(0, here, 7)], 2: [(0, here, 4)]}[rank]
         receives = {0: [(1, there, 7), (2, there, 4)], 1: [(0, there, limit)], 2: [(0, there, 2 * limit)]}[rank]
-        left = ranks.stores[rank].exchange(sends, receives, STREAM[0])
-        assert left == {0: (sends[:1], receives[1:]), 1: ([], []), 2: (sends, receives)}[rank]
+        left = ranks.stores[rank].exchange(sends, receives, STREAM[0], KnownExchange())
+        assert left == {0: (sends[:1], receives[1:]), 1: ((), ()), 2: (sends, receives)}[rank]
         expected = {0: [2] * 7 + [0] * (limit - 7), 1: [1] * limit, 2: [0] * limit}[rank]
         assert target.tolist() == expected
 
@@ -366,9 +369,9 @@ def test_exchanges_end_when_the_host_gives_up(module):
     receives = [(1, target.ctypes.data, 3000)]
     timer = threading.Timer(0.2, ranks.stores[0].give_up)  # rank 1 never comes
     timer.start()
-    ranks.stores[0].exchange([], receives, STREAM[0])
+    ranks.stores[0].exchange([], receives, STREAM[0], KnownExchange())
     timer.join()
-    ranks.stores[0].exchange([], receives, STREAM[0])  # ends at once
+    ranks.stores[0].exchange([], receives, STREAM[0], KnownExchange())  # ends at once
 
 
 @pytest.mark.serial
@@ -385,9 +388,10 @@ def test_exchanges_have_their_turn_among_the_launches_of_other_streams(module):
 
 
 def test_exchanges_between_processes(comm, module, sums):
-    """Rings with longer messages to the right than to the left."""
+    """Rings with longer messages to the right than to the left, each of four lengths ten times."""
     if comm.size == 1:
         pytest.skip("a single rank has no neighbours")
+    known = defaultdict(KnownExchange)
     for turn, length in enumerate([1, 600, 3, 5000] * 10):
         lengths = {1: length, -1: length // 2}
         if comm.size == 2:
@@ -398,7 +402,7 @@ def test_exchanges_between_processes(comm, module, sums):
         receives = [
             ((comm.rank - way) % comm.size, x.ctypes.data, x.size) for way, x in zip(lengths, target, strict=True)
         ]
-        assert sums[0].exchange(sends, receives, STREAM[0]) == ([], [])
+        assert not any(sums[0].exchange(sends, receives, STREAM[0], known[length]))
         for way, x in zip(lengths, target, strict=True):
             np.testing.assert_array_equal(x, POOL[turn + (comm.rank - way) % comm.size :][: x.size])
         added(sums[0], comm, "float64", 3, turn)

@@ -138,6 +138,20 @@ def test_the_table_of_jacobi_is_the_record():
             assert float(cell) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
 
 
+def test_the_table_of_registered_memory_is_the_record():
+    found = {
+        (one.case, one.parameters["size"]): one.timings
+        for one in read_record(measured.RESULTS / "collectives-nvidia-h100-2.json").measurements
+    }
+    rows = re.findall(r"^\| (all\w+|reduce_scatter) \| (.*) \|$", (DOCS / "jacobi.md").read_text("utf-8"), re.M)
+    assert len(rows) == 4
+    for case, cells in rows:
+        for size, cell in zip((8, 64 << 10, 16 << 20, 64 << 20), cells.split(" | "), strict=True):
+            for kind, number in zip(("", ", registered"), cell.split(", "), strict=True):
+                seconds = found[case, size][f"collops nccl{kind}, replayed"].wall.median
+                assert float(number) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
+
+
 def records_of_jax():
     """Of one process with four GPUs, and of four with one each."""
     return [read_record(measured.RESULTS / f"jax-nvidia-h200-{ranks}.json").measurements for ranks in (1, 4)]

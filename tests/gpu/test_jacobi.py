@@ -106,6 +106,19 @@ def test_ranks_without_points(comm, name):
     check(variant, want, run(variant), norms)
 
 
+@pytest.mark.parametrize("name", ["nccl", "nccl_overlap", "nccl_graphs"])
+def test_short_rows_of_nccl_go_by_nccl(comm, name, monkeypatch):
+    """Not by stores into the memory of other GPUs, as other exchanges of this size do."""
+    problem = Problem(nx=40, ny=37, iterations=5)
+    want, norms = relaxed(problem, 5)
+    variant = made(name, problem, comm)
+    short = variant.comm.transport_of(cupy.empty(0)).short
+    if short is None:
+        pytest.skip("all messages go by NCCL here")
+    monkeypatch.setattr(short, "exchange", None)
+    check(variant, want, run(variant), norms)
+
+
 @pytest.mark.parametrize("name", ["single", "nccl_overlap", "persistent", "nccl_graphs"])
 def test_timeline(comm, name):
     problem = Problem(nx=200, ny=100, iterations=4)

@@ -10,12 +10,14 @@ on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficie
 variant sweeps several times per pass over memory. Devices are those of the ranks, or of a process that drives several.
 
 Programs of the user (``--peer``) run between the check of the values and the variants; their times are those that they
-print, called ``NAME (peer)``.
+print, called ``NAME (peer)``. A variant that cannot be made, or a program that fails, is missing in the measurement,
+which says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
 from collops.apps.jacobi.measure import Reference, memory_limit
 from collops.apps.jacobi.samples import command_of, run_sample
 from collops.apps.stages import local_stage
+from collops.errors import InputError, LayoutError, TransportError
 from collops_bench.record import Check, Measurement, check
 from collops_bench.timing import Plan, Timing, interleave_iterations, timing_of_iterations
 
@@ -85,7 +88,9 @@ def _measure(context: Context, case: _Case) -> Measurement:
         if reason is not None:
             missing[name] = reason
             continue
-        variant = variants[name] = make(name, problem, comm, engine)
+        with _missing_if_refused(name, missing):
+            variants[name] = make(name, problem, comm, engine)
+    for name, variant in variants.items():
         run(variant)
         differing = reference.difference(variant).points
         checks.append(check(comm, f"points of {name} that differ from one rank", differing, 0.0))
@@ -95,10 +100,11 @@ def _measure(context: Context, case: _Case) -> Measurement:
     }
     limit = memory_limit(problem, comm, engine)
     rounds = 3 if context.options.quick else 5
-    peers = {
-        f"{text.partition('=')[0]} (peer)": _of_program(context, text, case, rounds)
-        for text in context.options.programs
-    }
+    peers: dict[str, Timing] = {}
+    for text in context.options.programs:
+        name = f"{text.partition('=')[0]} (peer)"
+        with _missing_if_refused(name, missing):
+            peers[name] = _of_program(context, text, case, rounds)
     timings = interleave_iterations(programs, comm, engine, Plan(rounds=rounds), short=case.short, long=case.long)
     for variant in variants.values():
         variant.free()
@@ -125,6 +131,17 @@ def _measure(context: Context, case: _Case) -> Measurement:
         checks=checks,
         figures=figures,
     )
+
+
+@contextmanager
+def _missing_if_refused(name: str, missing: dict[str, str]) -> Iterator[None]:
+    """Note why a program cannot be measured, if all ranks have the same error, so that the others are."""
+    try:
+        yield
+    except (InputError, LayoutError, TransportError, MemoryError) as error:
+        if not getattr(error, "on_all_ranks", False):
+            raise
+        missing[name] = str(error)
 
 
 def _iterations(variant: Variant, most: int) -> Callable[[int], Any]:

@@ -218,9 +218,12 @@ def _migration(record: Record) -> Iterator[Section]:
 def _jacobi(record: Record) -> Iterator[Section]:
     for number, one in enumerate(record.measurements):
         rows, bars = [], []
+        alone = one.timings[ALONE].wall.median
         for name, timing in one.timings.items():
-            speedup, efficiency = one.figures[name]["speedup"], one.figures[name]["efficiency"]
-            rows.append([name, seconds_in_words(timing.wall.median), f"{speedup:.3g}", f"{100 * efficiency:.0f} %"])
+            speedup = alone / timing.wall.median
+            # Programs of the user have no figures, since nothing is known of their devices.
+            efficiency = f"{100 * one.figures[name]['efficiency']:.0f} %" if name in one.figures else ""
+            rows.append([name, seconds_in_words(timing.wall.median), f"{speedup:.3g}", efficiency])
             bars += [(name, speedup)] if name != ALONE else []
         grid = f"{one.parameters['nx']} x {one.parameters['ny']}"
         title = f"Jacobi's method, {grid}, {place(record)}"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from collops.comm.call import Call
 from collops.comm.failure import Cause, Failures, call_site
 from collops.comm.mpi import ControlChannel
-from collops.comm.transport import FIRST_USER_TAG, Message, Pending, Transport
+from collops.comm.transport import FIRST_USER_TAG, KnownExchange, Message, Pending, Transport
 from collops.errors import InputError
 
 __all__ = ["RECEIVE", "SEND", "Expectation", "described_call", "described_message"]
@@ -197,11 +197,16 @@ class CheckedTransport(Transport):
         return self.inner.start_exchange(sends, receives, tag)
 
     def start_addresses(
-        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
+        self,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[tuple[int, int, int]],
+        on_side_stream: bool,
+        known: KnownExchange | None,
     ) -> Pending:
         """Start messages by address; see :class:`Transport`."""
         self._agree_on_exchange([(peer, n) for peer, _, n in sends], [(peer, n) for peer, _, n in receives], None)
-        return self.inner.start_addresses(sends, receives, on_side_stream)  # pyright: ignore[reportAttributeAccessIssue]
+        inner: Any = self.inner
+        return inner.start_addresses(sends, receives, on_side_stream, known)
 
     def settle(self) -> None:
         """Agree on the messages of users that are open, all at once, and start them.

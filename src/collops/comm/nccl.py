@@ -22,7 +22,7 @@ from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_giving_up
 from collops.comm.reductions import nccl_reduction, widened
 from collops.comm.side_stream import SideStream
-from collops.comm.transport import Message, Pending, Transport
+from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
 __all__ = ["NcclLibrary", "NcclTransport"]
@@ -237,7 +237,11 @@ class NcclTransport(Transport):
         return _ENQUEUED
 
     def start_addresses(
-        self, sends: Sequence[tuple[int, int, int]], receives: Sequence[tuple[int, int, int]], on_side_stream: bool
+        self,
+        sends: Sequence[tuple[int, int, int]],
+        receives: Sequence[tuple[int, int, int]],
+        on_side_stream: bool,
+        known: KnownExchange | None,
     ) -> Pending:
         """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream.
 
@@ -247,9 +251,10 @@ class NcclTransport(Transport):
             return _ENQUEUED
         stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
         try:
-            if self.short is not None and not self._grouped:
-                sends, receives = self.short.exchange(sends, receives, stream)
-            self._enqueue(sends, receives, stream.ptr)
+            if known is not None and self.short is not None and not self._grouped:
+                sends, receives = self.short.exchange(sends, receives, stream, known)
+            if sends or receives:
+                self._enqueue(sends, receives, stream.ptr)
         except self._error as error:
             self._failed(error)
         return self._side.end() if on_side_stream else _ENQUEUED

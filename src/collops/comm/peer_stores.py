@@ -9,7 +9,7 @@ serve any ranks of a host, whereas NVSHMEM's heap serves those of one communicat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
+from collops.comm.transport import KnownExchange
 
 __all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
 
@@ -35,7 +36,6 @@ _GRANULE = 2 << 20  # bytes; the driver maps no less into another process
 _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's types
 _ALLTOALL = 4
 _LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
-_NOTHING = (0, 0, 0)  # a message that a pair does not have
 Message: TypeAlias = tuple[int, int, int]
 _kept: list[Any] = []
 """Memory that other ranks may write to until their programs end."""
@@ -70,7 +70,6 @@ class PeerStores:
         self._link = cupy.asarray(np.array([size, rank, capacity, self._given_up.ptr, *addresses, *epochs], np.uint64))
         self._kernel, self._pairs_kernel = _kernels(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
-        self._exchange = lru_cache(1024)(self._prepared_exchange)
         self._current = cupy.cuda.get_current_stream
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
@@ -99,21 +98,26 @@ class PeerStores:
         launch(source, target)
         return True
 
-    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], stream: Any) -> tuple[Any, Any]:
+    def exchange(
+        self, sends: Sequence[Message], receives: Sequence[Message], stream: Any, known: KnownExchange
+    ) -> tuple[Sequence[Message], Sequence[Message]]:
         """Send and receive the short messages of an exchange on `stream`, and return the other ones.
 
         Messages are the other rank, an address and a number of bytes; see :class:`~collops.exchange.ExchangePlan`.
         """
-        launch, places, sends_left, receives_left = self._exchange(
-            tuple([(rank, nbytes) for rank, _, nbytes in sends]),
-            tuple([(rank, nbytes) for rank, _, nbytes in receives]),
-        )
-        if launch is not None:
-            if stream.ptr != self._stream:
-                self._follow(stream)
-            messages = (*sends, *receives, _NOTHING)
-            launch.at([messages[place][1] for place in places], stream.ptr)
-        return [sends[place] for place in sends_left], [receives[place] for place in receives_left]
+        prepared = known.short
+        if prepared is None:
+            prepared = known.short = self._prepared_exchange(sends, receives)
+        launch, places, left = prepared
+        if launch is None:
+            return sends, receives
+        if stream.ptr != self._stream:
+            self._follow(stream)
+        messages = (*sends, *receives)
+        launch.at([messages[place][1] for place in places], stream.ptr)
+        if left is None:
+            return (), ()
+        return [sends[place] for place in left[0]], [receives[place] for place in left[1]]
 
     def join(self) -> int:
         """Order the current stream after earlier calls, for a kernel that ends with a sum, and return its `link`."""
@@ -131,9 +135,9 @@ class PeerStores:
         return Launch(self._kernel, -(-packets // _CHUNK), threads, 2, self._link, words, kind)
 
     def _prepared_exchange(
-        self, sends: tuple[tuple[int, int], ...], receives: tuple[tuple[int, int], ...]
-    ) -> tuple[Launch | None, list[int], list[int], list[int]]:
-        """Return the launch of an exchange, the places of its addresses among all messages, and the messages left.
+        self, sends: Sequence[Message], receives: Sequence[Message]
+    ) -> tuple[Launch | None, list[int], list[list[int]] | None]:
+        """Return the launch of an exchange, the places of its addresses among all messages, and those of the others.
 
         Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
         """
@@ -141,12 +145,13 @@ class PeerStores:
         places: list[int] = []
         facts: list[int] = []
         packets = 1
-        for other in sorted({rank for rank, _ in (*sends, *receives)} - {self._rank}):
-            ends = [[place for place, (rank, _) in enumerate(part) if rank == other] for part in (sends, receives)]
-            lengths = [sum(part[place][1] for place in end) for part, end in zip((sends, receives), ends, strict=True)]
+        for other in sorted({rank for rank, *_ in (*sends, *receives)} - {self._rank}):
+            ends = [[place for place, (rank, *_) in enumerate(part) if rank == other] for part in (sends, receives)]
+            lengths = [sum(part[place][2] for place in end) for part, end in zip((sends, receives), ends, strict=True)]
             if max(map(len, ends)) == 1 and max(lengths) <= MESSAGE_LIMIT:
                 taken.add(other)
-                places += [ends[0][0] if ends[0] else -1, len(sends) + ends[1][0] if ends[1] else -1]
+                # A message that the pair does not have is empty, wherever it lies.
+                places += [ends[0][0] if ends[0] else 0, len(sends) + ends[1][0] if ends[1] else 0]
                 facts += [other, *lengths]
                 packets = max(packets, -(-max(lengths) // _VALUES))
         launch = None
@@ -156,10 +161,8 @@ class PeerStores:
             padding = [0] * (3 * (_MOST_RANKS - 1) - len(facts))
             arrays = 2 * (_MOST_RANKS - 1)
             launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(taken), *facts, *padding)
-        leaving, arriving = (
-            [place for place, (rank, _) in enumerate(part) if rank not in taken] for part in (sends, receives)
-        )
-        return launch, places, leaving, arriving
+        left = [[place for place, (rank, *_) in enumerate(part) if rank not in taken] for part in (sends, receives)]
+        return launch, places, left if any(left) else None
 
     def _follow(self, stream: Any) -> None:
         """Order a stream after the one of the last launch, unless only one of them is being recorded."""

@@ -37,6 +37,26 @@ class Pending:
         """Complete the messages, or order the current stream after them."""
 
 
+class KnownExchange:
+    """What a transport keeps of an exchange whose messages have the same ranks and lengths each time.
+
+    Examples
+    --------
+    >>> from collops.comm.transport import KnownExchange
+    >>> KnownExchange().short is None  # until the first exchange
+    True
+    """
+
+    __slots__ = ("short",)
+
+    def __init__(self) -> None:
+        self.short: Any = None  # of Transport.short
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KnownExchange:
+        """Return a new one: what is kept has addresses of this one's memory."""
+        return KnownExchange()
+
+
 class Transport(ABC):
     """Carries the calls and messages between the ranks of a communicator.
 
@@ -45,8 +65,9 @@ class Transport(ABC):
     name : str
         As users choose it: ``"serial"``, ``"mpi"``, ``"tcp"``, ``"staged"`` or ``"nccl"``.
     by_address : bool
-        Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream)``, which takes the other
-        rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
+        Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream, known)``, which takes the
+        other rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
+        `known` is a :class:`KnownExchange`, or ``None`` on all ranks if no message may go by :attr:`short`.
     short : PeerStores or None
         Runs the short calls and exchanges of this transport, and sums as the last part of other kernels too.
     reductions : dict or None

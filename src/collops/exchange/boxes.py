@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops.backend import engine_of
+from collops.comm.transport import KnownExchange
 from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
 from collops.profile import messages
@@ -40,6 +41,9 @@ class ExchangePlan:
         this rank itself.
     travels : bool
         Whether any rank sends anything to another one, the same on all ranks. Otherwise nothing is sent or counted.
+    stores : bool
+        Whether short messages between GPUs of one host may go by stores into each other's memory, the same on all
+        ranks. Otherwise all of them go by the library of the transport.
 
     Raises
     ------
@@ -67,6 +71,7 @@ class ExchangePlan:
         parts: Sequence[int] | None = None,
         *,
         travels: bool = True,
+        stores: bool = True,
     ) -> None:
         if not hasattr(comm, "next_plan_tag"):
             raise UnsupportedTypeError(f"an exchange needs a communicator, not {type(comm).__qualname__}")
@@ -77,6 +82,7 @@ class ExchangePlan:
         self.kind = kind
         self._several = parts is not None
         self.travels = travels and comm.size > 1
+        self._stores = stores
         self._sends = _remote(sends, [0] * len(sends) if parts is None else parts, comm.rank)
         self._receives = _remote(receives, [0] * len(receives), comm.rank)
         sources = [box for peer, box in sends if peer == comm.rank]
@@ -209,10 +215,10 @@ class ExchangePlan:
         for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
             array = target
             if place is None or not in_place:
-                array, place = engine.xp.empty(shape, target.dtype), 0
+                array, place = engine.empty(shape, target.dtype), 0
                 landings.append((box, array))
             receives.append((peer, array.data.ptr + place, elements * itemsize))
-        pending = transport.start_addresses(sends, receives, on_side_stream)
+        pending = transport.start_addresses(sends, receives, on_side_stream, places.known)
         return partial(_complete, pending, combine, landings, packed)
 
     def _places_in(self, sources: Any, target: Any) -> _Places:
@@ -236,7 +242,9 @@ class ExchangePlan:
                 if len(box) != array.ndim or any(a.stop > n for a, n in zip(box, array.shape, strict=True)):
                     raise LayoutError(f"an exchange cannot move the box {box} of an array of shape {array.shape}")
             places = self._places[key] = _Places(
-                [_place(box, array) for array, box in sent], [_place(box, array) for array, box in received]
+                [_place(box, array) for array, box in sent],
+                [_place(box, array) for array, box in received],
+                KnownExchange() if self._stores else None,
             )
         return places
 
@@ -246,6 +254,7 @@ class _Places(NamedTuple):
 
     sent_from: list[int | None]
     received_at: list[int | None]
+    known: KnownExchange | None
 
 
 class _Message(NamedTuple):

@@ -65,5 +65,13 @@ def run(options: tuple[str, ...], launch: cuda.Launch, folder: Path) -> None:
     launch.backwards[0] = next(_backwards)
     loaded = library(options, folder)
     loaded.argument_bytes.restype = ctypes.c_ulonglong
-    assert loaded.argument_bytes() == launch.argument.itemsize == launch.by_value.itemsize
-    loaded.run(ctypes.c_void_p(launch.by_value.ctypes.data), *launch.grid, *launch.block)
+    assert loaded.argument_bytes() == launch.argument.itemsize
+    submit(options, *launch.grid, *launch.block, launch.parameters, folder)
+
+
+def submit(
+    options: tuple[str, ...], across: int, down: int, width: int, height: int, parameters: int, folder: Path
+) -> None:
+    """Run the kernel with the argument whose address is at `parameters`."""
+    (argument,) = (ctypes.c_void_p * 1).from_address(parameters)
+    library(options, folder).run(ctypes.c_void_p(argument), across, down, width, height)

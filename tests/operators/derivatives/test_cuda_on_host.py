@@ -5,6 +5,10 @@ The halos of every rank are cut out of the global array, so that one process pla
 
 from __future__ import annotations
 
+import copy
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -23,7 +27,7 @@ from collops.operators.derivatives.kernels import cuda
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.operators.derivatives.kernels.cuda import Launches, fits
 
-from .host_cuda import COMPILER, run
+from .host_cuda import COMPILER, run, submit
 from .problems import assert_same, values
 
 pytestmark = [
@@ -185,6 +189,50 @@ def test_long_chunks(folder, monkeypatch):
     layout = Layout.split((150, 40), 2)
     bands = [(axis, second_derivative(layout.shape[axis], 1.0, "centered", True)) for axis in (1, 0)]
     check(layout, bands, Several.NONE, "f4", True, folder)
+
+
+def test_launches_by_the_driver(folder, monkeypatch):
+    """The driver gets grid, block, the current stream and the argument, also of a deep copy with other arrays."""
+    modules, sizes = [], []
+
+    def launch_kernel(kernel, across, down, deep, width, height, long, shared, stream, parameters, extra):
+        assert (deep, long, shared, stream, extra) == (1, 1, 0, 77, 0)
+        sizes.append(((across, down), (width, height)))
+        submit(modules[kernel], across, down, width, height, parameters, folder)
+
+    class RawModule:
+        def __init__(self, code, options):
+            modules.append(options)
+
+        def get_function(self, name):
+            assert name == "banded"
+            return SimpleNamespace(kernel=SimpleNamespace(ptr=len(modules) - 1))
+
+    class Device:
+        def __init__(self, number=0):
+            self.id = number
+
+        def __enter__(self): ...
+
+        def __exit__(self, *error): ...
+
+    driver, stream = SimpleNamespace(launchKernel=launch_kernel), SimpleNamespace(ptr=77)
+    device = SimpleNamespace(Device=Device, driver=driver, get_current_stream=lambda: stream)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=device, RawModule=RawModule))
+    monkeypatch.setattr(cuda, "_compiled", cuda._compiled.__wrapped__)
+    bands = [(0, first_derivative(40, 0.5, "centered", True)), (1, second_derivative(24, 1.0, "centered", True))]
+    terms = [Term(axis, LocalBand(band, 0, band.size), None, None) for axis, band in bands]
+    problem = Problem((40, 24), terms, Several.NONE, np.dtype("f4"), engine("numpy"), False)
+    kernel = cuda.make_kernel(problem)
+    for turn in range(4):
+        source, target = values((40, 24), "f4", turn), np.full(40 * 24 + 1, np.nan, "f4")
+        shifted = target[turn % 2 :][: 40 * 24].reshape(40, 24)  # also addresses that are no multiples of 16
+        given, wanted = (SimpleNamespace(data=SimpleNamespace(ptr=array.ctypes.data)) for array in (source, shifted))
+        kernel.run("whole", [given], [wanted], None)
+        assert_same(shifted, sum(dense_product(band, axis, source) for axis, band in bands), "f4")
+        launch = Launches(problem, wide=turn % 2 == 0).parts["whole"]
+        assert launch is not None and sizes.pop() == (launch.grid, launch.block)
+        kernel = copy.deepcopy(kernel)
 
 
 def test_what_does_not_fit():

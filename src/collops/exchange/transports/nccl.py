@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.comm.transport import KnownExchange
 from collops.exchange.exchange import PLACES, Exchange
 
 
@@ -16,6 +17,7 @@ class NcclExchange(Exchange):
         transport: Any = self.comm.transport_of(self.engine.xp.empty(0, self.dtype))
         self._start = transport.start_addresses
         self._messages = []
+        self._known = KnownExchange()
         self._pending: list[Any] = [None] * PLACES
         for place in range(PLACES):
             (leaving,), arriving = self.outgoing[place], self.incoming[place]
@@ -24,7 +26,7 @@ class NcclExchange(Exchange):
             self._messages.append((sends, receives))
 
     def send(self, place: int, use: int) -> None:
-        self._pending[place] = self._start(*self._messages[place], False)
+        self._pending[place] = self._start(*self._messages[place], False, self._known)
 
     def receive(self, place: int, use: int) -> None:
         self._pending[place].wait()

@@ -47,23 +47,26 @@ def make_kernel(problem: Problem) -> Any:
 
 
 @cache
-def _function(device: int, options: tuple[str, ...]) -> Any:
+def _compiled(device: int, options: tuple[str, ...]) -> Any:
     import cupy
 
     source = Path(__file__).with_name("banded.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
-        return cupy.RawModule(code=source, options=options).get_function("banded")
+        return cupy.RawModule(code=source, options=options).get_function("banded").kernel
 
 
 class _CudaKernel:
     """Bands on arrays of one shape and dtype.
 
-    ``splits`` is true for large arrays that are split along the marched axis only.
+    ``splits`` is true for large arrays that are split along the marched axis only. Deep copies of operators share it,
+    since its launches have the addresses of their own memory, and get those of the arrays in every call.
     """
 
     def __init__(self, problem: Problem) -> None:
         import cupy
 
+        # Calling a kernel of CuPy takes the host longer, see `collops.comm.device_launch`.
+        self._submit, self._stream = cupy.cuda.driver.launchKernel, cupy.cuda.get_current_stream
         self._itemsize = problem.dtype.itemsize
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
@@ -74,6 +77,9 @@ class _CudaKernel:
             and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _CudaKernel:
+        return self
 
     def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
         """Compute one part of the rows, reading 16 bytes at once if the addresses allow it."""
@@ -86,22 +92,24 @@ class _CudaKernel:
         if launch is not None:
             if self._large:
                 launch.backwards[0] = next(_backwards)
-            _function(self._device, launches.options)(launch.grid, launch.block, (launch.by_value,))
+            kernel = _compiled(self._device, launches.options).ptr
+            self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
 
 
 class Launch(NamedTuple):
     """One launch: grid, block, and its argument, one element of the struct.
 
-    ``by_value`` is the same memory as one element without fields, which CuPy passes twenty microseconds faster, and
-    ``backwards`` one field of it.
+    ``parameters`` is the address of the array ``addresses``, which has that of the argument, as the driver takes it.
+    ``backwards`` is one field of the argument.
     """
 
     grid: tuple[int, int]
     block: tuple[int, int]
     argument: np.ndarray
-    by_value: np.ndarray
     backwards: np.ndarray
+    addresses: np.ndarray
+    parameters: int
 
 
 def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool:
@@ -232,8 +240,8 @@ class Launches:
         ):
             argument[name] = value
         grid = (-(-self._columns // across), -(-(first_chunks + second_chunks) // down))
-        by_value = argument.view(np.dtype((np.void, argument.itemsize)))
-        return Launch(grid, (across, down), argument, by_value, argument["backwards"])
+        addresses = np.array([argument.ctypes.data], np.uint64)
+        return Launch(grid, (across, down), argument, argument["backwards"], addresses, addresses.ctypes.data)
 
     def _describe(self, band: Any, number: int) -> None:
         """Set the fields of a band that do not depend on addresses."""
