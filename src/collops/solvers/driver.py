@@ -322,8 +322,8 @@ def _iterate(method, state, history, execution, checkpoints, first, run, bar) ->
             return state, iteration, Status.STOPPED if stopped else Status.ITERATION_LIMIT
         if checkpoints is not None and iteration > first:
             checkpoints.after(iteration, state)
-        state = advance(state)
-        iteration += 1
+        state = advance(state, run.niter - iteration)
+        iteration = history.count - 1
         if callback is not None:
             stop = callback(iteration, View(method, history, iteration, state))
             stopped = isinstance(stop, bool | np.bool_) and bool(stop)
