@@ -89,7 +89,8 @@ def _take_lane(device: int) -> _Lane:
 class GraphExecution(Execution):
     """Records the second step and replays it from then on; launches all steps where that cannot be done.
 
-    Long runs are replayed in groups of as many steps as the history allows. All ranks record, or none does: then they raise an error if a graph is `required`.
+    Long runs are replayed in groups of as many steps as the history allows. All ranks record, or none does: then they
+    raise an error if a graph is `required`.
     """
 
     _history: DeviceHistory
