@@ -414,7 +414,8 @@ def test_groups_of_replays_do_not_change_the_result(comm, name, opened, device, 
         np.testing.assert_array_equal(result.details[of].gather(), expected.details[of].gather())
 
 
-def test_who_looks_after_each_iteration_gets_single_replays(comm, device, tmp_path):
+@pytest.mark.parametrize("tests", [{}, {"tol": 0, "precision": 0}])
+def test_single_replays_for_those_who_look_after_each_iteration(comm, device, tmp_path, tests):
     op, _, _, y = problem("vstack", comm, "f8")
     seen = []
     for options in (
@@ -423,6 +424,7 @@ def test_who_looks_after_each_iteration_gets_single_replays(comm, device, tmp_pa
         {"lag": 0},
     ):
         device.launches.clear()
-        result = cgls(op, y, niter=12, tol=1e-20, **options)
+        result = driver.solve(CGLS(**tests), op, y, niter=12, **options)
         assert device.launches == [1] * (result.iterations - 1)
+        assert [norm for *_, norm in seen] == result.residual_norms[1:].tolist()
     assert [number for number, *_ in seen] == [number for _, number, _ in seen] == list(range(1, len(seen) + 1))
