@@ -344,7 +344,6 @@ GROUPED = {
     "cg": (lambda A, y, tol, **run: cg(A.H @ A, A.H @ y, tol=tol, **run), 1e4, 1e-12),
     "cgls": (lambda A, y, tol, **run: cgls(A, y, tol=tol, **run), 1e4, 1e-12),
     "a single reduction": (lambda A, y, tol, **run: cgls(A, y, tol=tol, reductions=1, **run), 1e4, 1e-12),
-    "pipelined": (lambda A, y, tol, **run: cgls(A, y, tol=tol, reductions="pipelined", **run), 1e4, 1e-12),
     "lsqr": (lambda A, y, tol, **run: lsqr(A, y, atol=tol, btol=tol, calc_var=True, **run), 0.3, 1e-9),
     "fista": (lambda A, y, tol, **run: fista(A, y, tol=tol, eps=0.1, alpha=1e-3, **run), 1.0, 1e-6),
 }
