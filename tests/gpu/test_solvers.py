@@ -15,6 +15,7 @@ from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix
 from collops.preconditioners import inner_solve
 from collops.solvers import (
+    CGLS,
     Status,
     bicgstab,
     block_cgls,
@@ -23,10 +24,12 @@ from collops.solvers import (
     execution,
     fista,
     gmres,
+    history,
     hybrid_lsqr,
     lsmr,
     lsqr,
     minres,
+    solve,
 )
 from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, primal_dual
@@ -305,6 +308,145 @@ def test_callbacks_between_replays(comm):
         if inner is not None:
             assert inner.execution == REPLAYED
             assert_close(inner.x.gather().get(), cgls(device, yd, niter=5, tol=0, graph=False).x.gather().get())
+
+
+def overdetermined(comm):
+    """Return an operator for which solvers need tens of iterations, and data for it."""
+    operator = VStack([cupy.asarray(random_matrix(70 + comm.rank, 40, "f8", comm.rank))], comm)
+    y = random_matrix(operator.range.size, 1, "f8", 99)[:, 0]
+    return operator, from_global(cupy.asarray(y), operator.range, comm=comm)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """How many iterations each launch has, from now on in groups as soon as possible; the start counts as one."""
+    found = []
+    advance = history.DeviceHistory.advance
+
+    def counted(self, rows=1):
+        found.append(rows)
+        advance(self, rows)
+
+    monkeypatch.setattr(history.DeviceHistory, "advance", counted)
+    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 0)
+    return found
+
+
+def assert_same_bits(result, expected):
+    assert result.iterations == expected.iterations and result.status is expected.status
+    np.testing.assert_array_equal(result.residual_norms, expected.residual_norms)
+    np.testing.assert_array_equal(result.x.gather().get(), expected.x.gather().get())
+    if "var" in expected.details:
+        np.testing.assert_array_equal(result.details["var"].gather().get(), expected.details["var"].gather().get())
+
+
+GROUPED = {
+    "cg": (lambda A, y, tol, **run: cg(A.H @ A, A.H @ y, tol=tol, **run), 1e4, 1e-12),
+    "cgls": (lambda A, y, tol, **run: cgls(A, y, tol=tol, **run), 1e4, 1e-12),
+    "a single reduction": (lambda A, y, tol, **run: cgls(A, y, tol=tol, reductions=1, **run), 1e4, 1e-12),
+    "lsqr": (lambda A, y, tol, **run: lsqr(A, y, atol=tol, btol=tol, calc_var=True, **run), 0.3, 1e-9),
+    "fista": (lambda A, y, tol, **run: fista(A, y, tol=tol, eps=0.1, alpha=1e-3, **run), 1.0, 1e-6),
+}
+"""Solvers, a tolerance that they meet at once, and one that they meet after more than twelve iterations."""
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_replays_return_the_iterate_that_passed_the_test(comm, launches, name):
+    operator, y = overdetermined(comm)
+    solver, loose, tight = GROUPED[name]
+    ends = set()
+    for tol in np.geomspace(loose, tight, 40):
+        launches.clear()
+        result = solver(operator, y, tol, niter=60, graph=True)
+        assert launches[3] == 3 and result.iterations < sum(launches) <= result.iterations + 6
+        for options in ({"graph": True, "lag": 0}, {"graph": False}):
+            assert_same_bits(result, solver(operator, y, tol, niter=60, **options))
+        ends.add(result.iterations)
+    assert {end % 3 for end in ends if 2 < end < 60} == {0, 1, 2}  # at all places of a group
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_replays_end_at_the_last_iteration(comm, launches, name):
+    operator, y = overdetermined(comm)
+    solver, *_ = GROUPED[name]
+    for niter in range(5, 31):
+        launches.clear()
+        result = solver(operator, y, 1e-300, niter=niter, graph=True)
+        assert launches[:4] == [1, 1, 1, 3] and sum(launches) <= niter + 1
+        assert result.status is not Status.ITERATION_LIMIT or sum(launches) == niter + 1
+        assert_same_bits(result, solver(operator, y, 1e-300, niter=niter, graph=False))
+
+
+def test_groups_of_replays_count_their_messages(comm, launches):
+    operator, y = overdetermined(comm)
+    counts = []
+    for graph in (True, False):
+        with profile.count_messages() as sent, profile.record() as recording:
+            solve(CGLS(tol=0, precision=0), operator, y, niter=21, graph=graph)
+        counts.append([message for message in sent.records if message.operation != "metadata"])
+        labels = [span.label for span in recording.spans]
+        assert labels.count("3 CGLS iterations") == 6 * graph and labels.count("CGLS iteration") == (3 if graph else 21)
+    assert counts[0] == counts[1]
+
+
+def test_groups_are_replayed_in_long_runs(comm, launches, monkeypatch):
+    """At once if no test can end the run, else after many iterations."""
+    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 100)
+    operator, y = overdetermined(comm)
+    solver, *_ = GROUPED["fista"]
+    for tol, first in ((0, 3), (1e-300, 100)):
+        launches.clear()
+        result = solver(operator, y, tol, niter=300)
+        assert launches.index(3) == first and sum(launches) == 301
+        assert_same_bits(result, solver(operator, y, tol, niter=300, graph=False))
+
+
+def test_those_who_look_after_each_iteration_get_single_replays(comm, launches, tmp_path):
+    operator, y = overdetermined(comm)
+    alone = cgls(operator, y, niter=14, tol=0, graph=False)
+    seen = []
+    options = {
+        "callback": lambda number, view: seen.append((number, view.residual_norm)),
+        "checkpoint": comm.allgather_metadata(str(tmp_path / "checkpoint"))[0],
+    }
+    for name, value in options.items():
+        launches.clear()
+        result = cgls(operator, y, niter=14, tol=0, graph=True, **{name: value})
+        assert launches == [1] * 15
+        assert_same_bits(result, alone)
+    assert [number for number, _ in seen] == list(range(1, 15))
+    np.testing.assert_array_equal([norm for _, norm in seen], alone.residual_norms[1:])
+
+
+class RecordedTwice:
+    """A local operator, a diagonal matrix, whose third call in recordings raises an error."""
+
+    shape, dtype = (9, 9), np.dtype("f8")
+
+    def __init__(self, diagonal) -> None:
+        self.diagonal, self.recorded = diagonal, 0
+
+    def forward_local(self, x, out):
+        recorded = cupy.cuda.get_current_stream().is_capturing()
+        self.recorded += recorded
+        if recorded and self.recorded == 3:
+            raise RuntimeError("not again")
+        return cupy.multiply(x, self.diagonal, out=out)
+
+    def adjoint_local(self, y, out):
+        return cupy.multiply(y, self.diagonal, out=out)
+
+
+def test_a_group_that_one_rank_cannot_record_is_replayed_step_by_step(comm, launches):
+    diagonal = cupy.linspace(1, 2, 9)
+    refuses = comm.rank == comm.size - 1
+    local = RecordedTwice(diagonal) if refuses else cupy.diag(diagonal)
+    op = BlockDiag([local], comm)
+    y = random(op.range, comm=comm, engine="cupy", seed=3)
+    result = cgls(op, y, niter=7, tol=0, graph=True)
+    assert result.execution == REPLAYED and launches == [1] * 8
+    assert not refuses or local.recorded == 3
+    assert_same_bits(result, cgls(op, y, niter=7, tol=0, graph=False))
 
 
 class ReadsOnHost:

@@ -50,13 +50,15 @@ class Run:
         Whether to show a progress bar on rank 0; by default where standard error is a terminal.
     graph : bool or "auto"
         On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
-        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration.
+        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration. Long runs replay
+        groups of three iterations where `lag` allows it.
     lag : int, optional
         On devices, how many iterations the host may launch before it checks the numbers of the oldest. If a tolerance
         can stop the solver, the device keeps the results of so many iterations, so that `x` is the iterate that passed
         the test. The default is then 3 if the iterations are replayed as a graph, and 0 where copies would take longer
         than waiting, with large vectors; with a callback or checkpoints, or without a graph, it is always 0. If no
-        tolerance can stop the solver, it is 3. On hosts always 0.
+        tolerance can stop the solver, it is 3. On hosts always 0. With 3 or more, long runs with short vectors replay
+        groups of three iterations, and the results of two more are kept; not with a callback or checkpoints.
     checkpoint : str or path, optional
         Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
         written, and signals are handled as before.
@@ -322,8 +324,8 @@ def _iterate(method, state, history, execution, checkpoints, first, run, bar) ->
             return state, iteration, Status.STOPPED if stopped else Status.ITERATION_LIMIT
         if checkpoints is not None and iteration > first:
             checkpoints.after(iteration, state)
-        state = advance(state)
-        iteration += 1
+        state = advance(state, run.niter - iteration)
+        iteration = history.count - 1
         if callback is not None:
             stop = callback(iteration, View(method, history, iteration, state))
             stopped = isinstance(stop, bool | np.bool_) and bool(stop)

@@ -4,6 +4,9 @@ With a graph the solver's work runs on a stream of its own, ordered after the ca
 it ends. The first step is launched as usual, so that operators can set up what they need at their first call; the
 second is recorded. Memory that a recorded step allocates comes from a pool that no other code uses as long as the graph
 exists.
+
+Between two graphs the device idles for a few microseconds. In long runs a second graph holds a group of steps, each of
+which reads the results of the one before; it is replayed while as many iterations are left.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from typing import Any
 
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
-from collops.profile import MessageCounts, mark, messages
+from collops.profile import Message, MessageCounts, mark, messages
 from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
+
+_FEWEST_TO_GROUP = 128  # recording a group takes about as long as so many iterations save
 
 
 class Execution:
@@ -40,8 +45,8 @@ class Execution:
     def __exit__(self, *error: Any) -> None:
         """Do nothing."""
 
-    def advance(self, state: Any) -> Any:
-        """Return the state after one more step, whose numbers are recorded in the history."""
+    def advance(self, state: Any, remaining: int) -> Any:
+        """Return the state after one more step, or after some of the `remaining` ones; the history counts them."""
         with mark(self._label):
             state = self._method.step(self._operator, state)
             self._history.record(state)
@@ -84,7 +89,8 @@ def _take_lane(device: int) -> _Lane:
 class GraphExecution(Execution):
     """Records the second step and replays it from then on; launches all steps where that cannot be done.
 
-    All ranks record, or none does: then they raise an error if a graph is `required`.
+    Long runs are replayed in groups of as many steps as the history allows. All ranks record, or none does: then they
+    raise an error if a graph is `required`.
     """
 
     _history: DeviceHistory
@@ -94,9 +100,9 @@ class GraphExecution(Execution):
         self._comm = comm
         self._required = required
         self._launch = super().advance
-        self._graph: Any = None
-        self._sent: list[Any] = []
-        self._next: Callable[[Any], Any] = self._warm_up
+        self._group = history.group
+        self._recorded: dict[int, tuple[Any, list[Message]]] = {}  # by steps: a graph, and the messages of a replay
+        self._next: Callable[[Any, int], Any] = self._warm_up
         self._contexts = ExitStack()
 
     def __enter__(self) -> GraphExecution:
@@ -120,50 +126,66 @@ class GraphExecution(Execution):
                 # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
                 _idle_lanes[self._device].append(self._lane)
             else:
-                _abandoned.append((end, self._graph, self._device, self._lane))
-        self._graph = None
+                _abandoned.append((end, self._recorded, self._device, self._lane))
+        self._recorded = {}
 
-    def advance(self, state: Any) -> Any:
-        """Return the state after one more step."""
-        return self._next(state)
+    def advance(self, state: Any, remaining: int) -> Any:
+        """Return the state after one more step, or after a group of the `remaining` ones."""
+        return self._next(state, remaining)
 
-    def _warm_up(self, state: Any) -> Any:
+    def _warm_up(self, state: Any, remaining: int) -> Any:
         import cupy
 
         self._next = self._record_or_launch
         with cupy.cuda.using_allocator(self._lane.pool.malloc):
-            return self._launch(state)
+            return self._launch(state, remaining)
 
-    def _record_or_launch(self, state: Any) -> Any:
+    def _record_or_launch(self, state: Any, remaining: int) -> Any:
         """Record the step if every rank can, and do it in either way."""
-        reasons = [reason for reason in self._comm.allgather_metadata(self._record(state)) if reason is not None]
-        if not reasons:
+        reason = self._record(state, 1)
+        if reason is None:
             self.description = "replayed CUDA graph"
             self._next = self._replay
         elif self._required:
-            raise UnsupportedTypeError(f"graph=True, but the step cannot be recorded: {reasons[0]}")
+            raise UnsupportedTypeError(f"graph=True, but the step cannot be recorded: {reason}")
         else:
-            self.description = f"eager: {reasons[0]}"
-            self._graph = None
+            self.description = f"eager: {reason}"
             self._next = self._launch
-        return self._next(state)
+        return self._next(state, remaining)
 
-    def _replay(self, state: Any) -> Any:
-        with mark(self._label):
-            self._graph.launch(self._lane.stream)
-            self._history.advance()
+    def _replay(self, state: Any, remaining: int) -> Any:
+        steps = max(steps for steps in self._recorded if steps <= remaining)
+        graph, sent = self._recorded[steps]
+        with mark(self._label if steps == 1 else f"{steps} {self._label}s"):
+            graph.launch(self._lane.stream)
+            self._history.advance(steps)
         if messages.active:
-            for message in self._sent:
+            for message in sent:
                 messages.record(*message)
+        if self._group not in self._recorded:
+            # The device is busy. A run that a test can end is expected to take as long again as it has until now.
+            expected = min(remaining, self._history.count) if self._history.keeps else remaining
+            if expected >= _FEWEST_TO_GROUP and self._record(state, self._group) is not None:
+                self._group = 1
         return state
 
-    def _record(self, state: Any) -> str | None:
-        """Record one step from `state`, which stays as it is; return why that could not be done, or ``None``."""
+    def _record(self, state: Any, steps: int) -> str | None:
+        """Record steps if every rank can; return why one cannot, or ``None``. Collective."""
+        graph, sent, problem = self._capture(state, steps)
+        reasons = [reason for reason in self._comm.allgather_metadata(problem) if reason is not None]
+        if reasons:
+            return reasons[0]
+        self._recorded[steps] = graph, sent
+        return None
+
+    def _capture(self, state: Any, steps: int) -> tuple[Any, list[Message], str | None]:
+        """Return a graph of steps from `state`, which stays as it is, their messages, and why there is no graph."""
         import cupy
 
         stream = self._lane.stream
         trial = with_carried(state, carried(state))
         seen = MessageCounts()
+        graph: Any = None
         reason: str | None = None
         # Nothing is sent while recording. The counters would have seen the messages of each replay.
         counting, messages.active[:] = messages.active[:], [seen]
@@ -171,32 +193,30 @@ class GraphExecution(Execution):
             try:
                 stream.begin_capture()
             except RuntimeError as error:  # an AMD build of CuPy has no captures
-                return _in_one_line(error)
+                return None, [], _in_one_line(error)
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
-                    trial = self._method.step(self._operator, trial)
-                    self._history.store(trial)  # reads the results before they are moved
+                    for _ in range(steps):
+                        trial = self._method.step(self._operator, trial)
+                        self._history.store(trial)  # reads the results before they are moved
                     _carry(trial, state)
             except Exception as error:  # an operator may use calls that a capture forbids
                 reason = _in_one_line(error)
             finally:
                 try:
-                    self._graph = stream.end_capture()
+                    graph = stream.end_capture()
+                    graph.upload(stream)
                 except cupy.cuda.runtime.CUDARuntimeError as error:
                     reason = reason or _in_one_line(error)
         finally:
             messages.active[:] = counting
-        if reason is not None:
-            return reason
-        self._sent = seen.records
-        self._graph.upload(stream)
-        return None
+        return graph, seen.records, reason
 
 
 def _carry(after: Any, before: Any) -> None:
-    """Copy the results of a step that are in new memory to where the next replay of it reads them.
+    """Copy the results of steps that are in new memory to where the next replay reads them.
 
-    Raises CollopsError if the step changed something that is no array, which a replay cannot do.
+    Raises CollopsError if a step changed something that is no array, which a replay cannot do.
     """
     present, constants = carried(after), fixed(after)
     for name, value in fixed(before).items():

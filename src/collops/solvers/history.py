@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from collops.solvers.state import local_arrays
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
 _LAG = 3
+_GROUP = 3  # no longer than the lag: the host looks at one group while the device has the next
 _LARGEST_KEPT = 1 << 21
 """Elements of a result that are copied in each iteration; to wait for every iteration is faster with longer ones."""
 _THREADS = 256
@@ -28,6 +30,7 @@ class History:
     """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored."""
 
     lag: int = 0  # how many rows may be outstanding before the host waits for one
+    group: int = 1  # how many more may be launched at once
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -67,28 +70,28 @@ class DeviceHistory(History):
     """Rows in pinned host memory that the device writes to.
 
     The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
-    iterations. An event after each row tells the host when it may read it. If the history `keeps` results, the device
-    has copies of those of the last ``lag + 1`` iterations, since later iterations overwrite them before the host knows
-    that they were final.
+    iterations. An event after each launch tells the host when it may read its rows. If the history `keeps` results, the
+    device has copies of those of the last ``lag + group`` iterations, since later iterations overwrite them before the
+    host knows that they were final.
 
     There are at most `capacity` rows; the deadline of `comm` limits the waits.
     """
 
-    def __init__(self, method: Method, capacity: int, lag: int, comm: Communicator, *, keeps: bool) -> None:
+    def __init__(self, method: Method, capacity: int, lag: int, comm: Communicator, *, keeps: bool, group: int) -> None:
         import cupy
 
         super().__init__(method)
         width = len(method.numbers._fields)
-        self.lag = lag
+        self.lag, self.group, self.keeps = lag, group, keeps
         self._comm = comm
-        self._keeps = keeps
         self._copies: list[_Copies] = []
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
         # The pool's block may be longer than what was asked for.
         self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
         self._target = np.uint64(self._memory.ptr)
         self._next = cupy.zeros(1, np.int64)
-        self._events = [cupy.cuda.Event(disable_timing=True) for _ in range(lag + 2)]
+        # The events of the last launches, oldest first, each with the number of rows that it stands for.
+        self._events = deque((0, cupy.cuda.Event(disable_timing=True)) for _ in range(lag + 2))
         self._known = 0
 
     def record(self, state: Any) -> None:
@@ -114,13 +117,13 @@ class DeviceHistory(History):
             kernel("record.cu", "record_scalars")(
                 (1,), (1,), (*arguments, np.int32(len(values)), self._target, self._next)
             )
-        if self._keeps:
+        if self.keeps:
             self._keep(state)
 
     def _keep(self, state: Any) -> None:
         arrays = self._results(state)
         if not self._copies:
-            self._copies = [_Copies(array, self.lag + 1) for array in arrays]
+            self._copies = [_Copies(array, self.lag + self.group) for array in arrays]
         for copies, array in zip(self._copies, arrays, strict=True):
             copies.keep(array, self._next)
 
@@ -128,18 +131,20 @@ class DeviceHistory(History):
         values = (getattr(state, name, None) for name in self._method.results)
         return [array for value in values if value is not None for array in local_arrays(value)]
 
-    def advance(self) -> None:
-        """Mark one more row, stored by :meth:`store` or by a replay of it, on the current stream."""
-        self._events[self.count % len(self._events)].record()
-        self.count += 1
+    def advance(self, rows: int = 1) -> None:
+        """Mark more rows, stored by :meth:`store` or by a replay of it, on the current stream."""
+        _, event = self._events.popleft()
+        event.record()
+        self.count += rows
+        self._events.append((self.count, event))
 
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
         if number >= self._known:
             # Of the events that are still there, the one of this row is the first that comes after it.
-            oldest = max(number, self.count - len(self._events))
-            self._comm.wait(self._events[oldest % len(self._events)], "a solver's iteration")
-            self._known = oldest + 1
+            known, event = next((rows, event) for rows, event in self._events if rows > number)
+            self._comm.wait(event, "a solver's iteration")
+            self._known = known
         return self._rows[number].tolist()
 
     def rows(self) -> np.ndarray:
@@ -156,7 +161,7 @@ class DeviceHistory(History):
 
     def return_to(self, number: int, state: Any) -> None:
         """Give the results in a state the values that they had at one of the last rows."""
-        if self._keeps and number < self.count - 1:
+        if self.keeps and number < self.count - 1:
             for copies, array in zip(self._copies, self._results(state), strict=True):
                 copies.restore(number, array)
 
@@ -198,7 +203,7 @@ def open_history(
 
     On devices `lag` rows may be outstanding, by default as many as pay off, and none if a test of the method would then
     pass too late for its result; the deadline of `comm` limits the waits. Nothing outside the history depends on late
-    iterations if the host may get `ahead`.
+    iterations if the host may get `ahead`: then short ones may be launched in groups.
     """
     if not on_device(engine):
         return History(method)
@@ -207,4 +212,5 @@ def open_history(
         lag = 0
     elif lag is None:
         lag = 0 if can_end and size > _LARGEST_KEPT else _LAG
-    return DeviceHistory(method, capacity, lag, comm, keeps=can_end and lag > 0)
+    group = _GROUP if ahead and lag >= _GROUP and size <= _LARGEST_KEPT else 1
+    return DeviceHistory(method, capacity, lag, comm, keeps=can_end and lag > 0, group=group)
