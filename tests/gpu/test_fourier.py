@@ -8,8 +8,6 @@ import pytest
 from collops.array import Layout, from_global, random, redistribute, zeros
 from collops.operators import FFT, FFT2D, FFTND
 from collops.operators.fourier import pipeline
-from collops.operators.fourier.operator import Fourier
-from collops.operators.fourier.transform import AxisTransform
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
 from tests.solvers.problems import assert_close
@@ -114,22 +112,6 @@ def test_piece_by_piece(comm, monkeypatch, shape, count):
         for result, whole in zip(results, expected, strict=True):
             assert_close(result.gather().get(), whole, "c8")
     assert op.dottest(engine="cupy")
-
-
-def test_frequencies_are_gathered_piece_by_piece(comm, monkeypatch):
-    """By the kernel of real columns, and, since one column is too few for it, by cuFFT."""
-    for shape in ((101, 24, 33), (101, 24, 1)):
-        target = Layout.split((40, *shape[1:]), comm.size)
-        transform = AxisTransform(0, 101, 101, real=True, shift_before=True, kept=40)
-        op = Fourier(Layout.replicated(shape, comm.size), [transform], "c8", comm, clinear=False, range_layout=target)
-        given = [random(target, seed=seed, comm=comm, dtype="c8", engine="cupy") for seed in range(4)]
-        monkeypatch.setitem(pipeline._LARGE, "device", np.inf)
-        expected = [op.adjoint(y).local_array.get() for y in given]
-        monkeypatch.setitem(pipeline._LARGE, "device", 0)
-        results = [op.adjoint(y) for y in given]
-        for result, whole in zip(results, expected, strict=True):
-            assert_close(result.local_array.get(), whole, "f4")
-        assert op.dottest(engine="cupy")
 
 
 @pytest.mark.parametrize("graph", [True, False])

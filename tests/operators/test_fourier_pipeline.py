@@ -1,4 +1,4 @@
-"""Fourier transforms piece by piece, as on devices, against NumPy on gathered data, and what may not be cut."""
+"""Fourier transforms piece by piece, here by messages, against NumPy on gathered data, and what may not be cut."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import Layout, from_global, random, zeros
-from collops.operators import FFT, FFT2D, FFTND, MDC
+from collops.array import Layout, from_global, zeros
+from collops.operators import FFT, FFT2D, FFTND
 from collops.operators.fourier import pipeline, route
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
@@ -96,45 +96,6 @@ def test_what_is_cut(comm, monkeypatch, options, moves):
         with monkeypatch.context() as whole:
             whole.setitem(pipeline._LARGE, "host", np.inf)
             assert_close(result.gather(), apply(source).gather(), op.cdtype)
-    assert op.dottest()
-
-
-@pytest.mark.parametrize("lengths", [None, 14, 10])
-@pytest.mark.parametrize("shape", [(13, 9), (13, 2, 8), (13,)])
-def test_frequencies_are_gathered(comm, shape, lengths):
-    """Those of a real transform, in pieces where there is another axis; the forward takes each rank's part alone."""
-    domain = Layout.replicated(shape, comm.size)
-    count = (lengths or 13) // 2 + 1
-    sizes = [0] * (comm.size - 1) + [count - 1]
-    sizes[0] += 1
-    target = Layout.split((count, *shape[1:]), comm.size, sizes=sizes)
-    options = {"ifftshift_before": True, "real": True, "dtype": "f8", "comm": comm}
-    op = FFT(domain, 0, lengths, range_layout=target, **options)
-    whole = FFT(domain, 0, lengths, range_layout=Layout.replicated(target.shape, comm.size), **options)
-    x, y = values(op.dims, "f8", 1), values(op.dimsd, "c16", 2)
-    with profile.count_messages() as sent:
-        result = op.forward(from_global(x, domain, comm=comm))
-    assert sent.total == 0
-    assert_close(result.gather(), whole.forward(from_global(x, domain, comm=comm)).gather())
-    source = from_global(y, target, comm=comm)
-    for out in (None, zeros(domain, comm=comm, dtype="f8")):
-        with profile.count_messages() as sent:
-            result = op.adjoint(source, out)
-        pieces = 1 if len(shape) == 1 else min(pipeline._COUNT, shape[1])
-        assert sent.total == (comm.size > 1) * pieces
-        assert_close(result.local_array, whole.adjoint(from_global(y, whole.range, comm=comm)).local_array)
-    assert op.dottest()
-
-
-def test_convolution(comm, monkeypatch):
-    """Against the same operator with whole parts."""
-    G = values((3, 4, 5), "c16", comm.rank)
-    op = MDC(G, 2 * 3 * comm.size + 1, 7, comm=comm)
-    x, y = (random(layout, comm=comm, dtype="f8") for layout in (op.domain, op.range))
-    results = op.forward(x).local_array, op.adjoint(y).local_array
-    monkeypatch.setitem(pipeline._LARGE, "host", np.inf)
-    assert_close(results[0], op.forward(x).local_array)
-    assert_close(results[1], op.adjoint(y).local_array)
     assert op.dottest()
 
 

@@ -6,7 +6,7 @@ Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,10 @@ from collops.comm import Communicator
 from collops.comm.call import Call
 from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
+from collops.exchange.reading import Reading
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "region_plan"]
+__all__ = ["Move", "region_plan", "region_reading"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -136,6 +137,34 @@ def region_plan(
     boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
     sends, receives = boxes[::-1] if back else boxes
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
+
+
+def region_reading(
+    comm: Communicator,
+    layout: Layout,
+    wanted: Callable[[int], list[Region]],
+    itemsize: int,
+    *,
+    begins: Sequence[int] | None = None,
+    closes: bool = False,
+) -> Reading:
+    """Return how ranks read the region that each wants of an array, as :func:`region_plan` sends it. Collective.
+
+    With `begins`, ranks read their parts of the array back from the regions, which are at these elements of the memory
+    of each rank.
+    """
+    mine, back = transfers(layout, comm.rank, wanted), begins is not None
+    boxes = []
+    for rank in range(comm.size):
+        theirs = transfers(layout, rank, wanted)
+        given = [box for peer, _, box in (theirs.receives if back else theirs.sends) if peer == comm.rank]
+        taken = [box for peer, _, box in (mine.sends if back else mine.receives) if peer == rank]
+        boxes += [(rank, *pair) for pair in zip(given, taken, strict=True)]
+    shapes = [
+        tuple(stop - start for start, stop in wanted(rank)[0]) if back else layout.local_shape(rank)
+        for rank in range(comm.size)
+    ]
+    return Reading(comm, shapes, begins or [0] * comm.size, boxes, itemsize, closes=closes)
 
 
 def _inside(have: Any, need: Any) -> Box | None:

@@ -20,7 +20,7 @@ from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.transport import KnownExchange
 
-__all__ = ["PeerStores", "connected", "kernel_source", "memory_bytes"]
+__all__ = ["PeerStores", "connected", "kernel_source", "map_memory", "memory_bytes"]
 
 LIMIT = 128 << 10
 """Bytes of the longest array, or of its part for each rank. Two H100 take less time than NCCL also with eight times as
@@ -34,7 +34,7 @@ _VALUES = _PACKET // 2  # bytes of values in a packet
 _SUM_BLOCKS, _PAIR_BLOCKS = (limit // (_VALUES * _CHUNK) for limit in (LIMIT, MESSAGE_LIMIT))  # of an inbox
 _GRANULE = 2 << 20  # bytes; the driver maps no less into another process
 _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's types
-_ALLTOALL = 4
+_FLOAT, _ALLTOALL = 7, 4
 _LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
 Message: TypeAlias = tuple[int, int, int]
 _kept: list[Any] = []
@@ -70,6 +70,8 @@ class PeerStores:
         self._link = cupy.asarray(np.array([size, rank, capacity, self._given_up.ptr, *addresses, *epochs], np.uint64))
         self._kernel, self._pairs_kernel = _kernels(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
+        self._one = cupy.zeros(1, np.float32)
+        self._meet = self._prepared(1, _TYPES[_FLOAT])
         self._current = cupy.cuda.get_current_stream
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
@@ -124,6 +126,12 @@ class PeerStores:
         if self._current().ptr != self._stream:
             self._follow(self._current())
         return self._link.data.ptr
+
+    def barrier(self, stream: Any) -> None:
+        """Order what follows on `stream` after what all ranks have launched on theirs before."""
+        if stream.ptr != self._stream:
+            self._follow(stream)
+        self._meet.at([self._one.data.ptr] * 2, stream.ptr)
 
     def give_up(self) -> None:
         """End all kernels that wait for other ranks, now and later; their results mean nothing."""
@@ -189,19 +197,32 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"
-    memory = cupy.cuda.Memory(-(-memory_bytes(control.size) // _GRANULE) * _GRANULE)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        runtime.memsetAsync(memory.ptr, 0, memory.size, stream.ptr)
-        stream.synchronize()
+    if len(set(control.allgather(cupy.cuda.Device().pci_bus_id))) < control.size:
+        return None, "NCCL, since ranks share a GPU"
+    addresses, problem = map_memory(control, memory_bytes(control.size))
+    if problem:
+        return None, f"NCCL, since not every GPU can address the memory of the others ({problem})"
+    limits = f"up to {LIMIT >> 10} KiB, of exchanges up to {MESSAGE_LIMIT >> 10} KiB"
+    return PeerStores(control.rank, addresses), f"{limits}, by stores into each other's memory"
+
+
+def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
+    """Return the addresses by which this rank reaches new zeros of every rank, or a problem. Collective.
+
+    The memory is kept until the program ends, since other ranks may reach it until then. All ranks decide alike.
+    """
+    runtime = cupy.cuda.runtime
     addresses, handle, problem = [], "", ""
     try:
+        memory = cupy.cuda.Memory(-(-nbytes // _GRANULE) * _GRANULE)
+        _kept.append(memory)
+        with cupy.cuda.Stream(non_blocking=True) as stream:
+            runtime.memsetAsync(memory.ptr, 0, memory.size, stream.ptr)
+            stream.synchronize()
         handle = runtime.ipcGetMemHandle(memory.ptr).hex()
     except runtime.CUDARuntimeError as error:
         problem = str(error)
-    devices, handles, problems = zip(*control.allgather((cupy.cuda.Device().pci_bus_id, handle, problem)), strict=True)
-    if len(set(devices)) < control.size:
-        return None, "NCCL, since ranks share a GPU"
-    _kept.append(memory)
+    handles, problems = zip(*control.allgather((handle, problem)), strict=True)
     if not any(problems):
         try:
             for rank, other in enumerate(handles):
@@ -210,11 +231,7 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
         except runtime.CUDARuntimeError as error:
             problem = str(error)
         problems = control.allgather(problem)
-    found = next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
-    if found:
-        return None, f"NCCL, since not every GPU can address the memory of the others ({found})"
-    limits = f"up to {LIMIT >> 10} KiB, of exchanges up to {MESSAGE_LIMIT >> 10} KiB"
-    return PeerStores(control.rank, addresses), f"{limits}, by stores into each other's memory"
+    return addresses, next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
 
 
 def _recorded(stream: Any) -> bool:

@@ -11,14 +11,20 @@ for all.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.backend import Engine
+from collops.exchange.reading import readable_memory
 from collops.operators.memory import Scratch, store
 
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
 _MANY = 1 << 16  # elements; below, threads cost more than they save
+_READABLE, _COPY = ("even", "pieces"), "given"  # slots that other ranks read from
 _POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
@@ -94,15 +100,63 @@ class Workspace:
         self._size = size
         self._scratch = Scratch()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
+        self._readable: dict[str, Sequence[int]] = {}
+        self._comm: Any = None
+        self._short: Any = None
+        self.way: tuple[bool, int | None] = False, None
+
+    def prepare_pieces(self, comm: Communicator) -> None:
+        """Prepare to move in pieces. Collective.
+
+        On devices, ranks read them from each other's scratch arrays; where they cannot, arrays move as a whole. ``way``
+        tells whether they move in pieces, and the bytes of an element of what is read.
+        """
+        if self.engine.memory == "host":
+            self.way = True, None
+            return
+        short = comm.transport_of(self.engine.xp.empty(0)).short
+        if short is None:
+            return
+        self._comm = comm
+        if all(map(self._share, _READABLE)):
+            self._short, self.way = short, (True, self.complex.itemsize)
+
+    def _share(self, slot: str) -> bool:
+        """Make a slot readable by other ranks, and return whether it is. Collective."""
+        addresses = readable_memory(self._comm, f"Fourier {slot}", self._size * self.complex.itemsize)
+        if addresses is not None:
+            self._readable[slot] = addresses
+        return addresses is not None
+
+    def begin(self) -> None:
+        """Order the current stream after earlier uses of memory that other ranks read. Collective."""
+        if self._short is not None:
+            self._short.join()
+
+    def readable(self, array: Any) -> Sequence[int]:
+        """Return the addresses of an array of all ranks, which they can read: of itself or of a copy. Collective."""
+        for addresses in self._readable.values():
+            if addresses[self._comm.rank] == array.data.ptr:
+                return addresses
+        if _COPY not in self._readable and not self._share(_COPY):
+            raise MemoryError(f"no memory of {array.nbytes} bytes that other ranks can read")
+        return self.readable(store(array, self.take(_COPY, array.shape)))
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
         key = (slot, shape, real)
         view = self._views.get(key)
         if view is None and self.engine.mutable:
-            memory = self._scratch.get(slot, (self._size,), self.complex, self.engine)
+            memory = self._memory(slot)
             view = self._views[key] = memory.view(self._dtype(real))[: math.prod(shape)].reshape(shape)
         return view
+
+    def _memory(self, slot: str) -> Any:
+        if slot not in self._readable:
+            return self._scratch.get(slot, (self._size,), self.complex, self.engine)
+        cuda, nbytes = self.engine.xp.cuda, self._size * self.complex.itemsize
+        memory = cuda.UnownedMemory(self._readable[slot][self._comm.rank], nbytes, None)
+        return self.engine.xp.ndarray((self._size,), self.complex, cuda.MemoryPointer(memory, 0))
 
     def converted(self, array: Any, real: bool) -> Any:
         """Return an array in the type of the computation: itself, or a copy."""

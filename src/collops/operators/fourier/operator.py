@@ -16,7 +16,7 @@ from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
-from collops.operators.fourier.pipeline import find_gathering, find_pipeline, pays
+from collops.operators.fourier.pipeline import find_pipeline, pays
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store, writable
@@ -77,8 +77,7 @@ class Fourier(LinearOperator):
                 if last is None or part is None:
                     steps.append(_move(move, back)._replace(layouts=(layout, target) if move.sends else None))
                 else:
-                    cut = _cut(last, part, between.pop().shape, move, back)
-                    steps[-1] = cut._replace(gathers=(target, layout, last))
+                    steps[-1] = _cut(last, part, between.pop().shape, move, back)
                 between.append(_Between(target.local_shape(comm.rank), real))
                 layout, last = target, None
             for transform in () if stage is None else joined([by_axis[axis] for axis in stage.axes]):
@@ -87,7 +86,10 @@ class Fourier(LinearOperator):
                     between.append(_Between(between[-1].shape, False))
                 scratch = transform.elements(between[-1].shape)
                 joint = transform if isinstance(transform, JointTransform) else None
-                steps.append(_Step(transform.forward, transform.adjoint, transform.in_place, scratch, joint=joint))
+                commuted = None if joint is None else transform.adjoint
+                steps.append(
+                    _Step(transform.forward, transform.adjoint, transform.in_place, scratch, None, joint, commuted)
+                )
                 layout = alike(layout, transform.extents)
                 between.append(_Between(layout.local_shape(comm.rank), False))
                 last = transform if isinstance(transform, AxisTransform) and transform.real else None
@@ -98,10 +100,15 @@ class Fourier(LinearOperator):
         )
 
         @cache
-        def programs(in_pieces: bool) -> list[list[_Instruction]]:
-            """Return those of forward and adjoint. Collective at the first use."""
-            kept, arrays = _in_pieces(steps, between, comm) if in_pieces else (steps, between)
-            return [_program(kept, arrays, back) for back in (False, True)]
+        def programs(in_pieces: bool, itemsize: int | None) -> list[list[_Instruction]]:
+            """Return those of forward and adjoint; see :func:`find_pipeline`. Collective at the first use."""
+            kept, arrays = _in_pieces(steps, between, comm, itemsize) if in_pieces else (steps, between)
+            # The adjoint in the order of forward begins with a transform, into memory that other ranks can read.
+            turned = in_pieces and final is domain and all(step.commuted is not None for step in kept)
+            there = _program([step.forward for step in kept], kept, arrays)
+            if turned:
+                return [there, _program([step.commuted for step in kept], kept, arrays)]
+            return [there, _program([step.adjoint for step in kept[::-1]], kept[::-1], arrays[::-1])]
 
         self._programs = programs
         # The same on all ranks, which must send the same messages.
@@ -126,7 +133,8 @@ class Fourier(LinearOperator):
     def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
-        program = self._programs(pays(self._part * workspace.complex.itemsize, workspace))[back]
+        program = self._programs(*workspace.way)[back]
+        workspace.begin()
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
         for apply, slot, shape, real in program:
@@ -140,7 +148,11 @@ class Fourier(LinearOperator):
         workspace = self._workspaces.get((engine, dtype))
         if workspace is None:
             kind = np.result_type(dtype, np.complex64)
-            workspace = self._workspaces.get((engine, kind)) or Workspace(engine, kind, self._size, self._threads)
+            workspace = self._workspaces.get((engine, kind))
+            if workspace is None:
+                workspace = Workspace(engine, kind, self._size, self._threads)
+                if pays(self._part * kind.itemsize, workspace):
+                    workspace.prepare_pieces(self.comm)
             self._workspaces[engine, kind] = self._workspaces[engine, dtype] = workspace
         return workspace
 
@@ -155,9 +167,9 @@ class _Between(NamedTuple):
 class _Step(NamedTuple):
     """Two functions of ``(source, target, workspace)``, whose result is in `target` if that is given.
 
-    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, a
-    transform that can be applied to pieces is `joint`, and one that `gathers` in its adjoint has the layouts of the
-    parts and of all frequencies.
+    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, and
+    a transform that can be applied to pieces is `joint`. Where all steps are `commuted`, these in the order of forward
+    are the adjoint too, if model and data have one layout.
     """
 
     forward: Any
@@ -166,16 +178,20 @@ class _Step(NamedTuple):
     elements: int = 0
     layouts: tuple[Layout, Layout] | None = None
     joint: JointTransform | None = None
-    gathers: tuple[Layout, Layout, AxisTransform] | None = None
+    commuted: Any = None
 
 
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
-    return _Step(lambda source, target, _: forward(source, target), lambda source, target, _: back(source, target))
+
+    def there(source: Any, target: Any, workspace: Workspace) -> Any:
+        return forward(source, target)
+
+    return _Step(there, lambda source, target, _: back(source, target), commuted=there)
 
 
 def _in_pieces(
-    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator
+    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int | None
 ) -> tuple[list[_Step], list[_Between]]:
     """Return the steps and arrays where what can be done piece by piece is one step."""
     kept: list[_Step] = []
@@ -184,16 +200,14 @@ def _in_pieces(
     for step, after in zip(steps, between[1:], strict=True):
         if step.layouts is not None:
             joints = _joints(kept[start:])
-            pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm)
+            pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm, itemsize)
             if pipeline is None:
                 start, layouts = len(kept), step.layouts
             else:
                 del kept[start:], arrays[start + 1 :]
-                step, layouts = _Step(pipeline.forward, pipeline.adjoint), None
+                step, layouts = _Step(pipeline.forward, pipeline.adjoint, commuted=pipeline.commuted), None
         elif step.joint is None:
             layouts = None
-        if step.gathers is not None and (gathering := find_gathering(*step.gathers, comm)) is not None:
-            step = step._replace(adjoint=gathering.adjoint)
         kept.append(step)
         arrays.append(after)
     return kept, arrays
@@ -245,11 +259,8 @@ def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
     return [step.joint for step in steps if step.joint is not None]
 
 
-def _program(steps: Sequence[_Step], between: Sequence[_Between], back: bool) -> list[_Instruction]:
+def _program(applies: Sequence[Any], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
     """Decide where each step writes: in place if it can, else into one of two arrays that alternate."""
-    if back:
-        steps, between = steps[::-1], between[::-1]
-    applies = [step.adjoint if back else step.forward for step in steps]
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):
         slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")
