@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 
 import numpy as np
@@ -254,3 +255,8 @@ def test_wrong_types_and_shapes(comm):
     with pytest.raises(UnsupportedTypeError, match="no operation"):
         forest.reduce(np.zeros(4), np.zeros(2), "mean")
     np.testing.assert_array_equal(forest.bcast(np.arange(4.0)[::2]), [0, 0, 0, 2])
+
+
+def test_deep_copies_are_the_forest_itself(comm):
+    ring = StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0])
+    assert copy.deepcopy({"ring": ring})["ring"] is ring

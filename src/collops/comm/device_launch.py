@@ -37,6 +37,10 @@ class Launch:
         self._submit = partial(cupy.cuda.driver.launchKernel, kernel.kernel.ptr, blocks, 1, 1, threads, 1, 1, 0)
         self._stream = cupy.cuda.get_current_stream
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Launch:
+        """Return this launch, which gets its arrays in every call."""
+        return self
+
     def __call__(self, *arrays: Any) -> Any:
         """Launch it on the addresses of these arrays, and return the last one, which the kernel writes to."""
         values = self._values

@@ -25,11 +25,11 @@ from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["NcclLibrary", "NcclTransport"]
+__all__ = ["NO_P2P", "NcclLibrary", "NcclTransport"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
-_NO_P2P = "NCCL_P2P_DISABLE"
+NO_P2P = "NCCL_P2P_DISABLE"
 _WINDOWS, _DEVICE_FUNCTIONS = (2, 27), (2, 28)  # the first versions that have them
 _IN_PROGRESS = 7  # ncclInProgress
 _UNIQUE_ID_BYTES = 128
@@ -155,8 +155,8 @@ def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
     """
     if available_binding() != Nccl4py.name:
         return "needs nccl4py: install collops[cuda13]"
-    if os.environ.get(_NO_P2P, "0") != "0":
-        return f"needs access to the memory of other GPUs, which {_NO_P2P} turns off"
+    if os.environ.get(NO_P2P, "0") != "0":
+        return f"needs access to the memory of other GPUs, which {NO_P2P} turns off"
     version = nccl_version()
     if tuple(map(int, version.split("."))) < first:
         return f"needs NCCL {first[0]}.{first[1]} or newer, not {version}"

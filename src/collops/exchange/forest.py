@@ -140,6 +140,10 @@ class StarForest(OnTransport):
         self.pattern = pattern_of_edges(comm, *edges)
         self._set_transport(transport)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StarForest:
+        """Return this forest, which never changes: prepared launches have the addresses of its memory."""
+        return self
+
     def _set_transport(self, transport: str) -> None:
         """Begin without exchanges and prepared movers."""
         self.transport = transport

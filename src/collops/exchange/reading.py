@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from collops import backend
 from collops.exchange.boxes import extent
 from collops.exchange.exchange import InFlight
-from collops.profile import messages
+from collops.profile import mark, messages
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -107,7 +107,8 @@ class Reading:
         transport: Any = self._comm.begin(target)
         launch, places = self._launch(target.strides, target.data.ptr % _UNITS[0])
         addresses = self.addresses(source, target.data.ptr, places)
-        pending = transport.start_reading(launch, addresses, on_side_stream, self._closes)
+        with mark("communication"):
+            pending = transport.start_reading(launch, addresses, on_side_stream, self._closes)
         return InFlight(partial(_finished, pending), target)
 
     def arguments(self, strides: tuple[int, ...], begin: int) -> Arguments | None:

@@ -105,6 +105,10 @@ class Workspace:
         self._short: Any = None
         self.way: tuple[bool, int | None] = False, None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+        """Return this workspace: copies of an operator share it, since no call reads what another one has left."""
+        return self
+
     def prepare_pieces(self, comm: Communicator) -> None:
         """Prepare to move in pieces. Collective.
 
