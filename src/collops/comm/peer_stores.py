@@ -218,7 +218,7 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
     The memory is kept until the program ends, since other ranks may reach it until then. All ranks decide alike.
     """
     runtime = cupy.cuda.runtime
-    addresses, handle, problem = [], "", ""
+    addresses, handle, problem, memory = [], "", "", None
     try:
         memory = cupy.cuda.Memory(-(-nbytes // _GRANULE) * _GRANULE)
         _kept.append(memory)
@@ -229,7 +229,7 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
     except runtime.CUDARuntimeError as error:
         problem = str(error)
     handles, problems = zip(*control.allgather((handle, problem)), strict=True)
-    if not any(problems):
+    if memory is not None and not any(problems):
         try:
             for rank, other in enumerate(handles):
                 mine = rank == control.rank

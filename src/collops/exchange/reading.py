@@ -51,7 +51,7 @@ class Arguments(NamedTuple):
     """Bytes that a thread copies at once; of the boxes number, sizes for the kernel, and places in bytes."""
 
     unit: int
-    count: int
+    boxes: int
     sizes: Sequence[int]
     places: Sequence[int]
 
