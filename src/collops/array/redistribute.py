@@ -146,12 +146,13 @@ def region_reading(
     itemsize: int,
     *,
     begins: Sequence[int] | None = None,
+    opens: bool = True,
     closes: bool = False,
 ) -> Reading:
     """Return how ranks read the region that each wants of an array, as :func:`region_plan` sends it. Collective.
 
     With `begins`, ranks read their parts of the array back from the regions, which are at these elements of the memory
-    of each rank.
+    of each rank. `opens` and `closes` are as for :class:`Reading`.
     """
     mine, back = transfers(layout, comm.rank, wanted), begins is not None
     boxes = []
@@ -164,7 +165,7 @@ def region_reading(
         tuple(stop - start for start, stop in wanted(rank)[0]) if back else layout.local_shape(rank)
         for rank in range(comm.size)
     ]
-    return Reading(comm, shapes, begins or [0] * comm.size, boxes, itemsize, closes=closes)
+    return Reading(comm, shapes, begins or [0] * comm.size, boxes, itemsize, opens=opens, closes=closes)
 
 
 def _inside(have: Any, need: Any) -> Box | None:

@@ -259,13 +259,16 @@ class NcclTransport(Transport):
             self._failed(error)
         return self._side.end() if on_side_stream else _ENQUEUED
 
-    def start_reading(self, launch: Any, addresses: Sequence[int], on_side_stream: bool, closes: bool) -> Pending:
+    def start_reading(
+        self, launch: Any, addresses: Sequence[int], on_side_stream: bool, opens: bool, closes: bool
+    ) -> Pending:
         """Launch a kernel that reads the memory of other ranks, on the current stream, or on a side stream. Collective.
 
-        It waits until they have launched theirs. If it `closes`, what follows on the stream waits until all have read.
+        If it `opens`, it waits until all ranks have come so far; if it `closes`, what follows waits until all have read.
         """
         stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
-        self.short.barrier(stream)
+        if opens:
+            self.short.barrier(stream)
         launch.at(addresses, stream.ptr)
         if closes:
             self.short.barrier(stream)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BOXES", "Reading", "readable_memory"]
 
 MOST_BOXES = 8  # as in boxes.cu
-_THREADS, _BLOCKS = 128, 64  # of a block, as in boxes.cu, and blocks of a box
+_THREADS, _BLOCKS = 128, 96  # of a block, as in boxes.cu, and blocks of a box
 _UNITS = (16, 8)  # bytes that a thread copies at once
 _SIZES = 7  # numbers of a box
 
@@ -68,9 +68,9 @@ class Reading:
         A rank, a box of its array, and where that belongs in this rank's array.
     itemsize : int
         Bytes of an element.
-    closes : bool
-        Whether all ranks have read, when this is finished: the arrays may then be overwritten. Otherwise a later one
-        has to close.
+    opens, closes : bool
+        Whether this waits until all ranks have filled their arrays, which another one on the same stream may have done;
+        and whether all ranks have read when it is finished, so that the arrays may be overwritten.
     """
 
     def __init__(
@@ -81,11 +81,12 @@ class Reading:
         boxes: Sequence[tuple[int, Box, Box]],
         itemsize: int,
         *,
+        opens: bool,
         closes: bool,
     ) -> None:
         self._comm = comm
         self._itemsize = itemsize
-        self._closes = closes
+        self._order = opens, closes
         self._boxes = [each for each in boxes if prod(extent(each[1]))]
         strides = [_strides(shape, itemsize) for shape in shapes]
         self._strides = [strides[rank] for rank, *_ in self._boxes]
@@ -108,7 +109,7 @@ class Reading:
         launch, places = self._launch(target.strides, target.data.ptr % _UNITS[0])
         addresses = self.addresses(source, target.data.ptr, places)
         with mark("communication"):
-            pending = transport.start_reading(launch, addresses, on_side_stream, self._closes)
+            pending = transport.start_reading(launch, addresses, on_side_stream, *self._order)
         return InFlight(partial(_finished, pending), target)
 
     def arguments(self, strides: tuple[int, ...], begin: int) -> Arguments | None:

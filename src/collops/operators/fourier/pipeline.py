@@ -110,7 +110,7 @@ def find_pipeline(
             else:
                 begins = [sum(map(math.prod, each[:number])) for each in shapes]
                 yield (
-                    region_reading(comm, layout, wanted, itemsize),
+                    region_reading(comm, layout, wanted, itemsize, opens=number == 0),
                     region_reading(comm, layout, wanted, itemsize, begins=begins, closes=number == _COUNT - 1),
                 )
 
