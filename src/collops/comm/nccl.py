@@ -264,7 +264,7 @@ class NcclTransport(Transport):
     ) -> Pending:
         """Launch a kernel that reads the memory of other ranks, on the current stream, or on a side stream. Collective.
 
-        If it `opens`, it waits until all ranks have come so far; if it `closes`, what follows waits until all have read.
+        If it `opens`, it waits until all ranks have come so far; if it `closes`, what follows waits until all read.
         """
         stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
         if opens:

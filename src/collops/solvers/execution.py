@@ -23,7 +23,7 @@ from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
 
-_FEWEST_TO_GROUP = 128  # recording a group takes about as long as so many iterations save
+_FEWEST_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
 
 
 class Execution:
