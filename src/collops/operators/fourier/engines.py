@@ -133,18 +133,19 @@ class Workspace:
         return addresses is not None
 
     def begin(self) -> None:
-        """Order the current stream after earlier uses of memory that other ranks read. Collective."""
+        """Order the current stream after earlier uses of memory that other ranks read."""
         if self._short is not None:
             self._short.join()
 
     def readable(self, array: Any) -> Sequence[int]:
         """Return the addresses of an array of all ranks, which they can read: of itself or of a copy. Collective."""
-        for addresses in self._readable.values():
-            if addresses[self._comm.rank] == array.data.ptr:
-                return addresses
+        for (slot, *_), view in self._views.items():
+            if view is array and slot in self._readable:
+                return self._readable[slot]
         if _COPY not in self._readable and not self._share(_COPY):
-            raise MemoryError(f"no memory of {array.nbytes} bytes that other ranks can read")
-        return self.readable(store(array, self.take(_COPY, array.shape)))
+            raise MemoryError("GPUs have no more memory that other ranks can read, for a copy of an input")
+        store(array, self.take(_COPY, array.shape))
+        return self._readable[_COPY]
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
