@@ -102,22 +102,25 @@ def test_large_arrays_within_a_solver(comm, monkeypatch, graph, aside):
 def test_piece_by_piece(comm, monkeypatch, shape, count):
     """As whole parts; transforms of several arrays are launched without a wait between them."""
     monkeypatch.setattr(pipeline, "_COUNT", count)
-    op = FFTND(shape, range(len(shape)), dtype="c8", comm=comm, range_layout="domain")
-    for apply, layout in ((op.forward, op.domain), (op.adjoint, op.range)):
+    whole, op = (FFTND(shape, range(len(shape)), dtype="c8", comm=comm, range_layout="domain") for _ in range(2))
+    for name, layout in (("forward", op.domain), ("adjoint", op.range)):
         given = [random(layout, seed=seed, comm=comm, dtype="c8", engine="cupy") for seed in range(4)]
-        monkeypatch.setitem(pipeline._LARGE, "device", np.inf)
-        expected = [apply(x).gather().get() for x in given]
-        monkeypatch.setitem(pipeline._LARGE, "device", 0)
-        results = [apply(x) for x in given]
-        for result, whole in zip(results, expected, strict=True):
-            assert_close(result.gather().get(), whole, "c8")
+        expected = [getattr(whole, name)(x).gather().get() for x in given]
+        with monkeypatch.context() as pieces:
+            pieces.setattr(pipeline, "_LARGE", 0)
+            results = [getattr(op, name)(x) for x in given]
+        for result, right in zip(results, expected, strict=True):
+            assert_close(result.gather().get(), right, "c8")
+    (workspace,) = op._workspaces.values()
+    readable = comm.transport_of(given[0].local_array).short is not None
+    assert (workspace.itemsize is not None) == (readable and comm.size > 1)
     assert op.dottest(engine="cupy")
 
 
 @pytest.mark.parametrize("graph", [True, False])
 def test_piece_by_piece_within_a_solver(comm, monkeypatch, graph):
     """In a recorded step, whose replays follow each other."""
-    monkeypatch.setitem(pipeline._LARGE, "device", 0)
+    monkeypatch.setattr(pipeline, "_LARGE", 0)
     op = FFTND((96, 130, 70), dtype="c8", comm=comm, range_layout="domain")
     x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
     y = op.forward(x)

@@ -1,4 +1,7 @@
-"""Fourier transforms piece by piece, here by messages, against NumPy on gathered data, and what may not be cut."""
+"""Fourier transforms piece by piece, against NumPy on gathered data, and what may not be cut.
+
+GPUs read pieces from each other's memory. Messages stand in for that; tests/exchange/test_reading.py has the boxes.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,51 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import Layout, from_global, zeros
+from collops.array import Layout, from_global, transfers, zeros
+from collops.exchange import ExchangePlan
 from collops.operators import FFT, FFT2D, FFTND
-from collops.operators.fourier import pipeline, route
+from collops.operators.fourier import operator, pipeline, route
+from collops.operators.fourier.engines import Workspace
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
 
 from .problems import assert_close
 
 
+class Sent:
+    """What a reading does, by messages, on arrays of this rank instead of addresses."""
+
+    def __init__(self, comm, layout, wanted, itemsize, *, begins=None, opens=True, closes=False):
+        moves = transfers(layout, comm.rank, wanted)
+        boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
+        sends, receives = boxes if begins is None else boxes[::-1]
+        self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
+        self._shape = None
+        if begins is not None:
+            self._begin = begins[comm.rank]
+            self._shape = tuple(stop - start for start, stop in wanted(comm.rank)[0])
+
+    def can(self, target):
+        return True
+
+    def start(self, source, target, *, on_side_stream):
+        assert on_side_stream
+        if self._shape is not None:
+            source = source[self._begin : self._begin + np.prod(self._shape, dtype=int)].reshape(self._shape)
+        return self._plan.start(source, target)
+
+
+def prepare_pieces(workspace, comm):
+    workspace.itemsize = workspace.complex.itemsize
+
+
 @pytest.fixture(autouse=True)
-def arrays_of_any_size(monkeypatch):
-    """As large ones: in pieces, and without copies on every rank, which save messages of small ones."""
-    monkeypatch.setitem(pipeline._LARGE, "host", 0)
+def pieces_by_messages(monkeypatch):
+    """Of arrays of any size, and without copies on every rank, which save messages of small ones."""
+    monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
+    monkeypatch.setattr(pipeline, "region_reading", Sent)
+    monkeypatch.setattr(Workspace, "prepare_pieces", prepare_pieces)
+    monkeypatch.setattr(Workspace, "readable", lambda workspace, array: array)
     monkeypatch.setattr(route, "_MESSAGE", 1)
 
 
@@ -33,7 +68,7 @@ def check(op, comm, moves, **lengths) -> None:
         for out in (None, zeros(range, comm=comm, dtype=op.cdtype)):
             with profile.count_messages() as sent:
                 result = apply(source, out)
-            assert sent.total == moves
+            assert sent["alltoallv"] == moves
             assert_close(result.gather(), expected, op.cdtype)
         assert_close(source.gather(), given)
     assert op.dottest()
@@ -86,16 +121,16 @@ def test_every_layout(comm):
 )
 def test_what_is_cut(comm, monkeypatch, options, moves):
     """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between."""
-    op = FFT2D((9, 43), **{"range_layout": "domain", **options}, comm=comm)
+    op, whole = (FFT2D((9, 43), **{"range_layout": "domain", **options}, comm=comm) for _ in range(2))
     x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
-    for apply, given, layout in ((op.forward, x, op.domain), (op.adjoint, y, op.range)):
+    for name, given, layout in (("forward", x, op.domain), ("adjoint", y, op.range)):
         source = from_global(given, layout, comm=comm)
         with profile.count_messages() as sent:
-            result = apply(source)
-        assert sent.total == (comm.size > 1) * moves
-        with monkeypatch.context() as whole:
-            whole.setitem(pipeline._LARGE, "host", np.inf)
-            assert_close(result.gather(), apply(source).gather(), op.cdtype)
+            result = getattr(op, name)(source)
+        assert sent["alltoallv"] == (comm.size > 1) * moves
+        with monkeypatch.context() as alone:
+            alone.setattr(operator, "pays", lambda nbytes, workspace: False)
+            assert_close(result.gather(), getattr(whole, name)(source).gather(), op.cdtype)
     assert op.dottest()
 
 

@@ -21,7 +21,7 @@ from collops.exchange import Box, ExchangePlan
 from collops.exchange.reading import Reading
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "region_plan", "region_reading"]
+__all__ = ["Move", "region_reading"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -123,19 +123,8 @@ def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     def wanted(rank: int) -> list[Region]:
         return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
 
-    return region_plan(comm, source, wanted)
-
-
-def region_plan(
-    comm: Communicator, layout: Layout, wanted: Callable[[int], list[Region]], *, back: bool = False
-) -> ExchangePlan:
-    """Return the plan by which every rank gets the region that it wants of an array. Collective.
-
-    With `back`, the regions' values go back to the array, of which every element must be on one rank and in one region.
-    """
-    moves = transfers(layout, comm.rank, wanted)
-    boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
-    sends, receives = boxes[::-1] if back else boxes
+    moves = transfers(source, comm.rank, wanted)
+    sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 
 
@@ -149,10 +138,11 @@ def region_reading(
     opens: bool = True,
     closes: bool = False,
 ) -> Reading:
-    """Return how ranks read the region that each wants of an array, as :func:`region_plan` sends it. Collective.
+    """Return how ranks read the one region that each wants of an array from each other's memory. Collective.
 
     With `begins`, ranks read their parts of the array back from the regions, which are at these elements of the memory
-    of each rank. `opens` and `closes` are as for :class:`Reading`.
+    of each rank; every element must then be on one rank and in one region. `opens` and `closes` are as for
+    :class:`Reading`.
     """
     mine, back = transfers(layout, comm.rank, wanted), begins is not None
     boxes = []

@@ -103,27 +103,23 @@ class Workspace:
         self._readable: dict[str, Sequence[int]] = {}
         self._comm: Any = None
         self._short: Any = None
-        self.way: tuple[bool, int | None] = False, None
+        self.itemsize: int | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
         """Return this workspace: copies of an operator share it, since no call reads what another one has left."""
         return self
 
     def prepare_pieces(self, comm: Communicator) -> None:
-        """Prepare to move in pieces. Collective.
+        """Prepare to move in pieces, which ranks read from each other's scratch arrays. Collective.
 
-        On devices, ranks read them from each other's scratch arrays; where they cannot, arrays move as a whole. ``way``
-        tells whether they move in pieces, and the bytes of an element of what is read.
+        ``itemsize`` is then the size of an element, and ``None`` where they cannot: arrays move as a whole.
         """
-        if self.engine.memory == "host":
-            self.way = True, None
-            return
         short = comm.transport_of(self.engine.xp.empty(0)).short
         if short is None:
             return
         self._comm = comm
         if all(map(self._share, _READABLE)):
-            self._short, self.way = short, (True, self.complex.itemsize)
+            self._short, self.itemsize = short, self.complex.itemsize
 
     def _share(self, slot: str) -> bool:
         """Make a slot readable by other ranks, and return whether it is. Collective."""

@@ -100,11 +100,11 @@ class Fourier(LinearOperator):
         )
 
         @cache
-        def programs(in_pieces: bool, itemsize: int | None) -> list[list[_Instruction]]:
-            """Return those of forward and adjoint; see :func:`find_pipeline`. Collective at the first use."""
-            kept, arrays = _in_pieces(steps, between, comm, itemsize) if in_pieces else (steps, between)
+        def programs(itemsize: int | None) -> list[list[_Instruction]]:
+            """Return those of forward and adjoint, in pieces if `itemsize` is given. Collective at the first use."""
+            kept, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
             # The adjoint in the order of forward begins with a transform, into memory that other ranks can read.
-            turned = in_pieces and final is domain and all(step.commuted is not None for step in kept)
+            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in kept)
             there = _program([step.forward for step in kept], kept, arrays)
             if turned:
                 return [there, _program([step.commuted for step in kept], kept, arrays)]
@@ -133,7 +133,7 @@ class Fourier(LinearOperator):
     def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
-        program = self._programs(*workspace.way)[back]
+        program = self._programs(workspace.itemsize)[back]
         workspace.begin()
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
@@ -191,7 +191,7 @@ def _move(forward: Move, back: Move) -> _Step:
 
 
 def _in_pieces(
-    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int | None
+    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int
 ) -> tuple[list[_Step], list[_Between]]:
     """Return the steps and arrays where what can be done piece by piece is one step."""
     kept: list[_Step] = []

@@ -1,4 +1,4 @@
-"""Moves piece by piece: some pieces travel while others are transformed."""
+"""Moves piece by piece: GPUs read some pieces from each other's memory while others are transformed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collops.array.redistribute import region_plan, region_reading
+from collops.array.redistribute import region_reading
 from collops.operators.fourier.transform import JointTransform
 
 if TYPE_CHECKING:
     from collops.array import Layout
     from collops.array.regions import Region
     from collops.comm import Communicator
+    from collops.exchange.reading import Reading
     from collops.operators.fourier.engines import Workspace
 
 __all__ = ["Pipeline", "find_pipeline", "pays"]
@@ -21,28 +22,27 @@ __all__ = ["Pipeline", "find_pipeline", "pays"]
 _COUNT = 3
 """Pieces of each part; more of them hide more of the work, but each begins anew."""
 
-_LARGE = {"device": 16 << 20, "host": math.inf}
-"""Bytes of a part from which on pieces pay. On hosts, messages do not travel while a rank computes."""
+_LARGE = 16 << 20
+"""Bytes of a part on a device from which on pieces pay."""
 
 
 def pays(nbytes: int, workspace: Workspace) -> bool:
     """Return whether parts of so many bytes should move piece by piece."""
-    return workspace.engine.mutable and nbytes >= _LARGE[workspace.engine.memory]
+    return workspace.engine.memory == "device" and workspace.engine.mutable and nbytes >= _LARGE
 
 
 class Pipeline(NamedTuple):
     """A move to another layout, transforms there in place, and a move back or to a third layout.
 
     Each part is cut into pieces of these `shapes`. All set off at once, and each goes on when it is transformed, so
-    that they follow each other without a gap. `before` and `after` have for each piece what brings it from the layout
-    on this side, and what takes it there: plans of messages, or, if it `reads`, what ranks read from each other.
+    that they follow each other without a gap. `before` and `after` have for each piece the readings by which it comes
+    from the layout on this side, and by which it goes there.
     """
 
-    before: list[tuple[Any, Any]]
-    after: list[tuple[Any, Any]]
+    before: list[tuple[Reading, Reading]]
+    after: list[tuple[Reading, Reading]]
     shapes: list[tuple[int, ...]]
     transforms: Sequence[JointTransform]
-    reads: bool
 
     def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
         """Return `target`, filled with the transform of `source`. Collective."""
@@ -64,18 +64,16 @@ class Pipeline(NamedTuple):
         memory = workspace.take("pieces", (starts[-1],))
         places = zip(pairwise(starts), self.shapes, strict=True)
         pieces = [memory[start:stop].reshape(shape) for (start, stop), shape in places]
-        ours = pieces
-        if self.reads:
-            source, ours = workspace.readable(source), [workspace.readable(memory)] * len(pieces)
+        theirs, between = workspace.readable(source), workspace.readable(memory)
         arriving = [
-            come.start(source, piece, on_side_stream=True) for (come, _), piece in zip(first, pieces, strict=True)
+            come.start(theirs, piece, on_side_stream=True) for (come, _), piece in zip(first, pieces, strict=True)
         ]
         leaving = []
-        for move, piece, given, (_, go) in zip(arriving, pieces, ours, last, strict=True):
+        for move, piece, (_, go) in zip(arriving, pieces, last, strict=True):
             move.finish()
             for apply in applies:
                 apply(piece, piece, workspace)
-            leaving.append(go.start(given, target, on_side_stream=True))
+            leaving.append(go.start(between, target, on_side_stream=True))
         for move in leaving:
             move.finish()
         return target
@@ -87,13 +85,12 @@ def find_pipeline(
     after: Layout,
     transforms: Sequence[JointTransform],
     comm: Communicator,
-    itemsize: int | None,
+    itemsize: int,
 ) -> Pipeline | None:
     """Return the pipeline of moves from the layout `before` to `parts`, and on to `after`. Collective.
 
-    If the `itemsize` of elements is given, ranks read them from each other's memory, otherwise they send messages.
-    ``None`` if elements have copies, if there is no axis that is not transformed, along which the parts are cut, or if
-    what would be read is in too many pieces.
+    `itemsize` is that of elements. ``None`` if elements have copies, if there is no axis that is not transformed, along
+    which the parts are cut, or if what would be read is in too many or too short runs.
     """
     axis = next((axis for axis in range(parts.ndim) if all(axis not in each.axes for each in transforms)), None)
     if axis is None or any(len(layout.split_axes) < len(layout.process_grid) for layout in (before, parts, after)):
@@ -101,29 +98,23 @@ def find_pipeline(
     regions = [[_region(parts, axis, number, rank) for number in range(_COUNT)] for rank in range(comm.size)]
     shapes = [[tuple(stop - start for start, stop in region) for region in each] for each in regions]
 
-    def moves(layout: Layout) -> Iterator[tuple[Any, Any]]:
+    def moves(layout: Layout) -> Iterator[tuple[Reading, Reading]]:
         """Yield for each piece what brings it from a layout, and what takes it there."""
         for number in range(_COUNT):
             wanted = [[each[number]] for each in regions].__getitem__
-            if itemsize is None:
-                yield region_plan(comm, layout, wanted), region_plan(comm, layout, wanted, back=True)
-            else:
-                begins = [sum(map(math.prod, each[:number])) for each in shapes]
-                yield (
-                    region_reading(comm, layout, wanted, itemsize, opens=number == 0),
-                    region_reading(comm, layout, wanted, itemsize, begins=begins, closes=number == _COUNT - 1),
-                )
+            begins = [sum(map(math.prod, each[:number])) for each in shapes]
+            yield (
+                region_reading(comm, layout, wanted, itemsize, opens=number == 0),
+                region_reading(comm, layout, wanted, itemsize, begins=begins, closes=number == _COUNT - 1),
+            )
 
     first, last = list(moves(before)), list(moves(after))
-    if itemsize is not None:
-        able = all(
-            come.can(shape) and go.can(layout.local_shape(comm.rank))
-            for layout, both in ((before, first), (after, last))
-            for (come, go), shape in zip(both, shapes[comm.rank], strict=True)
-        )
-        if not all(comm.allgather_metadata(able)):
-            return None
-    return Pipeline(first, last, shapes[comm.rank], transforms, itemsize is not None)
+    able = all(
+        come.can(shape) and go.can(layout.local_shape(comm.rank))
+        for layout, both in ((before, first), (after, last))
+        for (come, go), shape in zip(both, shapes[comm.rank], strict=True)
+    )
+    return Pipeline(first, last, shapes[comm.rank], transforms) if all(comm.allgather_metadata(able)) else None
 
 
 def _region(parts: Layout, axis: int, number: int, rank: int) -> Region:
