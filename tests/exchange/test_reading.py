@@ -75,6 +75,7 @@ CASES = {
     "slabs of an odd matrix": ((67, 301), (0, 1), 3),
     "cubes": ((13, 14, 33), (0, 1), 4),
     "backwards": ((13, 21, 33), (1, 0), 2),
+    "planes": ((5, 7, 300), (1, 2), 3),
     "fewer rows than ranks": ((3, 400), (0, 1), 4),
 }
 
