@@ -37,7 +37,7 @@ from collops.solvers.history import History
 from collops.solvers.method import Method
 from collops.solvers.problem import consistent, mask_of, real_dtype, working_dtype
 from collops.solvers.result import Status
-from collops.solvers.state import carried, is_array, with_carried
+from collops.solvers.state import carried, copied, is_array, with_carried
 
 __all__ = ["Checkpoints", "Every", "Path", "Signals", "Timer", "difference", "fingerprint", "open_checkpoints"]
 
@@ -97,7 +97,10 @@ class Checkpoints:
         values = {}
         for name, value in carried(state).items():
             if _is_stored(value):
-                values[name] = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
+                found = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
+                # Inner products of stacks in one block of memory are rounded otherwise than those of others.
+                in_block = getattr(value, "_block", None) is not None
+                values[name] = copied(value.layout, found, found.dtype) if in_block else found
             else:
                 values[name] = _decoded(record["numbers"][name], value, self.engine)
         state = with_carried(state, values)

@@ -16,7 +16,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_n
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.operators.dims import check_count
-from collops.solvers.state import scratch_array
+from collops.solvers.state import copied, scratch_array
 
 __all__ = [
     "check_array",
@@ -223,17 +223,7 @@ def starting_point(
     image = scratch_array(operator.range, data, dtype)
     if x0 is None:
         x = zeros(operator.domain, comm=data.comm, dtype=dtype, engine=data.engine)
-        return x, _copied(operator.range, data, dtype), image
+        return x, copied(operator.range, data, dtype), image
     x = x0.astype(dtype)
     image = operator._forward(x, image) if image_of is None else image_of(operator, x, image)
     return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image
-
-
-def _copied(layout: Any, data: Any, dtype: Any) -> Any:
-    """Return a copy of `data`; that of a stack in one block of memory, as :func:`collops.array.empty` makes them."""
-    if hasattr(data, "local_array") or not data.engine.mutable:
-        return data.astype(dtype)
-    copy = new_array(layout, data, dtype)
-    for part, given in zip(copy.leaves, data.leaves, strict=True):
-        part._hold(given.local_array)
-    return copy

@@ -83,6 +83,16 @@ def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
+def copied(layout: Any, data: Any, dtype: Any) -> Any:
+    """Return a copy of `data`; that of a stack in one block of memory, as :func:`collops.array.empty` makes them."""
+    if hasattr(data, "local_array") or not data.engine.mutable:
+        return data.astype(dtype)
+    copy = new_array(layout, data, dtype)
+    for part, given in zip(copy.leaves, data.leaves, strict=True):
+        part._hold(given.local_array)
+    return copy
+
+
 def extended(kind: Any, state: Any, **others: Any) -> Any:
     """Return a state of another kind, with the fields of this one and the `others`."""
     return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
