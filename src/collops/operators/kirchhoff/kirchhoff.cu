@@ -249,8 +249,9 @@ __device__ __forceinline__ Real weighed(Real value, const Fields &ours, const Fi
 // ---- the scale of the integer sums of `forward`: 1 / scale is their unit ------------------------------------------------
 // A power of two, such that every sum stays below 2^62: none exceeds the largest element of the image times `largest_sum`.
 // In float32, typical arrivals are also smaller than 2^TYPICAL_BITS, so that they and the sums of many of them fit the low
-// word; larger ones take longer. If an element is infinite or NaN, the scale and every sum are NaN. The block that
-// finishes last adds up what all have found, in a fixed order; `ticket` is then 0 again.
+// word; larger ones take longer: with three bits more, a dense image took up to 1.6 times as long. If an element is
+// infinite or NaN, the scale and every sum are NaN. The block that finishes last adds up what all have found, in a fixed
+// order; `ticket` is then 0 again.
 #define SCALE_BLOCKS 64
 #define SCALE_THREADS 256
 #define TYPICAL_BITS 22
