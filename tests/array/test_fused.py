@@ -195,6 +195,15 @@ def test_combinations_of_new_stacks_and_their_squares(comm, name, columns, copie
     np.testing.assert_allclose(float(y.norm()), np.linalg.norm(flat), **tolerance(np.dtype(name)))
 
 
+def test_errors_of_a_combination_and_its_square(comm):
+    """Those of axpby."""
+    x = ca.ones(comm.size, comm=comm)
+    with pytest.raises(UnsupportedTypeError, match="combines distributed arrays"):
+        ca.axpby_and_square(1.0, x.local_array, 1.0, x, out=x)
+    with pytest.raises(LayoutError):
+        ca.axpby_and_square(1.0, x, 1.0, ca.ones(comm.size + 1, comm=comm), out=x)
+
+
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("name", [*INEXACT, *HALF, "int32"])
 def test_dots(comm, name):

@@ -417,3 +417,43 @@ def test_where_there_are_none(module, monkeypatch):
     control.size = 2
     monkeypatch.setattr(sys.modules["cupy"].cuda.runtime, "is_hip", True)
     assert module.connected(control, (0, 0))[0] is None
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("failing", "kept"), [("malloc", 0), ("map", 1), ("", 1)])
+def test_memory_is_kept_only_where_other_ranks_may_have_mapped_it(module, monkeypatch, failing, kept):
+    """Rank 0 of two; rank 1 has no memory left, or cannot map that of rank 0."""
+
+    def allgather(mine):
+        if isinstance(mine, tuple):
+            return [mine, ("", "out of memory") if failing == "malloc" else ("02", "")]
+        return [mine, "cannot map" if failing == "map" else ""]
+
+    memory = SimpleNamespace(ptr=4096, size=1 << 21)
+    runtime = SimpleNamespace(
+        CUDARuntimeError=OSError,
+        memsetAsync=lambda *_: None,
+        ipcGetMemHandle=lambda address: b"\x01",
+        ipcOpenMemHandle=lambda handle: 4096 + handle[0],
+    )
+    monkeypatch.setattr(module, "_kept", [])
+    monkeypatch.setattr(module.cupy.cuda, "runtime", runtime)
+    monkeypatch.setattr(module.cupy.cuda, "Memory", lambda nbytes: memory, raising=False)
+    monkeypatch.setattr(module.cupy.cuda, "Stream", lambda non_blocking: FillingStream(), raising=False)
+    addresses, problem = module.map_memory(SimpleNamespace(rank=0, allgather=allgather), 1)
+    assert module._kept == [memory] * kept
+    assert problem == {"malloc": "rank 1: out of memory", "map": "rank 1: cannot map", "": ""}[failing]
+    assert failing or addresses == [4096, 4098]
+
+
+class FillingStream:
+    """A stream that only fills memory with zeros."""
+
+    ptr = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error): ...
+
+    def synchronize(self): ...

@@ -215,13 +215,13 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
 def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
     """Return the addresses by which this rank reaches new zeros of every rank, or a problem. Collective.
 
-    The memory is kept until the program ends, since other ranks may reach it until then. All ranks decide alike.
+    Once all ranks have theirs, the memory is kept until the program ends, since other ranks may reach it until then.
+    Before, no rank has mapped any, and it is freed. All ranks decide alike.
     """
     runtime = cupy.cuda.runtime
     addresses, handle, problem, memory = [], "", "", None
     try:
         memory = cupy.cuda.Memory(-(-nbytes // _GRANULE) * _GRANULE)
-        _kept.append(memory)
         with cupy.cuda.Stream(non_blocking=True) as stream:
             runtime.memsetAsync(memory.ptr, 0, memory.size, stream.ptr)
             stream.synchronize()
@@ -230,6 +230,7 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
         problem = str(error)
     handles, problems = zip(*control.allgather((handle, problem)), strict=True)
     if memory is not None and not any(problems):
+        _kept.append(memory)
         try:
             for rank, other in enumerate(handles):
                 mine = rank == control.rank

@@ -26,9 +26,8 @@ _BATCH = 4  # as in banded.cu
 # band along the last axis, whose threads have more to keep, and without.
 _LONGEST_CHUNK, _LONGEST_CHUNK_ALONE = 12, 8
 _THREADS_AT_ONCE = 768 * 132  # as many as a large device holds by their registers; with fewer, chunks are shortened
-_THREADS_ALONE = (
-    _THREADS * 132 // 2
-)  # with fewer, chunks get shorter than batches, until each multiprocessor has a block
+# With fewer threads, chunks get shorter than batches, until each multiprocessor has a block.
+_THREADS_ALONE = _THREADS * 132 // 2
 _MOST_BLOCKS = 65535  # of a grid's second axis
 _MOST_ROWS = (1 << 31) - _LONGEST_CHUNK * _MOST_BLOCKS
 _BYTES_AT_ONCE = 16
