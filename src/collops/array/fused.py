@@ -132,7 +132,7 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     27.0
     """
     kernels: Any = kernels_for(x.engine) if hasattr(x, "leaves") else None  # axpby raises the error
-    wholes = _wholes(x, y, out) if hasattr(kernels, "axpby_and_squares") else None
+    wholes = _wholes(x, y, out) if hasattr(kernels, "axpby_and_squares") and x.dtype.kind == "f" else None
     squares = None
     if wholes is not None:
         for other in (y, out):

@@ -120,6 +120,8 @@ class Workspace:
         self._comm = comm
         if all(map(self._share, _READABLE)):
             self._short, self.itemsize = short, self.complex.itemsize
+        else:
+            self._readable.clear()
 
     def _share(self, slot: str) -> bool:
         """Make a slot readable by other ranks, and return whether it is. Collective."""
