@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from collops import backend
+from tests.boxes_on_host import COMPILER, compiled
 
-COMPILER = shutil.which("g++") or shutil.which("clang++")
-SOURCE = Path(backend.__file__).with_name("boxes.cu")
-DRIVER = """
-#define __global__
-#define __launch_bounds__(threads)
-struct uint2 { unsigned x, y; };
-struct uint4 { unsigned x, y, z, w; };
-struct Index { int x, y; };
-static Index blockIdx, blockDim, gridDim, threadIdx;
-#include SOURCE
+RUN = """
 extern "C" void run(const int* grid, const int* block, const Unit* source, Unit* target, const Long* sizes)
 {
     gridDim = {grid[0], grid[1]};
@@ -44,19 +33,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
     """A function that returns the kernel for units of some bytes, compiled."""
-
-    @cache
-    def compiled(unit):
-        path = tmp_path_factory.mktemp("boxes") / "boxes.so"
-        driver = path.with_suffix(".cpp")
-        driver.write_text(DRIVER)
-        command = [COMPILER, "-std=c++17", "-O0", "-fPIC", "-shared", "-Wno-unknown-pragmas", f"-DBYTES={unit}"]
-        command += [f'-DSOURCE="{SOURCE}"', "-o", str(path), str(driver)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(path)).run
-
-    return compiled
+    return cache(lambda unit: compiled(tmp_path_factory.mktemp("boxes"), unit, RUN))
 
 
 def copy_of(source, target):

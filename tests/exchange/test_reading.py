@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from functools import cache
 from itertools import accumulate, pairwise
 from math import prod
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from collops import backend
 from collops.array import Layout
 from collops.array.redistribute import region_reading
 from collops.exchange.reading import MOST_BOXES
+from tests.boxes_on_host import COMPILER, compiled
 
-COMPILER = shutil.which("g++") or shutil.which("clang++")
-SOURCE = Path(backend.__file__).with_name("boxes.cu")
-DRIVER = """
-#define __global__
-#define __launch_bounds__(threads)
-struct uint2 { unsigned x, y; };
-struct uint4 { unsigned x, y, z, w; };
-struct Index { int x, y; };
-static Index blockIdx, blockDim, gridDim, threadIdx;
-#include SOURCE
+RUN = """
 extern "C" void run(int blocks, const Boxes* boxes)
 {
     gridDim = {blocks, 1};
@@ -43,19 +31,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.skipif(COMPILER is None, reason="n
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
     """A function that returns the kernel for units of some bytes, compiled."""
-
-    @cache
-    def compiled(unit):
-        path = tmp_path_factory.mktemp("boxes") / "boxes.so"
-        driver = path.with_suffix(".cpp")
-        driver.write_text(DRIVER)
-        command = [COMPILER, "-std=c++17", "-O1", "-fPIC", "-shared", "-Wno-unknown-pragmas", f"-DBYTES={unit}"]
-        command += [f'-DSOURCE="{SOURCE}"', "-o", str(path), str(driver)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return ctypes.CDLL(str(path)).run
-
-    return compiled
+    return cache(lambda unit: compiled(tmp_path_factory.mktemp("boxes"), unit, RUN))
 
 
 def read(kernel, reading, memory, target, blocks=5):
