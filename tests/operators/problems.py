@@ -48,3 +48,14 @@ def assert_close(actual, expected, dtype=np.float64, factor: float = 1.0) -> Non
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
     scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
     np.testing.assert_allclose(actual, expected, rtol=0, atol=factor * tolerance(dtype) * scale)
+
+
+def views_of_repeated_calls(op, x):
+    """Return the scratch arrays of a Fourier transform, which a second call both ways neither adds to nor replaces."""
+    y = op.forward(x)
+    op.adjoint(y, x)
+    (workspace,) = op._workspaces.values()
+    before = {key: id(view) for key, view in workspace._views.items()}
+    op.adjoint(op.forward(x, y), x)
+    assert before == {key: id(view) for key, view in workspace._views.items()}
+    return before

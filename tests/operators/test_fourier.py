@@ -19,7 +19,7 @@ from collops.operators.fourier.transform import AxisTransform, JointTransform, j
 from collops.solvers import cgls
 from tests.array.cases import layouts, masks, values
 
-from .problems import assert_close
+from .problems import assert_close, views_of_repeated_calls
 
 # PyLops warns of options that are meant.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -214,12 +214,7 @@ def test_transforms_that_are_joined():
 def test_nothing_is_allocated_again(comm):
     op = FFTND((6, 5, 4), (0, 2), (8, None), fftshift_after=True, comm=comm)
     x = random(op.domain, comm=comm, dtype="c16")
-    y = op.forward(x)
-    op.adjoint(y, x)
-    (workspace,) = op._workspaces.values()
-    before = {key: id(view) for key, view in workspace._views.items()}
-    op.adjoint(op.forward(x, y), x)
-    assert before == {key: id(view) for key, view in workspace._views.items()}
+    views_of_repeated_calls(op, x)
 
 
 @pytest.mark.parametrize("real", [True, False])

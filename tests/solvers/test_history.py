@@ -116,6 +116,16 @@ RUNS = {
 RESULTS = {"lsqr": "var", "primal-dual": "y"}
 
 
+def assert_same(name, result, expected):
+    """Compare two results of a method, bit by bit."""
+    assert result.iterations == expected.iterations and result.status is expected.status
+    np.testing.assert_array_equal(result.x.gather(), expected.x.gather())
+    np.testing.assert_array_equal(result.residual_norms, expected.residual_norms)
+    if name in RESULTS:
+        of = RESULTS[name]
+        np.testing.assert_array_equal(result.details[of].gather(), expected.details[of].gather())
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_iterations_after_the_one_that_passed_a_test_do_not_change_the_result(comm, name, opened, monkeypatch):
     op, _, _, y = problem("vstack", comm, "f8")
@@ -125,12 +135,7 @@ def test_iterations_after_the_one_that_passed_a_test_do_not_change_the_result(co
     monkeypatch.undo()
     expected = RUNS[name](op, y)
     assert expected.status is not Status.ITERATION_LIMIT
-    assert result.iterations == expected.iterations and result.status is expected.status
-    np.testing.assert_array_equal(result.x.gather(), expected.x.gather())
-    np.testing.assert_array_equal(result.residual_norms, expected.residual_norms)
-    if name in RESULTS:
-        of = RESULTS[name]
-        np.testing.assert_array_equal(result.details[of].gather(), expected.details[of].gather())
+    assert_same(name, result, expected)
 
 
 def test_a_run_that_ends_at_the_limit_tests_its_last_iterations(comm, opened):
@@ -405,13 +410,7 @@ def test_groups_of_replays_do_not_change_the_result(comm, name, opened, device, 
     result = RUNS[name](op, y)
     assert result.execution == "replayed CUDA graph" and (3 in device.launches) == (name != "gmres")
     monkeypatch.undo()
-    expected = RUNS[name](op, y)
-    assert result.iterations == expected.iterations and result.status is expected.status
-    np.testing.assert_array_equal(result.x.gather(), expected.x.gather())
-    np.testing.assert_array_equal(result.residual_norms, expected.residual_norms)
-    if name in RESULTS:
-        of = RESULTS[name]
-        np.testing.assert_array_equal(result.details[of].gather(), expected.details[of].gather())
+    assert_same(name, result, RUNS[name](op, y))
 
 
 @pytest.mark.parametrize("tests", [{}, {"tol": 0, "precision": 0}])

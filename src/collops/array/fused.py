@@ -112,15 +112,22 @@ def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
 
 class Square(tuple[Any, Any]):
-    """An array, twice: the pair of :func:`dots` for its square, of which a device may already have partial sums."""
+    """A pair of one array with itself, for :func:`dots`; a device may already have partial sums of its square."""
 
     squares: Any = None
 
 
 def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Array, Square]:
-    """Return :func:`axpby` and what :func:`dots` takes for the square of the result, until that changes. No messages.
+    """Combine as :func:`axpby` does, and begin the square of the result. No messages.
 
-    On devices both together are one pass over memory. Parameters and errors are those of :func:`axpby`.
+    On devices with real arrays this is one pass over memory. Parameters and errors are those of :func:`axpby`.
+
+    Returns
+    -------
+    result : DistributedArray or StackedArray
+        `out`.
+    square : tuple
+        A pair for :func:`dots`, which returns the square of the result. Valid until the result changes.
 
     Examples
     --------

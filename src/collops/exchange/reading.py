@@ -48,7 +48,7 @@ def readable_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int]
 
 
 class Arguments(NamedTuple):
-    """Bytes that a thread copies at once; of the boxes number, sizes for the kernel, and places in bytes."""
+    """Arguments of the kernel: bytes that a thread copies at once, number, sizes and places (bytes) of the boxes."""
 
     unit: int
     boxes: int
@@ -69,8 +69,8 @@ class Reading:
     itemsize : int
         Bytes of an element.
     opens, closes : bool
-        Whether this waits until all ranks have filled their arrays, which another one on the same stream may have done;
-        and whether all ranks have read when it is finished, so that the arrays may be overwritten.
+        Whether it first waits until all ranks have filled their arrays, unless an earlier one on the same stream has;
+        and whether it ends only when all ranks have read, so that the arrays may be overwritten.
     """
 
     def __init__(

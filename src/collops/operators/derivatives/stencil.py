@@ -94,7 +94,7 @@ class Stencil:
         return kernel.run("rest" if overlaps else "whole", sources, targets, landing)
 
     def _takes_long(self, landing: Any) -> bool:
-        """Return whether the exchange takes longer than the launch for the remainder, which overlapping costs."""
+        """Return whether the exchange takes longer than the second launch that overlapping needs."""
         assert self._plan is not None
         short = self._plan.comm.transport_of(landing).short
         return short is None or self._longest * landing.itemsize > short.message_limit

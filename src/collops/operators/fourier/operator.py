@@ -167,9 +167,9 @@ class _Between(NamedTuple):
 class _Step(NamedTuple):
     """Two functions of ``(source, target, workspace)``, whose result is in `target` if that is given.
 
-    They need scratch memory for so many complex `elements`. A move that sends has the `layouts` from and to which, and
-    a transform that can be applied to pieces is `joint`. Where all steps are `commuted`, these in the order of forward
-    are the adjoint too, if model and data have one layout.
+    They need scratch memory for so many complex `elements`. A move with messages has two `layouts`, before and after,
+    and a transform that can be applied to pieces is `joint`. If model and data have one layout and all steps have a
+    function `commuted`, these functions in the order of forward are the adjoint too.
     """
 
     forward: Any
