@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pylops
 import pytest
@@ -250,3 +252,14 @@ def test_refused(comm):
     ):
         with pytest.raises(LayoutError):
             wrong()
+
+
+def test_only_exchanges_that_take_long_overlap(comm, monkeypatch):
+    """Messages of four doubles: GPUs of one host pass up to `limit` bytes faster than they launch a second kernel."""
+    if comm.size == 1:
+        pytest.skip("one rank sends nothing")
+    stencil, _ = FirstDerivative((3 * comm.size, 4), comm=comm)._stencils
+    for limit, long in ((None, True), (31, True), (32, False)):
+        short = None if limit is None else SimpleNamespace(message_limit=limit)
+        monkeypatch.setattr(type(comm), "transport_of", lambda _, __, short=short: SimpleNamespace(short=short))
+        assert stencil._takes_long(np.zeros(4)) is long
