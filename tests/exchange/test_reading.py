@@ -57,10 +57,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(("pieces", "slabs"), [(1, 1), (3, 1), (3, 2), (1, 5)])
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 @pytest.mark.parametrize("shift", [0, 1])  # 1: targets at half a unit
-def test_pieces_come_and_go(kernel, name, pieces, dtype, shift):
+def test_pieces_come_and_go(kernel, name, pieces, slabs, dtype, shift):
     shape, (from_, to), ranks = CASES[name]
     whole = (np.arange(prod(shape)) + 1j * np.arange(prod(shape))[::-1]).reshape(shape).astype(dtype)
     before, parts = (Layout.split(shape, ranks, axis) for axis in (from_, to))
@@ -79,10 +79,12 @@ def test_pieces_come_and_go(kernel, name, pieces, dtype, shift):
         wanted = [[each[number]] for each in regions].__getitem__
         for rank in range(ranks):
             comm, itemsize = SimpleNamespace(rank=rank, size=ranks), np.dtype(dtype).itemsize
-            come = region_reading(comm, before, wanted, itemsize)
             piece = slots[rank][begins[rank][number] : begins[rank][number + 1]].reshape(shapes[rank][number])
-            assert come.can(piece.shape)
-            read(kernel, come, arrays, piece)
+            for slab in range(slabs):  # of rows of all ranks
+                rows = [(slab * len(each) // slabs, (slab + 1) * len(each) // slabs) for each in arrays]
+                come = region_reading(comm, before, wanted, itemsize, rows=None if slabs == 1 else rows)
+                assert come.can(piece.shape)
+                read(kernel, come, arrays, piece)
             assert np.array_equal(piece, whole[tuple(slice(*bounds) for bounds in regions[rank][number])])
     for number in range(pieces):
         wanted = [[each[number]] for each in regions].__getitem__

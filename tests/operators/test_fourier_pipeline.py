@@ -10,6 +10,7 @@ import pytest
 
 from collops import profile
 from collops.array import Layout, from_global, transfers, zeros
+from collops.array.redistribute import _in_rows
 from collops.exchange import ExchangePlan
 from collops.operators import FFT, FFT2D, FFTND
 from collops.operators.fourier import operator, pipeline, route
@@ -23,9 +24,17 @@ from .problems import assert_close, views_of_repeated_calls
 class Sent:
     """What a reading does, by messages, on arrays of this rank instead of addresses."""
 
-    def __init__(self, comm, layout, wanted, itemsize, *, begins=None, opens=True, closes=False):
+    def __init__(self, comm, layout, wanted, itemsize, *, begins=None, rows=None, opens=True, closes=False):
         moves = transfers(layout, comm.rank, wanted)
         boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
+        if rows is not None:
+            boxes = [
+                [(peer, _in_rows(box, box, *rows[comm.rank])[0]) for peer, box in boxes[0]],
+                [
+                    (peer, _in_rows(given(layout, peer, comm.rank, wanted), box, *rows[peer])[1])
+                    for peer, box in boxes[1]
+                ],
+            ]
         sends, receives = boxes if begins is None else boxes[::-1]
         self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
         self._shape = None
@@ -41,6 +50,12 @@ class Sent:
         if self._shape is not None:
             source = source[self._begin : self._begin + np.prod(self._shape, dtype=int)].reshape(self._shape)
         return self._plan.start(source, target)
+
+
+def given(layout, rank, wanting, wanted):
+    """Return the box of the array of `rank` that another rank wants."""
+    (box,) = (box for peer, _, box in transfers(layout, rank, wanted).sends if peer == wanting)
+    return box
 
 
 def prepare_pieces(workspace, comm):
@@ -76,10 +91,14 @@ def check(op, comm, moves, **lengths) -> None:
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("slabs", [1, 2, 4])
 @pytest.mark.parametrize(("shape", "axes"), [((11, 23), (0, 1)), ((7, 23, 4), (0, 1, 2)), ((5, 21, 9), (2, 0))])
-def test_moves_there_and_back(comm, monkeypatch, shape, axes, count, dtype):
+def test_moves_there_and_back(comm, monkeypatch, shape, axes, slabs, count, dtype):
+    """The transforms before the first move slab by slab of rows, of which some are empty."""
     monkeypatch.setattr(pipeline, "_COUNT", count)
-    check(FFTND(shape, axes, dtype=dtype, comm=comm, range_layout="domain"), comm, (comm.size > 1) * 2 * count)
+    monkeypatch.setattr(pipeline, "_SLABS", slabs)
+    moves = (comm.size > 1) * (slabs + 1) * count
+    check(FFTND(shape, axes, dtype=dtype, comm=comm, range_layout="domain"), comm, moves)
 
 
 def test_uneven_and_empty_parts(comm):
@@ -115,12 +134,16 @@ def test_every_layout(comm):
         ({"fftshift_after": True}, 2),
         ({"ifftshift_before": (True, False)}, 2),
         ({"axes": (1, 0), "real": True, "dtype": "f8"}, 2),
+        ({}, 9),
         ({"nffts": (None, 50)}, 6),  # as it is longer before the first move
         ({"real": True, "dtype": "f8"}, 6),  # and complex
     ],
 )
 def test_what_is_cut(comm, monkeypatch, options, moves):
-    """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between."""
+    """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between.
+
+    Such a transform before the first move is not cut in slabs.
+    """
     op, whole = (FFT2D((9, 43), **{"range_layout": "domain", **options}, comm=comm) for _ in range(2))
     x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
     for name, given, layout in (("forward", x, op.domain), ("adjoint", y, op.range)):

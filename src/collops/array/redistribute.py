@@ -135,14 +135,15 @@ def region_reading(
     itemsize: int,
     *,
     begins: Sequence[int] | None = None,
+    rows: Sequence[tuple[int, int]] | None = None,
     opens: bool = True,
     closes: bool = False,
 ) -> Reading:
     """Return how ranks read the one region that each wants of an array from each other's memory. Collective.
 
     With `begins`, ranks read their parts of the array back from the regions, which are at these elements of the memory
-    of each rank; every element must then be on one rank and in one region. `opens` and `closes` are as for
-    :class:`Reading`.
+    of each rank; every element must then be on one rank and in one region. With `rows`, they read only what is in these
+    of each rank's part. `opens` and `closes` are as for :class:`Reading`.
     """
     mine, back = transfers(layout, comm.rank, wanted), begins is not None
     boxes = []
@@ -150,12 +151,21 @@ def region_reading(
         theirs = transfers(layout, rank, wanted)
         given = [box for peer, _, box in (theirs.receives if back else theirs.sends) if peer == comm.rank]
         taken = [box for peer, _, box in (mine.sends if back else mine.receives) if peer == rank]
-        boxes += [(rank, *pair) for pair in zip(given, taken, strict=True)]
+        for pair in zip(given, taken, strict=True):
+            boxes.append((rank, *(pair if rows is None else _in_rows(*pair, *rows[rank]))))
     shapes = [
         tuple(stop - start for start, stop in wanted(rank)[0]) if back else layout.local_shape(rank)
         for rank in range(comm.size)
     ]
     return Reading(comm, shapes, begins or [0] * comm.size, boxes, itemsize, opens=opens, closes=closes)
+
+
+def _in_rows(given: Box, taken: Box, start: int, stop: int) -> tuple[Box, Box]:
+    """Return what is in these rows of a box, and where that belongs in the other one."""
+    start = max(start, given[0].start)
+    stop = max(start, min(stop, given[0].stop))
+    shift = taken[0].start - given[0].start
+    return (slice(start, stop), *given[1:]), (slice(start + shift, stop + shift), *taken[1:])
 
 
 def _inside(have: Any, need: Any) -> Box | None:
