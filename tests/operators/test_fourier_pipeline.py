@@ -1,9 +1,12 @@
 """Fourier transforms piece by piece, against NumPy on gathered data, and what may not be cut.
 
-GPUs read pieces from each other's memory. Messages stand in for that; tests/exchange/test_reading.py has the boxes.
+GPUs copy pieces to and from each other's memory. Messages stand in for that; tests/exchange/test_peer_copy.py has the
+boxes.
 """
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,53 +25,51 @@ from .problems import assert_close, views_of_repeated_calls
 
 
 class Sent:
-    """What a reading does, by messages, on arrays of this rank instead of addresses."""
+    """What a copy between GPUs does, by messages, in a workspace instead of at addresses."""
 
-    def __init__(self, comm, layout, wanted, itemsize, *, begins=None, rows=None, opens=True, closes=False):
-        moves = transfers(layout, comm.rank, wanted)
-        boxes = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
-        if rows is not None:
-            boxes = [
-                [(peer, _in_rows(box, box, *rows[comm.rank])[0]) for peer, box in boxes[0]],
-                [
-                    (peer, _in_rows(given(layout, peer, comm.rank, wanted), box, *rows[peer])[1])
-                    for peer, box in boxes[1]
-                ],
-            ]
-        sends, receives = boxes if begins is None else boxes[::-1]
-        self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
-        self._shape = None
-        if begins is not None:
-            self._begin = begins[comm.rank]
-            self._shape = tuple(stop - start for start, stop in wanted(comm.rank)[0])
+    def __init__(self, comm, layout, wanted, begins, itemsize, *, writes, rows=None):
+        ranks = range(comm.size)
+        bounds = comm.allgather_metadata(rows)
+        moves = [transfers(layout, rank, wanted) for rank in ranks]
+        pairs = {  # of the box of the one that wants it, and that of the one that has it
+            (has, wants): _in_rows(there, own, bounds[has])
+            for has in ranks
+            for wants in ranks
+            for there, own in zip(boxes(moves[wants].receives, has), boxes(moves[has].sends, wants), strict=True)
+        }
+        own = [(wants, own) for (has, wants), (_, own) in pairs.items() if has == comm.rank]
+        theirs = [(has, there) for (has, wants), (there, _) in pairs.items() if wants == comm.rank]
+        sends, receives = (own, theirs) if writes else (theirs, own)
+        self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves[0].travels)
+        self._begin, self._writes = begins[comm.rank], writes
+        self._shape = tuple(stop - start for start, stop in wanted(comm.rank)[0])
 
-    def can(self, target):
+    def can(self, shape):
         return True
 
-    def start(self, source, target, *, on_side_stream):
-        assert on_side_stream
-        if self._shape is not None:
-            source = source[self._begin : self._begin + np.prod(self._shape, dtype=int)].reshape(self._shape)
-        return self._plan.start(source, target)
+    def start(self, workspace, array):
+        size = np.prod(self._shape, dtype=int)
+        region = workspace.take("pieces", (workspace._size,))[self._begin : self._begin + size].reshape(self._shape)
+        moving = self._plan.start(*((array, region) if self._writes else (region, array)))
+        return SimpleNamespace(wait=moving.finish)
 
 
-def given(layout, rank, wanting, wanted):
-    """Return the box of the array of `rank` that another rank wants."""
-    (box,) = (box for peer, _, box in transfers(layout, rank, wanted).sends if peer == wanting)
-    return box
+def boxes(side, rank):
+    return [box for peer, _, box in side if peer == rank]
 
 
-def prepare_pieces(workspace, comm):
-    workspace.itemsize = workspace.complex.itemsize
+def own_memory(workspace, slot):
+    return workspace._scratch.get(slot, (workspace._size,), workspace.complex, workspace.engine)
 
 
 @pytest.fixture(autouse=True)
 def pieces_by_messages(monkeypatch):
     """Of arrays of any size, and without copies on every rank, which save messages of small ones."""
     monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
-    monkeypatch.setattr(pipeline, "region_reading", Sent)
-    monkeypatch.setattr(Workspace, "prepare_pieces", prepare_pieces)
-    monkeypatch.setattr(Workspace, "readable", lambda workspace, array: array)
+    monkeypatch.setattr(pipeline, "region_copy", Sent)
+    monkeypatch.setattr(Workspace, "prepare_pieces", lambda workspace, comm: setattr(workspace, "addresses", workspace))
+    monkeypatch.setattr(Workspace, "barrier", lambda workspace, aside=False: None)
+    monkeypatch.setattr(Workspace, "_memory", own_memory)
     monkeypatch.setattr(route, "_MESSAGE", 1)
 
 

@@ -18,10 +18,10 @@ from collops.comm import Communicator
 from collops.comm.call import Call
 from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
-from collops.exchange.reading import Reading
+from collops.exchange.peer_copy import PeerCopy
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "region_reading"]
+__all__ = ["Move", "region_copy"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -128,44 +128,39 @@ def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 
 
-def region_reading(
+def region_copy(
     comm: Communicator,
     layout: Layout,
     wanted: Callable[[int], list[Region]],
+    begins: Sequence[int],
     itemsize: int,
     *,
-    begins: Sequence[int] | None = None,
-    rows: Sequence[tuple[int, int]] | None = None,
-    opens: bool = True,
-    closes: bool = False,
-) -> Reading:
-    """Return how ranks read the one region that each wants of an array from each other's memory. Collective.
+    writes: bool,
+    rows: tuple[int, int] | None = None,
+) -> PeerCopy:
+    """Return how ranks write their parts of an array to regions in each other's memory, or read them there. Collective.
 
-    With `begins`, ranks read their parts of the array back from the regions, which are at these elements of the memory
-    of each rank; every element must then be on one rank and in one region. With `rows`, they read only what is in these
-    of each rank's part. `opens` and `closes` are as for :class:`Reading`.
+    Each rank has one region of the array, at these elements of its memory. Every element must be on one rank, and for
+    reading in one region. With `rows`, only these of this rank's part are copied.
     """
-    mine, back = transfers(layout, comm.rank, wanted), begins is not None
+    mine = transfers(layout, comm.rank, wanted).sends
     boxes = []
     for rank in range(comm.size):
-        theirs = transfers(layout, rank, wanted)
-        given = [box for peer, _, box in (theirs.receives if back else theirs.sends) if peer == comm.rank]
-        taken = [box for peer, _, box in (mine.sends if back else mine.receives) if peer == rank]
-        for pair in zip(given, taken, strict=True):
-            boxes.append((rank, *(pair if rows is None else _in_rows(*pair, *rows[rank]))))
-    shapes = [
-        tuple(stop - start for start, stop in wanted(rank)[0]) if back else layout.local_shape(rank)
-        for rank in range(comm.size)
-    ]
-    return Reading(comm, shapes, begins or [0] * comm.size, boxes, itemsize, opens=opens, closes=closes)
+        theirs = [box for peer, _, box in transfers(layout, rank, wanted).receives if peer == comm.rank]
+        own = [box for peer, _, box in mine if peer == rank]
+        boxes += [(rank, *_in_rows(*pair, rows)) for pair in zip(theirs, own, strict=True)]
+    shapes = [tuple(stop - start for start, stop in wanted(rank)[0]) for rank in range(comm.size)]
+    return PeerCopy(comm, shapes, begins, boxes, itemsize, writes=writes)
 
 
-def _in_rows(given: Box, taken: Box, start: int, stop: int) -> tuple[Box, Box]:
-    """Return what is in these rows of a box, and where that belongs in the other one."""
-    start = max(start, given[0].start)
-    stop = max(start, min(stop, given[0].stop))
-    shift = taken[0].start - given[0].start
-    return (slice(start, stop), *given[1:]), (slice(start + shift, stop + shift), *taken[1:])
+def _in_rows(theirs: Box, own: Box, rows: tuple[int, int] | None) -> tuple[Box, Box]:
+    """Return the parts of two boxes that are in these rows of an own array; with ``None`` in all."""
+    if rows is None:
+        return theirs, own
+    start = max(rows[0], own[0].start)
+    stop = max(start, min(rows[1], own[0].stop))
+    shift = theirs[0].start - own[0].start
+    return (slice(start + shift, stop + shift), *theirs[1:]), (slice(start, stop), *own[1:])
 
 
 def _inside(have: Any, need: Any) -> Box | None:

@@ -259,20 +259,17 @@ class NcclTransport(Transport):
             self._failed(error)
         return self._side.end() if on_side_stream else _ENQUEUED
 
-    def start_reading(
-        self, launch: Any, addresses: Sequence[int], on_side_stream: bool, opens: bool, closes: bool
-    ) -> Pending:
-        """Launch a kernel that reads the memory of other ranks, on the current stream, or on a side stream. Collective.
+    def start_aside(self, launch: Any, addresses: Sequence[int]) -> Pending:
+        """Launch a kernel on the side stream, after what is on the current one."""
+        launch.at(addresses, self._side.begin(self._stream()).ptr)
+        return self._side.end()
 
-        If it `opens`, it waits until all ranks have come so far; if it `closes`, what follows waits until all read.
+    def barrier(self, *, aside: bool = False) -> None:
+        """Order what follows on the current stream after what all ranks have launched on theirs before; by `short`.
+
+        With `aside` that is what follows on the side stream. Collective.
         """
-        stream = self._side.begin(self._stream()) if on_side_stream else self._stream()
-        if opens:
-            self.short.barrier(stream)
-        launch.at(addresses, stream.ptr)
-        if closes:
-            self.short.barrier(stream)
-        return self._side.end() if on_side_stream else _ENQUEUED
+        self.short.barrier(self._side.begin(self._stream()) if aside else self._stream())
 
     @contextmanager
     def group(self) -> Iterator[None]:

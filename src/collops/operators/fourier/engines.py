@@ -11,20 +11,21 @@ for all.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collops.backend import Engine
-from collops.exchange.reading import readable_memory
+from collops.exchange.peer_copy import mapped_memory
 from collops.operators.memory import Scratch, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
+PIECES = "pieces"
+"""The slot in memory that other ranks can reach."""
+
 _MANY = 1 << 16  # elements; below, threads cost more than they save
-_READABLE, _COPY = ("even", "pieces"), "given"  # slots that other ranks read from
 _POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
@@ -82,7 +83,8 @@ class Workspace:
 
     `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
     ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
-    :mod:`collops.operators.fourier.chirp` may replace a real one.
+    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` has those of the slot `PIECES` of all
+    ranks; ``None`` where other ranks cannot reach it.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -100,50 +102,24 @@ class Workspace:
         self._size = size
         self._scratch = Scratch()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
-        self._readable: dict[str, Sequence[int]] = {}
-        self._comm: Any = None
-        self._short: Any = None
-        self.itemsize: int | None = None
+        self.addresses: Any = None
+        self._here = 0
+        self._transport: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
         """Return this workspace: copies of an operator share it, since no call reads what another one has left."""
         return self
 
     def prepare_pieces(self, comm: Communicator) -> None:
-        """Prepare to move in pieces, which ranks read from each other's scratch arrays. Collective.
+        """Map the memory of pieces, if ranks can reach each other's. Collective."""
+        transport = comm.transport_of(self.engine.xp.empty(0))
+        if transport.short is not None:
+            self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self._size * self.complex.itemsize)
+            self._here, self._transport = comm.rank, transport
 
-        ``itemsize`` is then the size of an element, and ``None`` where they cannot: arrays move as a whole.
-        """
-        short = comm.transport_of(self.engine.xp.empty(0)).short
-        if short is None:
-            return
-        self._comm = comm
-        if all(map(self._share, _READABLE)):
-            self._short, self.itemsize = short, self.complex.itemsize
-        else:
-            self._readable.clear()
-
-    def _share(self, slot: str) -> bool:
-        """Make a slot readable by other ranks, and return whether it is. Collective."""
-        addresses = readable_memory(self._comm, f"Fourier {slot}", self._size * self.complex.itemsize)
-        if addresses is not None:
-            self._readable[slot] = addresses
-        return addresses is not None
-
-    def begin(self) -> None:
-        """Order the current stream after earlier uses of memory that other ranks read."""
-        if self._short is not None:
-            self._short.join()
-
-    def readable(self, array: Any) -> Sequence[int]:
-        """Return the addresses of an array of all ranks, which they can read: of itself or of a copy. Collective."""
-        for (slot, *_), view in self._views.items():
-            if view is array and slot in self._readable:
-                return self._readable[slot]
-        if _COPY not in self._readable and not self._share(_COPY):
-            raise MemoryError("GPUs have no more memory that other ranks can read, for a copy of an input")
-        store(array, self.take(_COPY, array.shape))
-        return self._readable[_COPY]
+    def barrier(self, *, aside: bool = False) -> None:
+        """Order the current stream, or copies that begin later, after what all ranks have done so far. Collective."""
+        self._transport.barrier(aside=aside)
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
@@ -155,10 +131,10 @@ class Workspace:
         return view
 
     def _memory(self, slot: str) -> Any:
-        if slot not in self._readable:
+        if self.addresses is None or slot != PIECES:
             return self._scratch.get(slot, (self._size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self._size * self.complex.itemsize
-        memory = cuda.UnownedMemory(self._readable[slot][self._comm.rank], nbytes, None)
+        memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
         return self.engine.xp.ndarray((self._size,), self.complex, cuda.MemoryPointer(memory, 0))
 
     def converted(self, array: Any, real: bool) -> Any:
@@ -171,8 +147,9 @@ class Workspace:
         return array.astype(self._dtype(real)) if memory is None else store(array, memory)
 
     def result(self, out: Any, shape: tuple[int, ...], real: bool) -> Any:
-        """Return memory for a result in the type of the computation: `out`, or a scratch array if its type differs."""
-        return out if out is None or out.dtype == self._dtype(real) else self.take("output", shape, real)
+        """Return memory for a result in the type of the computation and in C order: `out`, or a scratch array."""
+        fits = out is None or (out.dtype == self._dtype(real) and out.flags.c_contiguous)
+        return out if fits else self.take("output", shape, real)
 
     def _dtype(self, real: bool) -> np.dtype:
         return self.real if real else self.complex

@@ -103,7 +103,7 @@ class Fourier(LinearOperator):
         def programs(itemsize: int | None) -> list[list[_Instruction]]:
             """Return those of forward and adjoint, in pieces if `itemsize` is given. Collective at the first use."""
             kept, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
-            # The adjoint in the order of forward begins with a transform, into memory that other ranks can read.
+            # The adjoint in the order of forward begins with a transform, which overlaps with the move after it.
             turned = itemsize is not None and final is domain and all(step.commuted is not None for step in kept)
             there = _program([step.forward for step in kept], kept, arrays)
             if turned:
@@ -133,8 +133,7 @@ class Fourier(LinearOperator):
     def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
-        program = self._programs(workspace.itemsize)[back]
-        workspace.begin()
+        program = self._programs(None if workspace.addresses is None else workspace.complex.itemsize)[back]
         local = workspace.converted(given, real)
         memory = workspace.result(writable(out), *program[-1][2:])
         for apply, slot, shape, real in program:

@@ -1,4 +1,4 @@
-"""Moves piece by piece: GPUs read some pieces from each other's memory while others are transformed."""
+"""Moves piece by piece: GPUs copy some pieces to and from each other's memory while others are transformed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from collops.array.redistribute import region_reading
+from collops.array.redistribute import region_copy
+from collops.operators.fourier.engines import PIECES
 from collops.operators.fourier.transform import JointTransform
 
 if TYPE_CHECKING:
     from collops.array import Layout
     from collops.array.regions import Region
     from collops.comm import Communicator
-    from collops.exchange.reading import Reading
+    from collops.comm.transport import Pending
+    from collops.exchange.peer_copy import PeerCopy
     from collops.operators.fourier.engines import Workspace
 
 __all__ = ["Pipeline", "find_pipeline", "pays"]
@@ -23,7 +25,7 @@ _COUNT = 3
 """Pieces of each part; more of them hide more of the work, but each begins anew."""
 
 _SLABS = 2
-"""Slabs of rows that are transformed before the first move, one while others read the one before."""
+"""Slabs of rows that are transformed before the first move, one while the one before is on its way."""
 
 _Bounds: TypeAlias = tuple[int, int]
 """The first of a range, and the one after the last."""
@@ -40,25 +42,25 @@ def pays(nbytes: int, workspace: Workspace) -> bool:
 class _Side(NamedTuple):
     """How pieces come from a layout, and go there.
 
-    They come by slabs: the bounds of the rows of this rank's array, and the readings of all pieces from these rows of
-    the ranks. They go as a whole, by one reading each.
+    They come by slabs: the bounds of rows of this rank's array, and for each piece the copy of what it needs of them.
+    They go by one copy each.
     """
 
-    come: list[tuple[_Bounds, list[Reading]]]
-    go: list[Reading]
+    come: list[tuple[_Bounds, list[PeerCopy]]]
+    go: list[PeerCopy]
 
-    def can(self, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...]) -> bool:
-        """Return whether pieces of these shapes can come, and go to an array of this shape."""
-        coming = (zip(readings, shapes, strict=True) for _, readings in self.come)
-        return all(come.can(shape) for each in coming for come, shape in each) and all(go.can(whole) for go in self.go)
+    def can(self, shape: tuple[int, ...]) -> bool:
+        """Return whether pieces can come from an array of this shape, and go to one."""
+        return all(copy.can(shape) for copies in (self.go, *(copies for _, copies in self.come)) for copy in copies)
 
 
 class Pipeline(NamedTuple):
     """A move to another layout, transforms there in place, and a move back or to a third layout.
 
-    Each part is cut into pieces of these `shapes`. All set off at once, and each goes on when it is transformed, so
-    that they follow each other without a gap. The `leading` transforms, along other axes than that of the rows, come
-    before the first move: it begins when one slab of rows is transformed.
+    Each part is cut into pieces of these `shapes`. All ranks write the first piece to each other's memory, then the
+    second, and so on; each goes on when it is transformed, so that they follow each other without a gap. The `leading`
+    transforms, along other axes than that of the rows, come before the first move, which begins when one slab of rows
+    is transformed.
     """
 
     before: _Side
@@ -89,28 +91,30 @@ class Pipeline(NamedTuple):
         self, leading: Any, first: _Side, applies: Any, last: _Side, source: Any, target: Any, workspace: Workspace
     ) -> Any:
         starts = [*accumulate(map(math.prod, self.shapes), initial=0)]
-        memory = workspace.take("pieces", (starts[-1],))
+        memory = workspace.take(PIECES, (starts[-1],))
         places = zip(pairwise(starts), self.shapes, strict=True)
         pieces = [memory[start:stop].reshape(shape) for (start, stop), shape in places]
-        begun = workspace.take("even", source.shape) if leading else source
-        theirs, between = workspace.readable(begun), workspace.readable(memory)
+        workspace.barrier(aside=True)  # until then others may still read what was in the memory
+        given = workspace.take("even", source.shape) if leading else workspace.engine.contiguous(source)
         arriving = []
-        for bounds, readings in first.come:
-            rows, given = begun[slice(*bounds)], source[slice(*bounds)]
+        for bounds, copies in first.come:
+            rows, begun = given[slice(*bounds)], source[slice(*bounds)]
             for apply in leading:
-                given = apply(given, rows, workspace)
-            arriving.append(
-                [come.start(theirs, piece, on_side_stream=True) for come, piece in zip(readings, pieces, strict=True)]
-            )
-        leaving = []
-        for moves, piece, go in zip(zip(*arriving, strict=True), pieces, last.go, strict=True):
+                begun = apply(begun, rows, workspace)
+            arriving.append([copy.start(workspace.addresses, given) for copy in copies])
+        leaving: list[Pending] = []
+        for number, moves in enumerate(zip(*arriving, strict=True)):
             for move in moves:
-                move.finish()
+                move.wait()
+            workspace.barrier()  # all ranks have written this piece, and transformed the one before
+            if number:
+                leaving.append(last.go[number - 1].start(workspace.addresses, target))
             for apply in applies:
-                apply(piece, piece, workspace)
-            leaving.append(go.start(between, target, on_side_stream=True))
+                apply(pieces[number], pieces[number], workspace)
+        workspace.barrier()
+        leaving.append(last.go[-1].start(workspace.addresses, target))
         for move in leaving:
-            move.finish()
+            move.wait()
         return target
 
 
@@ -126,39 +130,31 @@ def find_pipeline(
 ) -> Pipeline | None:
     """Return the pipeline of moves from the layout `before` to `parts`, and on to `after`. Collective.
 
-    `itemsize` is that of elements. Where there are `leading` transforms, all other arrays than its source, its target
-    and that between its moves must be in other memory than ``"even"``. ``None`` if elements have copies, if there is no
-    axis that is not transformed, along which the parts are cut, or if what would be read is in too many or too short
-    runs.
+    `itemsize` is that of elements. Where there are `leading` transforms, the source and the target must be in other
+    memory than ``"even"``. ``None`` if elements have copies, if there is no axis that is not transformed, along which
+    the parts are cut, or if what would be copied is in too many or too short runs.
     """
     axis = next((axis for axis in range(parts.ndim) if all(axis not in each.axes for each in transforms)), None)
     if axis is None or any(len(layout.split_axes) < len(layout.process_grid) for layout in (before, parts, after)):
         return None
-    ranks = range(comm.size)
-    regions = [[_region(parts, axis, number, rank) for number in range(_COUNT)] for rank in ranks]
+    regions = [[_region(parts, axis, number, rank) for number in range(_COUNT)] for rank in range(comm.size)]
     shapes = [[tuple(stop - start for start, stop in region) for region in each] for each in regions]
     wanted = [[[each[number]] for each in regions].__getitem__ for number in range(_COUNT)]
+    begins = [[sum(map(math.prod, each[:number])) for each in shapes] for number in range(_COUNT)]
+
+    def copies(layout: Layout, writes: bool, rows: _Bounds | None = None) -> list[PeerCopy]:
+        return [
+            region_copy(comm, layout, region, begin, itemsize, writes=writes, rows=rows)
+            for region, begin in zip(wanted, begins, strict=True)
+        ]
 
     def side(layout: Layout, slabs: int) -> _Side:
-        come, go = [], []
-        for slab in range(slabs):
-            rows = [_part((0, layout.local_shape(rank)[0]), slab, slabs) for rank in ranks]
-            readings = [
-                region_reading(comm, layout, each, itemsize, rows=rows, opens=number == 0)
-                for number, each in enumerate(wanted)
-            ]
-            come.append((rows[comm.rank], readings))
-        for number, each in enumerate(wanted):
-            begins = [sum(map(math.prod, some[:number])) for some in shapes]
-            go.append(region_reading(comm, layout, each, itemsize, begins=begins, closes=number == _COUNT - 1))
-        return _Side(come, go)
+        rows = [_part((0, layout.local_shape(comm.rank)[0]), number, slabs) for number in range(slabs)]
+        return _Side([(each, copies(layout, True, each)) for each in rows], copies(layout, False))
 
     sides = side(before, _SLABS if leading else 1), side(after, 1)
-    mine = shapes[comm.rank]
-    able = all(
-        side.can(mine, layout.local_shape(comm.rank)) for side, layout in zip(sides, (before, after), strict=True)
-    )
-    return Pipeline(*sides, mine, leading, transforms) if all(comm.allgather_metadata(able)) else None
+    able = all(one.can(each.local_shape(comm.rank)) for one, each in zip(sides, (before, after), strict=True))
+    return Pipeline(*sides, shapes[comm.rank], leading, transforms) if all(comm.allgather_metadata(able)) else None
 
 
 def _region(parts: Layout, axis: int, number: int, rank: int) -> Region:

@@ -1,42 +1,41 @@
-"""Boxes that ranks read from the memory of other GPUs of their host, instead of being sent them.
+"""Boxes that ranks copy between their own arrays and memory of other GPUs of their host, instead of sending them.
 
-A rank reads from where a box lies to where it belongs in one pass, by one kernel for all boxes, whereas messages of
-boxes that are not contiguous are packed and unpacked. What is read has to lie in memory from :func:`readable_memory`.
+One kernel copies all boxes of a rank from where they lie to where they belong in one pass, whereas messages of boxes
+that are not contiguous are packed and unpacked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops import backend
 from collops.exchange.boxes import extent
-from collops.exchange.exchange import InFlight
 from collops.profile import mark, messages
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.comm.transport import Pending
     from collops.exchange.pattern import Box
 
-__all__ = ["MOST_BOXES", "Reading", "readable_memory"]
+__all__ = ["MOST_BOXES", "PeerCopy", "mapped_memory"]
 
 MOST_BOXES = 8  # as in boxes.cu
 _THREADS, _BLOCKS = 128, 96  # of a block, as in boxes.cu, and blocks of a box
-_UNITS = (16, 8)  # bytes that a thread copies at once
+_UNIT = 8  # bytes that a thread copies at once, or fewer
 _SIZES = 7  # numbers of a box
 
 
-def readable_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] | None:
-    """Return the addresses of device memory of all ranks, which each can read; ``None`` where they cannot. Collective.
+def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] | None:
+    """Return the addresses of device memory of all ranks, which each can use; ``None`` where they cannot. Collective.
 
-    Every rank gets at least the largest `nbytes`. All who ask for one `name` on `comm` share the memory, and order
-    their work by :class:`Reading`. It is never freed.
+    Every rank gets at least the largest `nbytes`. All who ask for one `name` on `comm` share the memory: they begin
+    with a barrier, so that none writes to it while another rank still works with it. It is never freed.
     """
     from collops.comm.peer_stores import map_memory
 
-    known = comm.kept.setdefault(readable_memory, {})
+    known = comm.kept.setdefault(mapped_memory, {})
     nbytes = max(comm.allgather_metadata(nbytes))
     size, addresses = known.get(name, (-1, None))
     if size < nbytes:
@@ -56,21 +55,22 @@ class Arguments(NamedTuple):
     places: Sequence[int]
 
 
-class Reading:
-    """Boxes that this rank reads from one array of every rank. Collective: all ranks have it, in the same order.
+class PeerCopy:
+    """Boxes that this rank copies to memory of all ranks, or from there. All ranks have it, in the same order.
+
+    To write is faster than to read: the one who reads waits for every answer.
 
     Parameters
     ----------
     comm : Communicator
     shapes, begins : sequence
-        The shape of each rank's array, and at which element of its memory it begins.
+        The shape of the array in each rank's memory, and at which element of that it begins.
     boxes : sequence of (int, Box, Box)
-        A rank, a box of its array, and where that belongs in this rank's array.
+        A rank, a box of the array in its memory, and the one of this rank's own array.
     itemsize : int
         Bytes of an element.
-    opens, closes : bool
-        Whether it first waits until all ranks have filled their arrays, unless an earlier one on the same stream has;
-        and whether it ends only when all ranks have read, so that the arrays may be overwritten.
+    writes : bool
+        Whether boxes go to the memory of all ranks, not from there.
     """
 
     def __init__(
@@ -81,12 +81,11 @@ class Reading:
         boxes: Sequence[tuple[int, Box, Box]],
         itemsize: int,
         *,
-        opens: bool,
-        closes: bool,
+        writes: bool,
     ) -> None:
         self._comm = comm
         self._itemsize = itemsize
-        self._order = opens, closes
+        self._writes = writes
         self._boxes = [each for each in boxes if prod(extent(each[1]))]
         strides = [_strides(shape, itemsize) for shape in shapes]
         self._strides = [strides[rank] for rank, *_ in self._boxes]
@@ -97,39 +96,44 @@ class Reading:
         self._elements = sum(prod(extent(box)) for rank, box, _ in self._boxes if rank != comm.rank)
         self._launches: dict[tuple[int, ...], tuple[Any, Sequence[int]]] = {}
 
-    def can(self, target: tuple[int, ...]) -> bool:
-        """Return whether the kernel can read into an array of this shape in C order. Not collective."""
-        return self.arguments(_strides(target, self._itemsize), 0) is not None
+    def can(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the kernel can copy boxes of an own array of this shape in C order. Not collective."""
+        return self.arguments(_strides(shape, self._itemsize), 0) is not None
 
-    def start(self, source: Sequence[int], target: Any, *, on_side_stream: bool = False) -> InFlight:
-        """Start reading into `target` from the memory of all ranks with these addresses. Collective."""
+    def start(self, memory: Sequence[int], array: Any) -> Pending:
+        """Start copying between memory of all ranks at these addresses and an own array, on a side stream.
+
+        The copy begins when the current stream has come so far; it is for a barrier to tell when others have, too.
+        """
         if messages.active:
             messages.record("alltoallv", self._elements, self._elements * self._itemsize)
-        transport: Any = self._comm.begin(target)
-        launch, places = self._launch(target.strides, target.data.ptr % _UNITS[0])
-        addresses = self.addresses(source, target.data.ptr, places)
+        launch, places = self._launch(array.strides, array.data.ptr % _UNIT)
+        addresses = self.addresses(memory, array.data.ptr, places)
+        transport: Any = self._comm.begin(array)
         with mark("communication"):
-            pending = transport.start_reading(launch, addresses, on_side_stream, *self._order)
-        return InFlight(partial(_finished, pending), target)
+            return transport.start_aside(launch, addresses)
 
     def arguments(self, strides: tuple[int, ...], begin: int) -> Arguments | None:
-        """Return what the kernel needs for a target with these strides in bytes; ``None`` if it cannot copy so.
+        """Return what the kernel needs for an own array with these strides in bytes; ``None`` if it cannot copy so.
 
-        `begin` is the address of the target modulo 16. Arithmetic; not collective.
+        `begin` is the address of the array modulo 8. Arithmetic; not collective.
         """
         places = [_offset(box, strides) for _, _, box in self._boxes]
         copies = [
             backend.box_copy(
-                extent(box), source, strides, self._itemsize, (offset % _UNITS[0], (begin + place) % _UNITS[0])
+                extent(box),
+                *((strides, theirs) if self._writes else (theirs, strides)),
+                self._itemsize,
+                (_UNIT + offset % _UNIT, _UNIT + (begin + place) % _UNIT),
             )
-            for (_, box, _), source, offset, place in zip(
+            for (_, box, _), theirs, offset, place in zip(
                 self._boxes, self._strides, self._offsets, places, strict=True
             )
         ]
         found = [copy for copy in copies if copy is not None]
-        unit = next((unit for unit in _UNITS if all(copy.unit % unit == 0 for copy in found)), None)
-        if unit is None or len(found) < len(copies) or len(copies) > MOST_BOXES:
+        if len(found) < len(copies) or len(copies) > MOST_BOXES:
             return None
+        unit = min((copy.unit for copy in found), default=_UNIT)
         sizes: list[int] = []
         for copy in found:
             width, height, rows, *spacings = map(int, copy.sizes)
@@ -138,10 +142,12 @@ class Reading:
         sizes += [0] * (_SIZES * MOST_BOXES - len(sizes))
         return Arguments(unit, max(1, len(found)), sizes, places)
 
-    def addresses(self, source: Sequence[int], target: int, places: Sequence[int]) -> list[int]:
-        """Return where the boxes begin, for the kernel: in the memory of all ranks, and in a target at this address."""
-        begins = [source[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
-        return [*begins, *[0] * (MOST_BOXES - len(begins)), *(target + place for place in places)]
+    def addresses(self, memory: Sequence[int], array: int, places: Sequence[int]) -> list[int]:
+        """Return where boxes are copied from, and where to: in memory of all ranks, and in an array at this address."""
+        theirs = [memory[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
+        mine = [array + place for place in places]
+        first, last = (mine, theirs) if self._writes else (theirs, mine)
+        return [*first, *[0] * (MOST_BOXES - len(first)), *last]
 
     def _launch(self, strides: tuple[int, ...], begin: int) -> tuple[Any, Sequence[int]]:
         from collops.comm.device_launch import Launch
@@ -152,13 +158,9 @@ class Reading:
             assert arguments is not None
             unit, count, sizes, places = arguments
             kernel = backend.cuda_kernel(backend.__file__, "boxes.cu", "copy_boxes", f"-DBYTES={unit}")
-            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MOST_BOXES, count, *sizes), places
+            fixed = count, int(self._writes), *sizes
+            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MOST_BOXES, *fixed), places
         return self._launches[key]
-
-
-def _finished(pending: Any, target: Any) -> Any:
-    pending.wait()
-    return target
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
