@@ -58,6 +58,11 @@ def boxes(side, rank):
     return [box for peer, _, box in side if peer == rank]
 
 
+def prepare_pieces(workspace, comm):
+    workspace.addresses = workspace
+    workspace.barrier = lambda: None
+
+
 def own_memory(workspace, slot):
     return workspace._scratch.get(slot, (workspace._size,), workspace.complex, workspace.engine)
 
@@ -67,8 +72,7 @@ def pieces_by_messages(monkeypatch):
     """Of arrays of any size, and without copies on every rank, which save messages of small ones."""
     monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(pipeline, "region_copy", Sent)
-    monkeypatch.setattr(Workspace, "prepare_pieces", lambda workspace, comm: setattr(workspace, "addresses", workspace))
-    monkeypatch.setattr(Workspace, "barrier", lambda workspace, aside=False: None)
+    monkeypatch.setattr(Workspace, "prepare_pieces", prepare_pieces)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
     monkeypatch.setattr(route, "_MESSAGE", 1)
 

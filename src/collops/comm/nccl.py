@@ -264,13 +264,6 @@ class NcclTransport(Transport):
         launch.at(addresses, self._side.begin(self._stream()).ptr)
         return self._side.end()
 
-    def barrier(self, *, aside: bool = False) -> None:
-        """Order what follows on the current stream after what all ranks have launched on theirs before; by `short`.
-
-        With `aside` that is what follows on the side stream. Collective.
-        """
-        self.short.barrier(self._side.begin(self._stream()) if aside else self._stream())
-
     @contextmanager
     def group(self) -> Iterator[None]:
         """Launch the calls made inside as one."""

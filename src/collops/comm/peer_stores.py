@@ -129,8 +129,9 @@ class PeerStores:
             self._follow(self._current())
         return self._link.data.ptr
 
-    def barrier(self, stream: Any) -> None:
-        """Order what follows on `stream` after what all ranks have launched on theirs before."""
+    def barrier(self) -> None:
+        """Order what follows on the current stream after what all ranks have launched on theirs before. Collective."""
+        stream = self._current()
         if stream.ptr != self._stream:
             self._follow(stream)
         self._meet.at([self._one.data.ptr] * 2, stream.ptr)

@@ -84,7 +84,7 @@ class Workspace:
     `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
     ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
     :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` has those of the slot `PIECES` of all
-    ranks; ``None`` where other ranks cannot reach it.
+    ranks, and ``barrier()`` orders the current stream after theirs; both are ``None`` where ranks cannot reach it.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -103,8 +103,8 @@ class Workspace:
         self._scratch = Scratch()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
+        self.barrier: Any = None
         self._here = 0
-        self._transport: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
         """Return this workspace: copies of an operator share it, since no call reads what another one has left."""
@@ -115,11 +115,7 @@ class Workspace:
         transport = comm.transport_of(self.engine.xp.empty(0))
         if transport.short is not None:
             self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self._size * self.complex.itemsize)
-            self._here, self._transport = comm.rank, transport
-
-    def barrier(self, *, aside: bool = False) -> None:
-        """Order the current stream, or copies that begin later, after what all ranks have done so far. Collective."""
-        self._transport.barrier(aside=aside)
+            self._here, self.barrier = comm.rank, transport.short.barrier
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""

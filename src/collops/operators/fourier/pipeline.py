@@ -94,13 +94,14 @@ class Pipeline(NamedTuple):
         memory = workspace.take(PIECES, (starts[-1],))
         places = zip(pairwise(starts), self.shapes, strict=True)
         pieces = [memory[start:stop].reshape(shape) for (start, stop), shape in places]
-        workspace.barrier(aside=True)  # until then others may still read what was in the memory
         given = workspace.take("even", source.shape) if leading else workspace.engine.contiguous(source)
         arriving = []
         for bounds, copies in first.come:
             rows, begun = given[slice(*bounds)], source[slice(*bounds)]
             for apply in leading:
                 begun = apply(begun, rows, workspace)
+            if not arriving:
+                workspace.barrier()  # no rank still reads what was in the memory before
             arriving.append([copy.start(workspace.addresses, given) for copy in copies])
         leaving: list[Pending] = []
         for number, moves in enumerate(zip(*arriving, strict=True)):
