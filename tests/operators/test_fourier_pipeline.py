@@ -13,11 +13,11 @@ import pytest
 
 from collops import profile
 from collops.array import Layout, from_global, transfers, zeros
-from collops.array.redistribute import _in_rows
 from collops.exchange import ExchangePlan
 from collops.operators import FFT, FFT2D, FFTND
 from collops.operators.fourier import operator, pipeline, route
 from collops.operators.fourier.engines import Workspace
+from collops.operators.fourier.transform import JointTransform
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
 
@@ -27,20 +27,11 @@ from .problems import assert_close, views_of_repeated_calls
 class Sent:
     """What a copy between GPUs does, by messages, in a workspace instead of at addresses."""
 
-    def __init__(self, comm, layout, wanted, begins, itemsize, *, writes, rows=None):
-        ranks = range(comm.size)
-        bounds = comm.allgather_metadata(rows)
-        moves = [transfers(layout, rank, wanted) for rank in ranks]
-        pairs = {  # of the box of the one that wants it, and that of the one that has it
-            (has, wants): _in_rows(there, own, bounds[has])
-            for has in ranks
-            for wants in ranks
-            for there, own in zip(boxes(moves[wants].receives, has), boxes(moves[has].sends, wants), strict=True)
-        }
-        own = [(wants, own) for (has, wants), (_, own) in pairs.items() if has == comm.rank]
-        theirs = [(has, there) for (has, wants), (there, _) in pairs.items() if wants == comm.rank]
-        sends, receives = (own, theirs) if writes else (theirs, own)
-        self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves[0].travels)
+    def __init__(self, comm, layout, wanted, begins, itemsize, *, writes):
+        moves = transfers(layout, comm.rank, wanted)
+        sends, receives = [[(peer, box) for peer, _, box in side] for side in moves[:2]]
+        ends = (sends, receives) if writes else (receives, sends)
+        self._plan = ExchangePlan(comm, *ends, kind="alltoallv", travels=moves.travels)
         self._begin, self._writes = begins[comm.rank], writes
         self._shape = tuple(stop - start for start, stop in wanted(comm.rank)[0])
 
@@ -52,10 +43,6 @@ class Sent:
         region = workspace.take("pieces", (workspace._size,))[self._begin : self._begin + size].reshape(self._shape)
         moving = self._plan.start(*((array, region) if self._writes else (region, array)))
         return SimpleNamespace(wait=moving.finish)
-
-
-def boxes(side, rank):
-    return [box for peer, _, box in side if peer == rank]
 
 
 def prepare_pieces(workspace, comm):
@@ -96,14 +83,10 @@ def check(op, comm, moves, **lengths) -> None:
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("slabs", [1, 2, 4])
 @pytest.mark.parametrize(("shape", "axes"), [((11, 23), (0, 1)), ((7, 23, 4), (0, 1, 2)), ((5, 21, 9), (2, 0))])
-def test_moves_there_and_back(comm, monkeypatch, shape, axes, slabs, count, dtype):
-    """The transforms before the first move slab by slab of rows, of which some are empty."""
+def test_moves_there_and_back(comm, monkeypatch, shape, axes, count, dtype):
     monkeypatch.setattr(pipeline, "_COUNT", count)
-    monkeypatch.setattr(pipeline, "_SLABS", slabs)
-    moves = (comm.size > 1) * (slabs + 1) * count
-    check(FFTND(shape, axes, dtype=dtype, comm=comm, range_layout="domain"), comm, moves)
+    check(FFTND(shape, axes, dtype=dtype, comm=comm, range_layout="domain"), comm, (comm.size > 1) * 2 * count)
 
 
 def test_uneven_and_empty_parts(comm):
@@ -139,16 +122,12 @@ def test_every_layout(comm):
         ({"fftshift_after": True}, 2),
         ({"ifftshift_before": (True, False)}, 2),
         ({"axes": (1, 0), "real": True, "dtype": "f8"}, 2),
-        ({}, 9),
         ({"nffts": (None, 50)}, 6),  # as it is longer before the first move
         ({"real": True, "dtype": "f8"}, 6),  # and complex
     ],
 )
 def test_what_is_cut(comm, monkeypatch, options, moves):
-    """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between.
-
-    Such a transform before the first move is not cut in slabs.
-    """
+    """Nothing where there is one move, or a transform that is real, shifts, or changes an extent comes in between."""
     op, whole = (FFT2D((9, 43), **{"range_layout": "domain", **options}, comm=comm) for _ in range(2))
     x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
     for name, given, layout in (("forward", x, op.domain), ("adjoint", y, op.range)):
@@ -166,6 +145,37 @@ def test_nothing_is_allocated_again(comm):
     op = FFTND((6, 5, 4), comm=comm, range_layout="domain")
     x = from_global(values((6, 5, 4), "c16", 1), op.domain, comm=comm)
     assert (comm.size > 1) == any(slot == "pieces" for slot, *_ in views_of_repeated_calls(op, x))
+
+
+def test_no_rank_runs_ahead(comm, monkeypatch):
+    """A barrier before memory is written again, before a piece is transformed, and before others read it."""
+    if comm.size == 1:
+        pytest.skip("one rank moves nothing")
+    steps, sent = [], Sent.start
+
+    def noted(word, apply):
+        return lambda *arguments: (steps.append(word), apply(*arguments))[1]
+
+    def start(copy, workspace, array):
+        begin, end = ("write", "written") if copy._writes else ("read", "arrived")
+        return SimpleNamespace(wait=noted(end, noted(begin, sent)(copy, workspace, array).wait))
+
+    monkeypatch.setattr(Sent, "start", start)
+    monkeypatch.setattr(JointTransform, "forward", noted("transform", JointTransform.forward))
+    op = FFT2D((6, 9), comm=comm, range_layout="domain")
+    x = from_global(values((6, 9), "c16", 1), op.domain, comm=comm)
+    op.forward(x)
+    (workspace,) = op._workspaces.values()
+    workspace.barrier = noted("barrier", workspace.barrier)
+    steps.clear()
+    op.forward(x)
+    assert steps == [
+        *("transform", "barrier", "write", "write", "write"),
+        *("written", "barrier", "transform"),
+        *("written", "barrier", "read", "transform"),
+        *("written", "barrier", "read", "transform"),
+        *("barrier", "read", "arrived", "arrived", "arrived"),
+    ]
 
 
 def test_within_a_solver(comm):

@@ -136,31 +136,20 @@ def region_copy(
     itemsize: int,
     *,
     writes: bool,
-    rows: tuple[int, int] | None = None,
 ) -> PeerCopy:
     """Return how ranks write their parts of an array to regions in each other's memory, or read them there. Collective.
 
     Each rank has one region of the array, at these elements of its memory. Every element must be on one rank, and for
-    reading in one region. With `rows`, only these of this rank's part are copied.
+    reading in one region.
     """
     mine = transfers(layout, comm.rank, wanted).sends
     boxes = []
     for rank in range(comm.size):
         theirs = [box for peer, _, box in transfers(layout, rank, wanted).receives if peer == comm.rank]
         own = [box for peer, _, box in mine if peer == rank]
-        boxes += [(rank, *_in_rows(*pair, rows)) for pair in zip(theirs, own, strict=True)]
+        boxes += [(rank, *pair) for pair in zip(theirs, own, strict=True)]
     shapes = [tuple(stop - start for start, stop in wanted(rank)[0]) for rank in range(comm.size)]
     return PeerCopy(comm, shapes, begins, boxes, itemsize, writes=writes)
-
-
-def _in_rows(theirs: Box, own: Box, rows: tuple[int, int] | None) -> tuple[Box, Box]:
-    """Return the parts of two boxes that are in these rows of an own array; with ``None`` in all."""
-    if rows is None:
-        return theirs, own
-    start = max(rows[0], own[0].start)
-    stop = max(start, min(rows[1], own[0].stop))
-    shift = theirs[0].start - own[0].start
-    return (slice(start + shift, stop + shift), *theirs[1:]), (slice(start, stop), *own[1:])
 
 
 def _inside(have: Any, need: Any) -> Box | None:

@@ -196,18 +196,13 @@ def _in_pieces(
     kept: list[_Step] = []
     arrays = [between[0]]
     start, layouts = 0, None  # of the last move, if all that follows it can be applied to pieces
-    for number, (step, after) in enumerate(zip(steps, between[1:], strict=True)):
+    for step, after in zip(steps, between[1:], strict=True):
         if step.layouts is not None:
-            joints, leading = _joints(kept[start:]), _joints(kept[:start])
-            if len(leading) < start or any(0 in each.axes for each in leading) or not _in_place(steps[number + 1 :]):
-                leading = []
-            pipeline = None
-            if layouts is not None:
-                pipeline = find_pipeline(*layouts, step.layouts[1], joints, comm, itemsize, leading=leading)
+            joints = _joints(kept[start:])
+            pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm, itemsize)
             if pipeline is None:
                 start, layouts = len(kept), step.layouts
             else:
-                start -= len(leading)
                 del kept[start:], arrays[start + 1 :]
                 step, layouts = _Step(pipeline.forward, pipeline.adjoint, commuted=pipeline.commuted), None
         elif step.joint is None:
@@ -257,10 +252,6 @@ class _Instruction(NamedTuple):
     slot: str | None  # of the target; None for the array of the result
     shape: tuple[int, ...]
     real: bool
-
-
-def _in_place(steps: Sequence[_Step]) -> bool:
-    return all(step.in_place for step in steps)
 
 
 def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
