@@ -40,6 +40,7 @@ def run(kernel, copy, memory, array, blocks=5):
     arguments = copy.arguments(array.strides, address % 8)
     assert arguments is not None
     unit, count, sizes, places = arguments
+    assert address % unit == 0 or not copy._boxes
     addresses = copy.addresses([array.ctypes.data for array in memory], address, places)
     addresses += [0] * (2 * MOST_BOXES - len(addresses))
     words = (ctypes.c_int64 * (2 * MOST_BOXES + 2 + len(sizes)))(*addresses, count, copy._writes, *sizes)
@@ -53,6 +54,7 @@ CASES = {
     "backwards": ((13, 21, 33), (1, 0), 2),
     "planes": ((5, 7, 300), (1, 2), 3),
     "fewer rows than ranks": ((3, 400), (0, 1), 4),
+    "rows of almost two blocks": ((4, 8, 1023), (0, 1), 4),
 }
 
 

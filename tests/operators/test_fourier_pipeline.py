@@ -102,12 +102,13 @@ def test_uneven_and_empty_parts(comm):
 
 
 def test_every_layout(comm):
-    """Grids too, copies, and a third layout for the data."""
+    """Grids too, copies, and other layouts for the data: with other blocks, split along another axis, or not split."""
     shape = (5, 4, 7)
+    uneven = Layout.split(shape, comm.size, sizes=[*[0] * (comm.size - 1), 5])
     x = values(shape, "c16", 1)
     expected = np.fft.fftn(x, norm="ortho")
     for layout in layouts(shape, comm.size):
-        for target in ("domain", Layout.split(shape, comm.size, 2), Layout.replicated(shape, comm.size)):
+        for target in ("domain", uneven, Layout.split(shape, comm.size, 2), Layout.replicated(shape, comm.size)):
             op = FFTND(layout, comm=comm, range_layout=target)
             assert_close(op.forward(from_global(x, layout, comm=comm)).gather(), expected)
             assert_close(op.adjoint(from_global(expected, op.range, comm=comm)).gather(), x)
