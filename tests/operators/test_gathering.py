@@ -1,0 +1,170 @@
+"""MDC piece by piece: the boxes that ranks read, by their kernel run as C++, and the operator, by messages instead.
+
+GPUs read pieces from each other's memory; tests/gpu/test_fredholm.py does so.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pylops
+import pytest
+
+from collops import profile
+from collops.array import Layout, random, transfers, zeros
+from collops.exchange import ExchangePlan
+from collops.operators import MDC
+from collops.operators.fourier import gathering, operator
+from collops.operators.fourier.engines import Workspace
+from collops.operators.fourier.transform import AxisTransform
+from collops.operators.fredholm1 import _BatchedMatrix
+from collops.solvers import cgls
+from tests.array.cases import values
+from tests.boxes_on_host import COMPILER, compiled
+from tests.exchange.test_reading import RUN, read
+
+from .fredholm_problems import check, kernel
+from .problems import assert_close
+
+COUNTS = (2, 0, 1, 2)  # frequencies of each rank
+
+
+@pytest.mark.serial
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 33), (9, 17), (11, 16)])
+def test_each_rank_reads_all_frequencies(tmp_path_factory, monkeypatch, rows, columns, dtype, count):
+    unit_kernel = cache(lambda unit: compiled(tmp_path_factory.mktemp("boxes"), unit, RUN))
+    monkeypatch.setattr(gathering, "_COUNT", count)
+    monkeypatch.setattr(gathering, "pays", lambda nbytes, workspace: True)
+    ranks, total, dtype = len(COUNTS), sum(COUNTS), np.dtype(dtype)
+    times, spectra = (
+        Layout.replicated((13, rows, columns), ranks),
+        Layout.split((total, rows, columns), ranks, sizes=COUNTS),
+    )
+    whole = values(spectra.shape, dtype, 1)
+    parts = [np.ascontiguousarray(whole[spectra.slices(rank)]) for rank in range(ranks)]
+    for rank in range(ranks):
+        comm = SimpleNamespace(rank=rank, size=ranks, allgather_metadata=lambda able: [able] * ranks)
+        workspace = SimpleNamespace(itemsize=dtype.itemsize, complex=dtype)
+        transform = AxisTransform(0, 13, 13, real=True, kept=total)
+        found = gathering.find_gathering(transform, times, spectra, dtype, True, comm, workspace)
+        assert len(found.pieces) == count and found.part == parts[rank].shape
+        memory = np.full(whole.size + 2, np.nan, dtype)
+        begin = -memory.ctypes.data % 16 // dtype.itemsize  # as aligned as memory of a device
+        gathered = memory[begin : begin + whole.size].reshape(found.whole)
+        for chosen, reading in found.pieces:
+            assert np.isnan(gathered[:, chosen]).all()
+            read(unit_kernel, reading, parts, gathered[:, chosen])
+        assert np.array_equal(gathered, whole)
+
+
+class Sent:
+    """What a reading does, by messages, on arrays of this rank instead of addresses."""
+
+    ends: list[bool]  # whether each of the last ones that were made closes
+
+    def __init__(self, comm, layout, wanted, itemsize, *, opens, closes):
+        assert opens
+        self.ends.append(closes)
+        moves = transfers(layout, comm.rank, wanted)
+        sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
+        self._plan = ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
+
+    def arguments(self, strides, begin):
+        return strides, begin
+
+    def start(self, source, target, *, on_side_stream):
+        assert on_side_stream
+        return self._plan.start(source, target)
+
+
+def some_rows(product):
+    """A method of a batch of matrices that can compute some rows of all products alone."""
+
+    def apply(self, x, out, rows=None):
+        if rows is None:
+            return product(self, x, out)
+        out[:, rows] = product(self, x, None)[:, rows]
+        return out
+
+    return apply
+
+
+@pytest.fixture
+def pieces_by_messages(monkeypatch):
+    """For spectra of any size, on hosts."""
+    monkeypatch.setattr(gathering, "_COUNT", 3)
+    monkeypatch.setattr(gathering, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(gathering, "region_reading", Sent)
+    monkeypatch.setattr(Sent, "ends", [], raising=False)
+    monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
+    monkeypatch.setattr(
+        Workspace, "prepare_pieces", lambda self, comm: setattr(self, "itemsize", self.complex.itemsize)
+    )
+    monkeypatch.setattr(Workspace, "readable", lambda self, array: array)
+    monkeypatch.setattr(_BatchedMatrix, "by_rows", True)
+    for name in ("forward", "adjoint"):
+        monkeypatch.setattr(_BatchedMatrix, name, some_rows(getattr(_BatchedMatrix, name)))
+
+
+def messages(op, comm):
+    """How many gathers and readings each direction takes."""
+    counts = []
+    for apply, layout in ((op.forward, op.domain), (op.adjoint, op.range)):
+        x = random(layout, comm=comm, dtype=op.dtype)
+        with profile.count_messages() as sent:
+            apply(x)
+        counts.append((sent["allgatherv"], sent["alltoallv"]))
+    return counts
+
+
+@pytest.mark.usefixtures("pieces_by_messages")
+@pytest.mark.parametrize("twosided", [True, False])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
+def test_mdc(comm, dtype, twosided):
+    """Real matrices too, whose products with spectra are complex."""
+    whole, mine = kernel(comm, 9, 6, dtype, COUNTS)
+    complex_whole = whole.astype(np.result_type(dtype, "c8"))
+    reference = pylops.waveeqprocessing.MDC(complex_whole, 9, 11, 0.1, 2.0, twosided, fftengine="scipy")
+    op = MDC(mine, 9, 11, len(whole), 0.1, 2.0, twosided, comm=comm)
+    check(op, reference, comm, whole.real.dtype)
+    check(copy.deepcopy(op), reference, comm, whole.real.dtype)
+    assert Sent.ends == 2 * [False, False, True]
+    assert messages(op, comm) == 2 * [(0, 3 * (comm.size > 1))]
+    # Results in another precision, and complex ones, are converted.
+    x = random(op.domain, comm=comm, dtype=op.dtype)
+    expected = op.forward(x).gather()
+    for kind in ("f8", "c16"):
+        assert_close(op.forward(x, zeros(op.range, comm=comm, dtype=kind)).gather(), expected, op.dtype)
+
+
+@pytest.mark.usefixtures("pieces_by_messages")
+@pytest.mark.parametrize(
+    ("options", "rows", "expected"),
+    [
+        ({"data": "split"}, 9, [(0, 1), (0, 4)]),
+        ({"model": "split"}, 9, [(0, 4), (0, 1)]),
+        ({"conj": True}, 9, [(1, 0), (1, 0)]),
+        ({}, 5, [(1, 0), (0, 3)]),  # fewer rows than pieces take
+    ],
+)
+def test_what_is_cut(comm, options, rows, expected):
+    """Nothing where a rank has a share of the result, where products are conjugated, and of few rows or columns."""
+    _, mine = kernel(comm, rows, 8, "c16", COUNTS)
+    op = MDC(mine, 9, 8, **options, comm=comm)
+    assert op.dottest()
+    assert messages(op, comm) == (expected if comm.size > 1 else 2 * [(0, 0)])
+
+
+@pytest.mark.usefixtures("pieces_by_messages")
+def test_within_a_solver(comm):
+    _, mine = kernel(comm, 9, 6, "c16", COUNTS)
+    op = MDC(mine, 9, 8, comm=comm)
+    y = op.forward(random(op.domain, comm=comm))
+    x = cgls(op, y, niter=60, tol=1e-20).x
+    assert_close(op.forward(x).gather(), y.gather(), "f4")
