@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
+import pylops
 import pytest
 
+from collops import profile
 from collops.array import from_global, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import MDC, Fredholm1
+from collops.operators.fourier import gathering, pipeline
 from collops.operators.fredholm1 import batched
 from collops.solvers import cgls
 from tests.array.cases import values
@@ -18,6 +23,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
+COUNTS = (2, 0, 3, 1)  # frequencies of each rank
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +58,12 @@ def test_batches(batch, rows, columns, dtype):
             (op.forward, x, matrices @ x),
             (op.adjoint, y, matrices.conj().swapaxes(1, 2) @ y),
         ):
-            out = cupy.full(expected.shape, np.nan, dtype)
-            assert apply(cupy.asarray(given), out) is out
-            assert_close(out.get(), expected, dtype)
+            for chosen in (slice(None), slice(-2, None)):
+                out = cupy.full(expected.shape, np.nan, dtype)
+                assert apply(cupy.asarray(given), out, chosen) is out
+                filled = expected[:, chosen]
+                assert_close(out.get()[:, chosen], filled, dtype)
+                assert np.count_nonzero(np.isnan(out.get())) == expected.size - filled.size
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -104,3 +113,47 @@ def test_within_a_solver(comm, form, graph):
     result = cgls(op, from_global(cupy.asarray(y), op.range, comm=comm), niter=6, tol=0, graph=graph)
     assert result.execution == (REPLAYED if graph else "eager")
     assert_close(result.x.gather().get(), expected, factor=10)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mdc_piece_by_piece(comm, monkeypatch, dtype, count):
+    """As PyLops does it, the whole result on every rank; several arrays are launched without a wait between them."""
+    monkeypatch.setattr(pipeline, "_LARGE", 0)
+    monkeypatch.setattr(gathering, "_COUNT", count)
+    whole, mine = kernel(comm, 33, 26, dtype, COUNTS)
+    reference = pylops.waveeqprocessing.MDC(whole.astype("c16"), 31, 7, 0.1, 2.0)
+    op = MDC(cupy.asarray(mine), 31, 7, dt=0.1, dr=2.0, comm=comm)
+    twin = copy.deepcopy(op)
+    for name, theirs, given, taken in (
+        ("forward", reference, op.domain, op.range),
+        ("adjoint", reference.H, op.range, op.domain),
+    ):
+        arrays = [values(given.shape, op.dtype, seed) for seed in range(3)]
+        sources = [from_global(cupy.asarray(x), given, comm=comm) for x in arrays]
+        with profile.count_messages() as sent:
+            results = [getattr(op, name)(x) for x in sources]
+        if comm.size > 1:
+            mapped = comm.transport_of(sources[0].local_array).short is not None
+            assert (sent["alltoallv"], sent["allgatherv"]) == ((3 * count, 0) if mapped else (0, 3))
+        results.append(getattr(twin, name)(sources[0]))
+        for x, result in zip([*arrays, arrays[0]], results, strict=True):
+            expected = (theirs @ x.astype("f8").ravel()).reshape(taken.shape)
+            assert_close(result.local_array.get(), expected, op.dtype)
+    assert op.dottest(engine="cupy")
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_mdc_piece_by_piece_within_a_solver(comm, monkeypatch, graph):
+    """In a recorded step, whose replays follow each other, and with a result of another precision."""
+    monkeypatch.setattr(pipeline, "_LARGE", 0)
+    _, mine = kernel(comm, 24, 16, "c16", COUNTS)
+    host, op = MDC(mine, 13, 5, comm=comm), MDC(cupy.asarray(mine), 13, 5, comm=comm)
+    y = values(op.dimsd, "f8", 1)
+    expected = cgls(host, from_global(y, host.range, comm=comm), niter=6, tol=0).x.gather()
+    given = from_global(cupy.asarray(y), op.range, comm=comm)
+    result = cgls(op, given, niter=6, tol=0, graph=graph)
+    assert result.execution == (REPLAYED if graph else "eager")
+    assert_close(result.x.gather().get(), expected, factor=10)
+    narrow = op.adjoint(given, zeros(op.domain, comm=comm, dtype="f4", engine="cupy"))
+    assert_close(narrow.gather().get(), op.adjoint(given).gather().get(), "f4")

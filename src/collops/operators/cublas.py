@@ -35,6 +35,7 @@ _ARGUMENTS = {
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
 _MOST = (1 << 31) - 1
+_ALL = slice(None)
 
 
 class _CublasColumns(DenseMatrix):
@@ -95,29 +96,28 @@ class CublasMatrix(_CublasColumns):
 class CublasBatch:
     """A batch of matrices (batch, rows, columns) in C order on a CUDA device, each of which multiplies one matrix."""
 
-    capturable = True
+    capturable = by_rows = True
 
     def __init__(self, matrices: Any) -> None:
         _check_extents(*matrices.shape)
         self._matrices = matrices
         self.dtype: np.dtype = matrices.dtype
         self._device = int(matrices.device.id)
-        self._gemm = _routine("gemmStridedBatched", self.dtype.char)
         self._zero, self._one, _ = _constants(self.dtype.char)
 
-    def forward(self, x: Any, out: Any) -> Any:
-        """Fill `out`, of shape (batch, rows, n), with the products with `x`, of shape (batch, columns, n)."""
-        return self._product(_NORMAL, x, out)
+    def forward(self, x: Any, out: Any, rows: slice = _ALL) -> Any:
+        """Fill `out`, (batch, rows, n), or only `rows` of it, with products with `x`, (batch, columns, n)."""
+        return self._product(_NORMAL, x, out, rows)
 
-    def adjoint(self, y: Any, out: Any) -> Any:
-        """Fill `out`, of shape (batch, columns, n), with the products of the conjugate transposes with `y`."""
-        return self._product(_ADJOINT, y, out)
+    def adjoint(self, y: Any, out: Any, rows: slice = _ALL) -> Any:
+        """Fill `out`, (batch, columns, n), or only `rows` of it, with products of conjugate transposes with `y`."""
+        return self._product(_ADJOINT, y, out, rows)
 
-    def _product(self, operation: int, x: Any, out: Any) -> Any:
+    def _product(self, operation: int, x: Any, out: Any, rows: slice) -> Any:
         if out.size == 0:
             return out
         if x.size == 0:
-            out.fill(0)
+            out[:, rows] = 0
             return out
         result = out
         if self.dtype.kind != "c" and x.dtype.kind == "c":
@@ -126,11 +126,14 @@ class CublasBatch:
         # again.
         columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
         leading = self._matrices.shape[2]
-        status = self._gemm(
-            *(_handle(self._device), _NORMAL, operation, width, columns, inner),
+        first, last, _ = rows.indices(columns)
+        skipped = first * (leading if operation == _NORMAL else 1) * self._matrices.itemsize
+        # Not an attribute, since a function of a library cannot be copied with the operator.
+        status = _routine("gemmStridedBatched", self.dtype.char)(
+            *(_handle(self._device), _NORMAL, operation, width, last - first, inner),
             *(self._one, x.data.ptr, width, inner * width),
-            *(self._matrices.data.ptr, leading, self._matrices.shape[1] * leading),
-            *(self._zero, result.data.ptr, width, columns * width, len(x)),
+            *(self._matrices.data.ptr + skipped, leading, self._matrices.shape[1] * leading),
+            *(self._zero, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
         )
         if status:
             _raise(status, "gemmStridedBatched")

@@ -119,6 +119,7 @@ class Fredholm1(Directed):
         sides = _Side(self.dims, counts, model, comm), _Side(self.dimsd, counts, data, comm)
         super().__init__(sides[0].layout, sides[1].layout, matrices.dtype, comm)
         self.capturable = all(entry[-1] for entry in ranks)
+        self._batch = product
         self._directions = (product.forward, *sides), (product.adjoint, *sides[::-1])
         self._engine = engine_of(matrices)
         self._scratch = Scratch()
@@ -173,8 +174,11 @@ class _BatchedMatrix:
 
     BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
     the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
-    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix.
+    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix. ``by_rows``
+    tells whether some rows of all products can be computed alone.
     """
+
+    by_rows = False
 
     def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
         self._engine = engine_of(matrices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,12 +14,18 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, Directed
 from collops.operators.dims import check_count
+from collops.operators.fourier.gathering import find_gathering
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import Fredholm1
+from collops.operators.memory import filled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collops.comm import Communicator
+    from collops.operators.fourier.engines import Workspace
+    from collops.operators.fourier.gathering import Gathering
 
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
@@ -28,10 +35,10 @@ class MDC(Directed):
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
     in the time domain. Messages are sent in the frequency domain and hold only the frequencies of the kernel. A
-    replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. A
-    split side sends one all-to-all-v; each rank has its share of the receivers (model) or sources (data), and
-    transforms only these. A side in any other layout takes the messages of the transform of its time axis and of the
-    redistribution.
+    replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. GPUs
+    of one host send large results piece by piece instead, while they compute other pieces. A split side sends one
+    all-to-all-v; each rank has its share of the receivers (model) or sources (data), and transforms only these. A side
+    in any other layout takes the messages of the transform of its time axis and of the redistribution.
 
     By default both sides are replicated, which sends the fewest messages: one in forward and one in adjoint. With
     three ranks or more, split sides move fewer bytes, and their vectors and transforms are divided by the number of
@@ -139,27 +146,38 @@ class MDC(Directed):
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
         # Part of the factors of the frequencies, so that neither `G` nor the arrays are scaled.
         scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
-        to_spectra = self._band(domain, fredholm.domain, shift_before=twosided, scale=scale)
-        of_data = self._band(range, fredholm.range)
+        # Of each direction: the transform of the input, the kernel, and the transform to the result; the kernel by
+        # rows, and what finds how the last two can be applied piece by piece.
+        able = self.kernel is fredholm and fredholm._batch.by_rows
+        to_spectra, find_model = self._band(domain, fredholm.domain, able, shift_before=twosided, scale=scale)
+        of_data, find_data = self._band(range, fredholm.range, able)
         self._directions = (
-            (to_spectra, self.kernel._forward, of_data),
-            (of_data, self.kernel._adjoint, to_spectra),
+            (to_spectra, self.kernel._forward, of_data, fredholm._batch.forward, find_data),
+            (of_data, self.kernel._adjoint, to_spectra, fredholm._batch.adjoint, find_model),
         )
         self._buffers = Buffers()
 
-    def _band(self, times: Layout, frequencies: Any, **options: Any) -> Fourier:
-        """Return the transform from time to the frequencies of the kernel."""
+    def _band(
+        self, times: Layout, frequencies: Any, able: bool, **options: Any
+    ) -> tuple[Fourier, Callable[[Workspace], Gathering | None]]:
+        """Return the transform from time to the frequencies of the kernel, and what finds its adjoint by pieces."""
         samples = times.shape[0]
         transform = AxisTransform(0, samples, samples, real=True, kept=frequencies.shape[0], **options)
-        return Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
+        fourier = Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
+        return fourier, cache(partial(find_gathering, transform, times, frequencies, self._spectral, able, self.comm))
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        given, kernel, wanted = self._directions[adjoint]
+        given, kernel, wanted, compute, find = self._directions[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
         spectra = given._forward(x, self._buffer("spectra", given.range, x))
+        workspace = wanted._workspace(out)
+        gathering = find(workspace) if x.engine is workspace.engine else None
+        if gathering is not None:
+            memory = workspace.result(out.local_array, out.local_array.shape, True)
+            return filled(out, gathering.adjoint(partial(compute, spectra.local_array), memory, workspace))
         product = kernel(spectra, self._buffer("product", wanted.range, x))
         return wanted._adjoint(product, out)
 

@@ -63,12 +63,18 @@ class Chirp:
             kernel.max_dynamic_shared_size_bytes = self._shared
 
     def __call__(self, source: Any, target: Any, axis: int, back: bool) -> Any:
-        """Transform a local array along an axis; `back` computes the adjoint."""
+        """Transform a local array along an axis; `back` computes the adjoint.
+
+        `target` is in C order. Along the first axis only the elements of each sample need be contiguous, so that it may
+        be some columns of a larger array, and `source` is read where it is if it is like that.
+        """
         if target.size == 0:
             return target
-        source = self._engine.contiguous(source)
         before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
-        arguments = (source, target, np.int64(after), self._axis, *self._tables)
+        if not (source if axis else source[:1]).flags.c_contiguous:
+            source = self._engine.contiguous(source)
+        rows = (np.int64(after if axis else array.strides[0] // array.itemsize) for array in (source, target))
+        arguments = (source, target, np.int64(after), *rows, self._axis, *self._tables)
         grid = -(-after // self._columns), before
         self._kernels[back](grid, (self._threads,), arguments, shared_mem=self._shared)
         return target

@@ -66,22 +66,23 @@ __device__ inline void convolve(Complex* columns, const Complex* __restrict__ ro
 
 // The axis has `given` samples, of which the one at `shift` is the first of the transform, and `samples` after padding
 // with zeros or a cut. `taken` frequencies from `first` on are stored, rotated by `turn`, times `factors`. `chirp` is
-// exp(-pi i k^2 / samples). Blocks along y are parts of the array before the axis; `after` elements follow each other.
+// exp(-pi i k^2 / samples). Blocks along y are parts of the array before the axis. `after` elements follow each other,
+// which may be some columns of a larger array: its rows are `source_row` or `target_row` elements apart.
 struct Axis {
     int given, shift, samples, first, taken, turn;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    real_forward(const REAL* __restrict__ source, Complex* __restrict__ target, Long after, Axis axis,
-                 const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
+    real_forward(const REAL* __restrict__ source, Complex* __restrict__ target, Long after, Long source_row,
+                 Long target_row, Axis axis, const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
                  const Complex* __restrict__ chirp, const REAL* __restrict__ factors)
 {
     extern __shared__ double memory[];
     Complex* const columns = reinterpret_cast<Complex*>(memory);
     const Long begin = blockIdx.x * Long(2 * COLUMNS);
     const int common = axis.given < axis.samples ? axis.given : axis.samples;
-    source += blockIdx.y * axis.given * after + begin;
-    target += blockIdx.y * axis.taken * after + begin;
+    source += blockIdx.y * axis.given * source_row + begin;
+    target += blockIdx.y * axis.taken * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
     convolve(
         columns, roots, spectrum,
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             Complex value = {0, 0};
             if (place < common) {
                 const int row = place + axis.shift;
-                const REAL* const samples = source + (row < axis.given ? row : row - axis.given) * after;
+                const REAL* const samples = source + (row < axis.given ? row : row - axis.given) * source_row;
                 if (column < left) value.x = samples[column];
                 if (column + COLUMNS < left) value.y = samples[column + COLUMNS];
                 value = value * chirp[place];
@@ -106,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const Complex a = chirp[k] * columns[k * COLUMNS + column];
         const Complex b = conjugate(chirp[negative] * columns[negative * COLUMNS + column]);
         const Complex sum = a + b, difference = a - b;
-        Complex* const to = target + row * after + column;
+        Complex* const to = target + row * target_row + column;
         if (column < left) to[0] = {factor * sum.x, factor * sum.y};
         if (column + COLUMNS < left) to[COLUMNS] = {factor * difference.y, -factor * difference.x};
     }
@@ -114,16 +115,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // The adjoint: frequencies that are not among those taken count as zero, and so do samples that were cut.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    real_adjoint(const Complex* __restrict__ source, REAL* __restrict__ target, Long after, Axis axis,
-                 const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
+    real_adjoint(const Complex* __restrict__ source, REAL* __restrict__ target, Long after, Long source_row,
+                 Long target_row, Axis axis, const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
                  const Complex* __restrict__ chirp, const REAL* __restrict__ factors)
 {
     extern __shared__ double memory[];
     Complex* const columns = reinterpret_cast<Complex*>(memory);
     const Long begin = blockIdx.x * Long(2 * COLUMNS);
     const int common = axis.given < axis.samples ? axis.given : axis.samples;
-    source += blockIdx.y * axis.taken * after + begin;
-    target += blockIdx.y * axis.given * after + begin;
+    source += blockIdx.y * axis.taken * source_row + begin;
+    target += blockIdx.y * axis.given * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
     // The transform of the conjugate is the conjugate of the transform back, so that one chirp serves both.
     for (int task = threadIdx.x; task < (axis.samples / 2 + 1) * COLUMNS; task += blockDim.x) {
@@ -131,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         Complex one = {0, 0}, other = {0, 0};
         if (k >= axis.first && k < axis.first + axis.taken) {
             const int from = k - axis.first - axis.turn;
-            const Complex* const values = source + (from < 0 ? from + axis.taken : from) * after + column;
+            const Complex* const values = source + (from < 0 ? from + axis.taken : from) * source_row + column;
             const bool alone = k == 0 || 2 * k == axis.samples;
             const REAL real = factors[k] * (alone ? REAL(1) : REAL(0.5)), imaginary = alone ? 0 : real;
             if (column < left) one = {real * values[0].x, imaginary * values[0].y};
@@ -153,12 +154,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (place >= common) return;
             value = value * chirp[place];
             const int row = place + axis.shift;
-            REAL* const to = target + (row < axis.given ? row : row - axis.given) * after + column;
+            REAL* const to = target + (row < axis.given ? row : row - axis.given) * target_row + column;
             if (column < left) to[0] = value.x;
             if (column + COLUMNS < left) to[COLUMNS] = -value.y;
         });
     for (int task = threadIdx.x; task < (axis.given - common) * 2 * COLUMNS; task += blockDim.x) {
         const int row = task / (2 * COLUMNS) + common + axis.shift, column = task % (2 * COLUMNS);
-        if (column < left) target[(row < axis.given ? row : row - axis.given) * after + column] = 0;
+        if (column < left) target[(row < axis.given ? row : row - axis.given) * target_row + column] = 0;
     }
 }

@@ -164,6 +164,13 @@ class AxisTransform:
 
     # Real transforms along an axis that is not the last one, on GPUs
 
+    def takes_columns(self, count: int) -> bool:
+        """Return whether devices transform so many columns of a larger array where they are, if the axis is the first.
+
+        Arithmetic, the same on all ranks.
+        """
+        return self.real and chirp_length(self._length, 1, count) is not None
+
     def _chirp(self, source: Any, target: Any, workspace: Workspace) -> Chirp | None:
         """Return the kernel that transforms such arrays in one pass; ``None`` if another way has to be taken."""
         if not (workspace.chirps and self.real):
