@@ -143,9 +143,8 @@ class Workspace:
         return array.astype(self._dtype(real)) if memory is None else store(array, memory)
 
     def result(self, out: Any, shape: tuple[int, ...], real: bool) -> Any:
-        """Return memory for a result in the type of the computation and in C order: `out`, or a scratch array."""
-        fits = out is None or (out.dtype == self._dtype(real) and out.flags.c_contiguous)
-        return out if fits else self.take("output", shape, real)
+        """Return memory for a result in the type of the computation: `out`, or a scratch array if its type differs."""
+        return out if out is None or out.dtype == self._dtype(real) else self.take("output", shape, real)
 
     def _dtype(self, real: bool) -> np.dtype:
         return self.real if real else self.complex
