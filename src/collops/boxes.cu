@@ -42,8 +42,11 @@ extern "C" __global__ void __launch_bounds__(256)
 
 #define MOST_BOXES 8
 #define OF_PEERS 8  // elements that a thread has under way, since memory of other GPUs answers late
-#define THREADS 128
-#define LINE 128  // bytes: accesses of a warp to the memory of another GPU begin at a multiple of it
+#define TEAM 32     // threads that copy a piece of a row
+#define LINE 128    // bytes: accesses of a team to the memory of another GPU begin at a multiple of it
+#ifndef THREADS
+#define THREADS 256
+#endif
 
 struct Boxes {
     const Unit* sources[MOST_BOXES];
@@ -52,30 +55,32 @@ struct Boxes {
     Long sizes[MOST_BOXES][7];  // width to target_plane, as above
 };
 
-// Several boxes at once, by few blocks, which leave room for other kernels: block b copies pieces of box b % count.
+// Several boxes at once, by few blocks, which leave other multiprocessors to other kernels: block b copies pieces of box
+// b % count.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_boxes(Boxes boxes)
 {
-    const int in_line = LINE / sizeof(Unit);
-    const int count = static_cast<int>(boxes.count), box = blockIdx.x % count;
+    const int in_line = LINE / sizeof(Unit), teams = THREADS / TEAM;
+    const int count = static_cast<int>(boxes.count), box = blockIdx.x % count, lane = threadIdx.x % TEAM;
     const Long width = boxes.sizes[box][0], height = boxes.sizes[box][1], rows = boxes.sizes[box][2];
     const Long source_row = boxes.sizes[box][3], target_row = boxes.sizes[box][4];
     const Long source_plane = boxes.sizes[box][5], target_plane = boxes.sizes[box][6];
-    const Long pieces = (width + in_line - 1 + THREADS * OF_PEERS - 1) / (THREADS * OF_PEERS);
-    for (Long piece = blockIdx.x / count; piece < rows * pieces; piece += gridDim.x / count) {
+    const Long pieces = (width + in_line - 1 + TEAM * OF_PEERS - 1) / (TEAM * OF_PEERS);
+    const Long step = gridDim.x / count * teams;
+    for (Long piece = blockIdx.x / count * teams + threadIdx.x / TEAM; piece < rows * pieces; piece += step) {
         const Long row = piece / pieces, plane = row / height, within = row - plane * height;
         const Unit* const from = boxes.sources[box] + plane * source_plane + within * source_row;
         Unit* const to = boxes.targets[box] + plane * target_plane + within * target_row;
         const int ahead = reinterpret_cast<unsigned long long>(boxes.writes ? to : from) / sizeof(Unit) % in_line;
-        const Long begin = (piece - row * pieces) * (THREADS * OF_PEERS) + threadIdx.x - ahead;
+        const Long begin = (piece - row * pieces) * (TEAM * OF_PEERS) + lane - ahead;
         Unit values[OF_PEERS];
         #pragma unroll
         for (int k = 0; k < OF_PEERS; ++k) {
-            const Long i = begin + k * THREADS;
+            const Long i = begin + k * TEAM;
             if (0 <= i && i < width) values[k] = from[i];
         }
         #pragma unroll
         for (int k = 0; k < OF_PEERS; ++k) {
-            const Long i = begin + k * THREADS;
+            const Long i = begin + k * TEAM;
             if (0 <= i && i < width) to[i] = values[k];
         }
     }
