@@ -44,9 +44,7 @@ extern "C" __global__ void __launch_bounds__(256)
 #define OF_PEERS 8  // elements that a thread has under way, since memory of other GPUs answers late
 #define TEAM 32     // threads that copy a piece of a row
 #define LINE 128    // bytes: accesses of a team to the memory of another GPU begin at a multiple of it
-#ifndef THREADS
-#define THREADS 256
-#endif
+#define THREADS 512
 
 struct Boxes {
     const Unit* sources[MOST_BOXES];

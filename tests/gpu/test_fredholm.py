@@ -12,7 +12,7 @@ from collops import profile
 from collops.array import from_global, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import MDC, Fredholm1
-from collops.operators.fourier import gathering, pipeline
+from collops.operators.fourier import pipeline, spread
 from collops.operators.fredholm1 import batched
 from collops.solvers import cgls
 from tests.array.cases import values
@@ -120,7 +120,7 @@ def test_within_a_solver(comm, form, graph):
 def test_mdc_piece_by_piece(comm, monkeypatch, dtype, count):
     """As PyLops does it, the whole result on every rank; several arrays are launched without a wait between them."""
     monkeypatch.setattr(pipeline, "_LARGE", 0)
-    monkeypatch.setattr(gathering, "_COUNT", count)
+    monkeypatch.setattr(spread, "_COUNT", count)
     whole, mine = kernel(comm, 33, 26, dtype, COUNTS)
     reference = pylops.waveeqprocessing.MDC(whole.astype("c16"), 31, 7, 0.1, 2.0)
     op = MDC(cupy.asarray(mine), 31, 7, dt=0.1, dr=2.0, comm=comm)
@@ -135,7 +135,7 @@ def test_mdc_piece_by_piece(comm, monkeypatch, dtype, count):
             results = [getattr(op, name)(x) for x in sources]
         if comm.size > 1:
             mapped = comm.transport_of(sources[0].local_array).short is not None
-            assert (sent["alltoallv"], sent["allgatherv"]) == ((3 * count, 0) if mapped else (0, 3))
+            assert (sent["alltoallv"], sent["allgatherv"]) == ((3 * (1 + count), 0) if mapped else (0, 3))
         results.append(getattr(twin, name)(sources[0]))
         for x, result in zip([*arrays, arrays[0]], results, strict=True):
             expected = (theirs @ x.astype("f8").ravel()).reshape(taken.shape)

@@ -40,7 +40,7 @@ class Sent:
 
     def start(self, workspace, array):
         size = np.prod(self._shape, dtype=int)
-        region = workspace.take("pieces", (workspace._size,))[self._begin : self._begin + size].reshape(self._shape)
+        region = workspace.take("pieces", (workspace.size,))[self._begin : self._begin + size].reshape(self._shape)
         moving = self._plan.start(*((array, region) if self._writes else (region, array)))
         return SimpleNamespace(wait=moving.finish)
 
@@ -51,7 +51,7 @@ def prepare_pieces(workspace, comm):
 
 
 def own_memory(workspace, slot):
-    return workspace._scratch.get(slot, (workspace._size,), workspace.complex, workspace.engine)
+    return workspace._scratch.get(slot, (workspace.size,), workspace.complex, workspace.engine)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BOXES", "PeerCopy", "mapped_memory"]
 
 MOST_BOXES = 8  # as in boxes.cu
-_THREADS, _BLOCKS = 256, 24  # of a block, as in boxes.cu, and blocks of a box
+_THREADS, _BLOCKS = 512, 12  # of a block, as in boxes.cu, and blocks of a box
 _UNIT = 8  # bytes that a thread copies at once, or fewer
 _SIZES = 7  # numbers of a box
 

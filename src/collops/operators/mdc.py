@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,8 +14,8 @@ from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Buffers, Directed
 from collops.operators.dims import check_count
-from collops.operators.fourier.gathering import find_gathering
 from collops.operators.fourier.operator import Fourier
+from collops.operators.fourier.spread import find_product
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import Fredholm1
 from collops.operators.memory import filled
@@ -23,9 +23,9 @@ from collops.operators.memory import filled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from collops.backend import Engine
     from collops.comm import Communicator
-    from collops.operators.fourier.engines import Workspace
-    from collops.operators.fourier.gathering import Gathering
+    from collops.operators.fourier.spread import SpreadProduct
 
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
@@ -35,10 +35,11 @@ class MDC(Directed):
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
     in the time domain. Messages are sent in the frequency domain and hold only the frequencies of the kernel. A
-    replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. GPUs
-    of one host send large results piece by piece instead, while they compute other pieces. A split side sends one
-    all-to-all-v; each rank has its share of the receivers (model) or sources (data), and transforms only these. A side
-    in any other layout takes the messages of the transform of its time axis and of the redistribution.
+    replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. If
+    both sides are, and large, GPUs of one host divide the traces of the input, and send their frequencies; they send
+    those of the result piece by piece, while they compute others. A split side sends one all-to-all-v; each rank has
+    its share of the receivers (model) or sources (data), and transforms only these. A side in any other layout takes
+    the messages of the transform of its time axis and of the redistribution.
 
     By default both sides are replicated, which sends the fewest messages: one in forward and one in adjoint. With
     three ranks or more, split sides move fewer bytes, and their vectors and transforms are divided by the number of
@@ -146,25 +147,30 @@ class MDC(Directed):
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
         # Part of the factors of the frequencies, so that neither `G` nor the arrays are scaled.
         scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
-        # Of each direction: the transform of the input, the kernel, and the transform to the result; the kernel by
-        # rows, and what finds how the last two can be applied piece by piece.
-        able = self.kernel is fredholm and fredholm._batch.by_rows
-        to_spectra, find_model = self._band(domain, fredholm.domain, able, shift_before=twosided, scale=scale)
-        of_data, find_data = self._band(range, fredholm.range, able)
-        self._directions = (
-            (to_spectra, self.kernel._forward, of_data, fredholm._batch.forward, find_data),
-            (of_data, self.kernel._adjoint, to_spectra, fredholm._batch.adjoint, find_model),
-        )
+        batch = fredholm._batch
+        by_pieces = batch.by_rows and self.kernel is fredholm and domain.is_replicated and range.is_replicated
+        model_side = self._side(domain, fredholm.domain, shift_before=twosided, scale=scale)
+        data_side = self._side(range, fredholm.range)
+        # Transforms of input and result with the kernel between them, and what finds how to do all piece by piece.
+        self._directions = [
+            (given.fourier, apply, taken.fourier, compute, self._finder(given, taken) if by_pieces else None)
+            for given, apply, taken, compute in (
+                (model_side, self.kernel._forward, data_side, batch.forward),
+                (data_side, self.kernel._adjoint, model_side, batch.adjoint),
+            )
+        ]
         self._buffers = Buffers()
 
-    def _band(
-        self, times: Layout, frequencies: Any, able: bool, **options: Any
-    ) -> tuple[Fourier, Callable[[Workspace], Gathering | None]]:
-        """Return the transform from time to the frequencies of the kernel, and what finds its adjoint by pieces."""
+    def _side(self, times: Layout, spectra: Any, **options: Any) -> _Side:
         samples = times.shape[0]
-        transform = AxisTransform(0, samples, samples, real=True, kept=frequencies.shape[0], **options)
-        fourier = Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=frequencies)
-        return fourier, cache(partial(find_gathering, transform, times, frequencies, self._spectral, able, self.comm))
+        transform = AxisTransform(0, samples, samples, real=True, kept=spectra.shape[0], **options)
+        fourier = Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=spectra)
+        return _Side(transform, fourier)
+
+    def _finder(self, given: _Side, taken: _Side) -> Callable[[Engine], SpreadProduct | None]:
+        """Return the function of an engine that finds the product by pieces. Collective at the first call for each."""
+        layouts = given.fourier.range, taken.fourier.range
+        return cache(partial(find_product, given.transform, taken.transform, *layouts, self._spectral, self.comm))
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         given, kernel, wanted, compute, find = self._directions[adjoint]
@@ -172,17 +178,23 @@ class MDC(Directed):
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
+        if find is not None and x.local_array.dtype == out.local_array.dtype == real_of(self._spectral):
+            product = find(x.engine)
+            if product is not None:
+                return filled(out, product.apply(compute, x.local_array, out.local_array))
         spectra = given._forward(x, self._buffer("spectra", given.range, x))
-        workspace = wanted._workspace(out)
-        gathering = find(workspace) if x.engine is workspace.engine else None
-        if gathering is not None:
-            memory = workspace.result(out.local_array, out.local_array.shape, True)
-            return filled(out, gathering.adjoint(partial(compute, spectra.local_array), memory, workspace))
         product = kernel(spectra, self._buffer("product", wanted.range, x))
         return wanted._adjoint(product, out)
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
+
+
+class _Side(NamedTuple):
+    """The transform of model or data from time to the frequencies of the kernel."""
+
+    transform: AxisTransform
+    fourier: Fourier
 
 
 def _interval(name: str, value: Any) -> float:

@@ -99,7 +99,7 @@ class Workspace:
             self.transforms: Any = Transforms()
         else:
             self.transforms = _ModuleTransforms(engine, threads)
-        self._size = size
+        self.size = size
         self._scratch = Scratch()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
@@ -114,7 +114,7 @@ class Workspace:
         """Map the memory of pieces, if ranks can reach each other's. Collective."""
         transport = comm.transport_of(self.engine.xp.empty(0))
         if transport.short is not None:
-            self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self._size * self.complex.itemsize)
+            self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self.size * self.complex.itemsize)
             self._here, self.barrier = comm.rank, transport.short.barrier
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
@@ -128,10 +128,10 @@ class Workspace:
 
     def _memory(self, slot: str) -> Any:
         if self.addresses is None or slot != PIECES:
-            return self._scratch.get(slot, (self._size,), self.complex, self.engine)
-        cuda, nbytes = self.engine.xp.cuda, self._size * self.complex.itemsize
+            return self._scratch.get(slot, (self.size,), self.complex, self.engine)
+        cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
         memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
-        return self.engine.xp.ndarray((self._size,), self.complex, cuda.MemoryPointer(memory, 0))
+        return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))
 
     def converted(self, array: Any, real: bool) -> Any:
         """Return an array in the type of the computation: itself, or a copy."""

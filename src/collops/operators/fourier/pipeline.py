@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "find_pipeline", "pays"]
 
-_COUNT = 4
+_COUNT = 3
 """Pieces of each part; more of them hide more of the work, but each begins anew."""
 
 _LARGE = 16 << 20

@@ -15,8 +15,9 @@ import pytest
 
 from collops import profile
 from collops.array import Layout, random, zeros
+from collops.backend import engine
 from collops.operators import MDC
-from collops.operators.fourier import gathering, operator
+from collops.operators.fourier import operator, spread
 from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import _BatchedMatrix
@@ -34,31 +35,34 @@ COUNTS = (2, 0, 1, 2)  # frequencies of each rank
 
 @pytest.mark.serial
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("count", [1, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
 @pytest.mark.parametrize(("rows", "columns"), [(8, 33), (9, 17), (11, 16)])
-def test_each_rank_gets_all_frequencies(tmp_path_factory, monkeypatch, rows, columns, dtype, count):
+def test_frequencies_to_the_ranks_that_multiply_them(tmp_path_factory, monkeypatch, rows, columns, dtype, count):
+    """Shares of the input to ranks with some frequencies, and their products to all ranks."""
     box_kernel = cache(lambda unit: compiled(tmp_path_factory.mktemp("boxes"), unit, RUN))
-    monkeypatch.setattr(gathering, "_COUNT", count)
-    monkeypatch.setattr(gathering, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(spread, "_COUNT", count)
     ranks, total, dtype = len(COUNTS), sum(COUNTS), np.dtype(dtype)
-    times = Layout.replicated((13, rows, columns), ranks)
-    spectra = Layout.split((total, rows, columns), ranks, sizes=COUNTS)
+    given, taken = (Layout.split((total, n, columns), ranks, sizes=COUNTS) for n in (rows + 2, rows))
     transform = AxisTransform(0, 13, 13, real=True, kept=total)
-    whole = values(spectra.shape, dtype, 1)
-    memory = [np.full(whole.size, np.nan, dtype) for _ in range(ranks)]
-    chosen = []
+    spectra, products = values(given.shape, dtype, 1), values(taken.shape, dtype, 2)
+    memory = [np.full(2 * (spectra.size + products.size), np.nan, dtype) for _ in range(ranks)]
+    monkeypatch.setattr(spread, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(Workspace, "prepare_pieces", lambda workspace, comm: setattr(workspace, "addresses", memory))
     for rank in range(ranks):
         comm = SimpleNamespace(rank=rank, size=ranks, allgather_metadata=lambda able: [able] * ranks)
-        workspace = SimpleNamespace(addresses=memory, complex=dtype)
-        found = gathering.find_gathering(transform, times, spectra, dtype, True, comm, workspace)
-        part = np.ascontiguousarray(whole[spectra.slices(rank)])
-        assert len(found.pieces) == count and found.part == part.shape and found.whole == whole.shape
+        found = spread.find_product(transform, transform, given, taken, dtype, comm, engine("numpy"))
+        assert found.workspace.size <= len(memory[rank])
+        run(box_kernel, found.send, memory, np.ascontiguousarray(spectra[:, found.share]))
         for _, boxes in found.pieces:
-            run(box_kernel, boxes, memory, part)
-        chosen = [rows for rows, _ in found.pieces]
-    for array in memory:
-        assert np.array_equal(array, np.concatenate([whole[:, rows].ravel() for rows in chosen]))
+            run(box_kernel, boxes, memory, np.ascontiguousarray(products[taken.slices(rank)]))
+    for rank, array in enumerate(memory):
+        mine = spectra[given.slices(rank)]
+        assert np.array_equal(array[: mine.size], mine.ravel())
+        assert np.isnan(array[mine.size : found.after]).all()
+        whole = array[found.after : found.after + products.size]
+        assert np.array_equal(whole, np.concatenate([products[:, part].ravel() for part, _ in found.pieces]))
+        assert np.isnan(array[found.after + products.size :]).all()
 
 
 def some_rows(product):
@@ -88,9 +92,9 @@ def steps(monkeypatch):
         prepare_pieces(workspace, comm)
         workspace.barrier = lambda: done.append("barrier")
 
-    monkeypatch.setattr(gathering, "_COUNT", 3)
-    monkeypatch.setattr(gathering, "pays", lambda nbytes, workspace: True)
-    monkeypatch.setattr(gathering, "region_copy", Noted)
+    monkeypatch.setattr(spread, "_COUNT", 3)
+    monkeypatch.setattr(spread, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(spread, "region_copy", Noted)
     monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(Workspace, "prepare_pieces", prepare)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
@@ -115,16 +119,16 @@ def messages(op, comm):
 @pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
 def test_mdc(comm, steps, dtype, twosided):
     """Real matrices too, whose products with spectra are complex."""
-    whole, mine = kernel(comm, 9, 6, dtype, COUNTS)
+    whole, mine = kernel(comm, 9, 8, dtype, COUNTS)
     complex_whole = whole.astype(np.result_type(dtype, "c8"))
     reference = pylops.waveeqprocessing.MDC(complex_whole, 9, 11, 0.1, 2.0, twosided, fftengine="scipy")
     op = MDC(mine, 9, 11, len(whole), 0.1, 2.0, twosided, comm=comm)
     check(op, reference, comm, whole.real.dtype)
     check(copy.deepcopy(op), reference, comm, whole.real.dtype)
     steps.clear()
-    assert messages(op, comm) == 2 * [(0, 3 * (comm.size > 1))]
+    assert messages(op, comm) == 2 * [(0, 4 * (comm.size > 1))]
     # No rank writes before all have read what was in the memory, and none reads before all have written.
-    assert steps == 2 * (["barrier", *3 * ["start"], *3 * ["wait", "barrier"]])
+    assert steps == 2 * (["barrier", "start", "wait", "barrier", *3 * ["start"], *3 * ["wait", "barrier"]])
     # Results in another precision, and complex ones, are converted.
     x = random(op.domain, comm=comm, dtype=op.dtype)
     expected = op.forward(x).gather()
@@ -136,14 +140,14 @@ def test_mdc(comm, steps, dtype, twosided):
 @pytest.mark.parametrize(
     ("options", "rows", "expected"),
     [
-        ({"data": "split"}, 9, [(0, 1), (0, 4)]),
-        ({"model": "split"}, 9, [(0, 4), (0, 1)]),
+        ({"data": "split"}, 9, [(0, 1), (1, 1)]),
+        ({"model": "split"}, 9, [(1, 1), (0, 1)]),
         ({"conj": True}, 9, [(1, 0), (1, 0)]),
-        ({}, 5, [(1, 0), (0, 3)]),  # fewer rows than pieces take
+        ({}, 3, [(1, 0), (1, 0)]),  # fewer rows than pieces take
     ],
 )
 def test_what_is_cut(comm, options, rows, expected):
-    """Nothing where a rank has a share of the result, where products are conjugated, and of few rows or columns."""
+    """Nothing where a side is not whole on every rank, where products are conjugated, and of few rows or columns."""
     _, mine = kernel(comm, rows, 8, "c16", COUNTS)
     op = MDC(mine, 9, 8, **options, comm=comm)
     assert op.dottest()

@@ -1,0 +1,124 @@
+"""Products in the frequency domain, with frequencies that are spread over the ranks, piece by piece on GPUs.
+
+GPUs write spectra to each other's memory while they compute others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from collops.array import Layout
+from collops.array.redistribute import region_copy
+from collops.operators.fourier.engines import PIECES, Workspace
+from collops.operators.fourier.pipeline import pays
+
+if TYPE_CHECKING:
+    from collops.backend import Engine
+    from collops.comm import Communicator
+    from collops.exchange.peer_copy import PeerCopy
+    from collops.operators.fourier.transform import AxisTransform
+
+__all__ = ["SpreadProduct", "find_product"]
+
+_COUNT = 2
+"""Pieces of the result; more of them hide more of the copies, but their kernels are too small for a device."""
+
+
+class SpreadProduct(NamedTuple):
+    """Real transforms `there` and `back` along the first axis, with a product for each frequency between them.
+
+    Source and target are whole on every rank. Each rank transforms its `share` of the source, a slice of the second
+    axis, and sends to every rank the frequencies which that one multiplies. Then it multiplies its own, for one of the
+    `pieces` of the target after the other, which are slices of the second axis too, and sends them to all ranks.
+
+    All spectra are in the memory that other ranks reach: those to multiply at its beginning, those of the target
+    `after` them, piece by piece, and behind these the ones that this rank computes. ``shapes`` are those of the share,
+    of what this rank multiplies, of its products, and of the products of all ranks.
+    """
+
+    there: AxisTransform
+    back: AxisTransform
+    share: slice
+    send: PeerCopy
+    pieces: list[tuple[slice, PeerCopy]]
+    after: int
+    shapes: tuple[tuple[int, ...], ...]
+    workspace: Workspace
+
+    def apply(self, compute: Callable[[Any, Any, slice], Any], source: Any, target: Any) -> Any:
+        """Return `target`, filled with the result for `source`. Collective.
+
+        ``compute(spectra, products, rows)`` fills some rows of this rank's products.
+        """
+        workspace, memory = self.workspace, self.workspace.take(PIECES, (self.workspace.size,))
+        *_, whole = self.shapes
+        own = self.after + math.prod(whole)
+        share, given, products = (
+            memory[begin : begin + math.prod(shape)].reshape(shape)
+            for begin, shape in zip((own, 0, own), self.shapes[:3], strict=True)
+        )
+        workspace.barrier()  # no rank still uses what was in the memory before
+        self.there.forward(source[:, self.share], share, workspace)
+        self.send.start(workspace.addresses, share).wait()
+        workspace.barrier()  # all ranks have sent what this one multiplies
+        arriving = []
+        for rows, copy in self.pieces:
+            compute(given, products, rows)
+            arriving.append(copy.start(workspace.addresses, products))
+        for (rows, _), move in zip(self.pieces, arriving, strict=True):
+            move.wait()
+            workspace.barrier()  # all ranks have written this piece
+            frequencies, _, columns = whole
+            begin, end = (self.after + row * frequencies * columns for row in (rows.start, rows.stop))
+            piece = memory[begin:end].reshape(frequencies, rows.stop - rows.start, columns)
+            self.back.adjoint(piece, target[:, rows], workspace)
+        return target
+
+
+def find_product(
+    there: AxisTransform,
+    back: AxisTransform,
+    given: Layout,
+    taken: Layout,
+    dtype: np.dtype,
+    comm: Communicator,
+    engine: Engine,
+) -> SpreadProduct | None:
+    """Return how to multiply spectra of the layout `given`, split by frequencies, to products of the layout `taken`.
+
+    Collective. ``None`` unless GPUs of one host reach each other's memory, the products are large, and the kernel of
+    :mod:`collops.operators.fourier.chirp` transforms the parts of all ranks.
+    """
+    ranks, (frequencies, rows, columns) = range(comm.size), taken.shape
+    shares = Layout.split(given.shape, comm.size, 1)
+    shapes = *(layout.local_shape(comm.rank) for layout in (shares, given, taken)), taken.shape
+    after = max(math.prod(given.local_shape(rank)) for rank in ranks)
+    size = after + taken.size + max(math.prod(shape) for shape in (shapes[0], shapes[2]))
+    workspace = Workspace(engine, dtype, size, 1)
+    fewest = given.shape[1] // comm.size, rows // _COUNT
+    if not pays(taken.size * dtype.itemsize, workspace) or not all(
+        transform.takes_columns(few * columns) for transform, few in zip((there, back), fewest, strict=True)
+    ):
+        return None
+    workspace.prepare_pieces(comm)
+    if workspace.addresses is None:
+        return None
+
+    def copy(layout: Layout, regions: list[Any], begin: int) -> PeerCopy:
+        wanted = [[region] for region in regions].__getitem__
+        return region_copy(comm, layout, wanted, [begin] * comm.size, dtype.itemsize, writes=True)
+
+    send = copy(shares, [tuple((along.start, along.stop) for along in given.slices(rank)) for rank in ranks], 0)
+    pieces = []
+    for start, stop in pairwise(number * rows // _COUNT for number in range(_COUNT + 1)):
+        region = ((0, frequencies), (start, stop), (0, columns))
+        pieces.append((slice(start, stop), copy(taken, [region] * comm.size, after + start * frequencies * columns)))
+    able = send.can(shapes[0]) and all(piece.can(shapes[2]) for _, piece in pieces)
+    if not all(comm.allgather_metadata(able)):
+        return None
+    return SpreadProduct(there, back, shares.slices(comm.rank)[1], send, pieces, after, shapes, workspace)
