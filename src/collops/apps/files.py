@@ -35,7 +35,6 @@ __all__ = [
     "is_zarr",
     "not_finite",
     "open_array",
-    "open_npy",
     "open_zarr",
     "prepare_folder",
     "read_rows",

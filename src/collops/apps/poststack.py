@@ -31,8 +31,6 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "invert", "regularised", "run"]
-
 _KIND = Kind(
     matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),
     model=np.log,

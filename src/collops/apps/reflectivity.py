@@ -26,8 +26,6 @@ from collops.apps.volume.problem import (
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Options", "invert", "match", "run"]
-
 _KIND = Kind(
     matrix=convolution,
     model=lambda impedance: np.log(impedance) @ reflection(impedance.shape[-1]).T.toarray(),

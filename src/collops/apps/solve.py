@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collops.array import DistributedArray
     from collops.operators.csr import CSRMatrix
 
-__all__ = ["Options", "run"]
-
 _SYSTEM = "System"
 _POINTS = 8000
 _TOL = 1e-6

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["collective_errors", "collective_values"]
+__all__ = ["collective_errors", "collective_values", "name_ranks"]
 
 # The classes that a message alone can make.
 _OURS = [

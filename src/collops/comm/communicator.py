@@ -34,8 +34,6 @@ from collops.profile import messages
 from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
 
-__all__ = ["Communicator"]
-
 _HOST = engine_of(np.empty(0))
 _MOST_COLORS = 1 << 31  # they are integers of C
 

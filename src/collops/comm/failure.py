@@ -60,7 +60,16 @@ from typing import Any, NamedTuple, NoReturn
 from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
-__all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
+__all__ = [
+    "Cause",
+    "Failures",
+    "Located",
+    "call_site",
+    "call_site_of_main_thread",
+    "default_timeout",
+    "library_folders",
+    "site_in",
+]
 
 PROGRAM_END = "the end of the program"
 # Some microseconds without rest; none where another rank needs this core to do its part. More would keep ranks that the

@@ -25,7 +25,7 @@ from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["NO_P2P", "NcclLibrary", "NcclTransport"]
+__all__ = ["NcclLibrary", "available_binding", "load_binding"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC

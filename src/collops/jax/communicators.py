@@ -16,7 +16,7 @@ from collops.jax.calls import Watch
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
 from collops.jax.order import settle
 
-__all__ = ["NativeComm", "native_comm"]
+__all__ = ["native_comm"]
 
 _SPINS = 200  # some microseconds, as in `collops.comm.failure`; after that a wait yields its core
 _SPINS_OF_MANY = 20

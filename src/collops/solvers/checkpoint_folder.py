@@ -28,8 +28,6 @@ from collops.comm.bounded import in_time
 from collops.errors import CheckpointError, CollopsError, CommunicationError
 from collops.limits import free_room, in_words
 
-__all__ = ["CheckpointFolder"]
-
 _NAME = re.compile(r"iteration-(\d{9,})")
 _UNFINISHED, _STORE, _SEAL, _RECORD = ".unfinished", "arrays.zarr", "seal.json", "checkpoint"
 _CHECKSUM_BYTES = 4  # behind each chunk

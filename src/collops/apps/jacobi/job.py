@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["NO_P2P", "Measured", "Options", "Outcome", "csv_line", "heading", "norm_line", "run_job", "summary"]
+__all__ = ["NO_P2P", "Options", "Outcome", "run_job"]
 
 _GRID, _OUTPUT = "Grid", "Output"
 NO_P2P = "NCCL_P2P_DISABLE"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collops.apps.lsm.streamed import StreamedSurvey
     from collops.apps.survey import Survey
 
-__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "shot_fields"]
-
 _NOISE = 0.1
 _SAMPLES = 32_000_000  # of the shots in result.zarr, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.operators.kirchhoff import Weighting
 
-__all__ = ["Problem", "StreamedShots", "recorded", "synthetic"]
-
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
 

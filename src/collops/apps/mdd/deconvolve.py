@@ -36,8 +36,6 @@ from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage, raised_together
 from collops.errors import InputError
 
-__all__ = ["invert", "prepare"]
-
 _NOISE = 0.05
 _FILE = "FILE.npy|STORE.zarr"
 

@@ -11,7 +11,7 @@ import numpy as np
 from collops.apps.files import not_finite
 from collops.errors import InputError
 
-__all__ = ["Bins", "Geometry", "Grid", "Line", "check_traces", "cover", "shots_of"]
+__all__ = ["Geometry", "Grid", "shots_of"]
 
 _MOST_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
 _MARGIN = 0.05

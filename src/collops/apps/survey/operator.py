@@ -38,8 +38,6 @@ from collops.operators.kirchhoff.stations import tables_of_stations
 if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
 
-__all__ = ["SurveyModelling"]
-
 _SAMPLES = 1 << 26  # of the traces of one local operator, about
 _SHARE_OF_KERNELS = 0.2  # of the memory of a device, above which kernels are made for each application
 

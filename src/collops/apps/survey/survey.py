@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collops.operators import LinearOperator
     from collops.operators.kirchhoff import FixedTables, Weighting
 
-__all__ = ["mode_of", "read"]
+__all__ = ["mode_of"]
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:

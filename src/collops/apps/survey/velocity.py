@@ -13,7 +13,7 @@ from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
 from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
-__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity", "read_npy"]
+__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
 __all__ += ["read_section", "read_volume"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

@@ -20,7 +20,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
 
-__all__ = ["ZarrShots", "read_headers", "trace_fields"]
+__all__ = ["ZarrShots", "trace_fields"]
 
 DEFAULTS = "collops_survey"
 """The attribute of a group that holds options of the migration."""

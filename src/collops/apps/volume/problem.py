@@ -35,18 +35,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "Image",
-    "Inversion",
-    "Kind",
-    "Problem",
-    "Volume",
-    "VolumeOptions",
-    "draw_images",
-    "prepare",
-    "recorded",
-    "section_of",
-]
+__all__ = ["Image", "Inversion", "Kind", "Problem", "Volume", "VolumeOptions", "draw_images", "prepare", "section_of"]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
 # The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.

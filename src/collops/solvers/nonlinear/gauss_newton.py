@@ -13,8 +13,6 @@ from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
 
-__all__ = ["gauss_newton"]
-
 _LOOSEST = 0.5  # of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
 
 
