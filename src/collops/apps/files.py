@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.stages import local_stage, raised_together
-from collops.comm.agreement import name_ranks
+from collops.apps.stages import local_stage
+from collops.comm.agreement import name_ranks, raised_together
 from collops.comm.bounded import in_time
 from collops.errors import ARGUMENT_ERRORS, InputError
 from collops.limits import free_room, in_words

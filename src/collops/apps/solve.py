@@ -26,7 +26,8 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import figure
 from collops.apps.recipe import Findings, Job, Solution, relative_error
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:

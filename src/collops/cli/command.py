@@ -20,10 +20,11 @@ import typer
 from collops.apps import interruption
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
 from collops.cli.launch import launch
 from collops.comm import Communicator
+from collops.comm.agreement import raised_together
 from collops.comm.ending import abort
 from collops.comm.launcher import started
 from collops.comm.mpi import running_mpi_or_tcp

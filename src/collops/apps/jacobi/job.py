@@ -33,7 +33,8 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import figure
 from collops.apps.recipe import Listener
-from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
+from collops.apps.stages import check_memory, engine_of_ranks, local_stage
+from collops.comm.agreement import raised_together
 from collops.comm.nccl import NO_P2P
 from collops.errors import CollopsError, InputError, LayoutError
 

@@ -39,7 +39,7 @@ from collops.apps.options import (
 )
 from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.apps.survey.segy import shot_traces
@@ -48,6 +48,7 @@ from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.apps.survey.zarr import ZarrShots
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.backend import Engine, engine
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:

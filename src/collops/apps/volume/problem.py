@@ -25,11 +25,12 @@ from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution, largest_amplitude
 from collops.apps.segy import Traces
 from collops.apps.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
-from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.stages import check_memory, local_stage
 from collops.apps.volume.earth import impedance
 from collops.apps.volume.files import DATA_NAMES, Axis, Cube, Stack, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import trace_operator
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
