@@ -176,7 +176,7 @@ def with_world(
     raise typer.Exit(guarded(command, here, debug=debug))
 
 
-def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
+def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
     The code is the result of `body`; 75 if a signal ended the job, after all ranks wrote a checkpoint if there was

@@ -117,7 +117,7 @@ class NativeComm:
 _known: WeakKeyDictionary[Communicator | Clique, NativeComm] = WeakKeyDictionary()
 
 
-def native_comm(comm: Any = None) -> NativeComm:
+def native_comm(comm: Any) -> NativeComm:
     """Return the native form of a Communicator, an mpi4py.MPI.Comm, a Clique, or the world for ``None``.
 
     Collective at the first call with `comm`, which duplicates it. Raises an InputError if `comm` is not a communicator

@@ -147,7 +147,7 @@ def run(job: Job[Options]) -> Findings:
         segy = _segy(problem, found, spread, *rows)
         power = power_spectrum(believed if stream is None else stream.believed(), geometry.samples)
     error = relative_error(found.image, problem.truth)
-    noise = noise_from_power(comm.allreduce(power), geometry.samples)
+    noise = noise_from_power(comm.allreduce(power))
     shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,

@@ -64,7 +64,7 @@ Model = Gradient | Volume | np.ndarray
 """A velocity: a formula, columns on the map, or values at the points of a grid."""
 
 
-def load_velocity(velocity: object, dims: int = 2, inline: int | None = None) -> Model:
+def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
     """Return a velocity, given as a number, a text (`parse_velocity`), the path of a file or as values on a grid.
 
     `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.

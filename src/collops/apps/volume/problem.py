@@ -222,7 +222,7 @@ class Problem:
 
         volume, found, norm = self.volume, None, 0.0
         power = power_spectrum([volume.traces[volume.live]], volume.cube.samples)
-        noise = noise_from_power(self.job.comm.allreduce(power), volume.cube.samples)
+        noise = noise_from_power(self.job.comm.allreduce(power))
 
         def misfit(weight: float) -> float:
             nonlocal found, norm

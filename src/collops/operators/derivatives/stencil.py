@@ -31,7 +31,7 @@ class Stencil:
     """
 
     def __init__(
-        self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several = Several.NONE
+        self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several
     ) -> None:
         block = layout.block(comm.rank)
         wanted = [_wanted(layout.block(rank), bands) for rank in range(layout.ranks)]
