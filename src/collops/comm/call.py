@@ -261,11 +261,7 @@ def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: E
 
 
 def _rows(
-    comm: Any,
-    kind: str,
-    shape: tuple[int, ...],
-    counts: Sequence[int] | None,
-    receive_counts: Sequence[int] | None,
+    comm: Any, kind: str, shape: tuple[int, ...], counts: Sequence[int] | None, receive_counts: Sequence[int] | None
 ) -> tuple[list[int], list[int] | None, tuple[int, ...]]:
     """Return what each rank gives and what this one gets, in elements, and the shape of the result."""
     if not shape:

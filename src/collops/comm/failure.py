@@ -216,9 +216,7 @@ class Failures:
             self._left = self.number
             raise
 
-    def wait_all(
-        self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None
-    ) -> None:
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None) -> None:
         """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
         try:
             for request, peer in zip(requests, peers, strict=False):  # no requests are left after an earlier wait

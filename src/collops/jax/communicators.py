@@ -178,8 +178,5 @@ def _host_transport(comm: Communicator) -> int:
     private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls
     crowded = comm.local_size > len(available_cores())
     return native.library().collops_add_mpi(
-        ctypes.c_int64(private.handle),
-        comm.rank,
-        comm.size,
-        _SPINS_OF_MANY if crowded else _SPINS,
+        ctypes.c_int64(private.handle), comm.rank, comm.size, _SPINS_OF_MANY if crowded else _SPINS
     )

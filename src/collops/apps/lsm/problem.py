@@ -173,9 +173,7 @@ class Options(CommonOptions):
         RecordedOnly(),
     ] = None
     window: Annotated[
-        str | None,
-        option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"),
-        RecordedOnly(),
+        str | None, option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
     ] = None
     gain: Annotated[
         str | None,
@@ -275,9 +273,7 @@ class Options(CommonOptions):
         Positive,
     ] = None
     max_dip: Annotated[
-        float | None,
-        option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"),
-        Positive,
+        float | None, option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"), Positive
     ] = None
     antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
         False

@@ -21,14 +21,7 @@ from collops.array import Layout
 from collops.backend import Engine, memory_of
 from collops.errors import InputError
 from collops.operators import VStack
-from collops.operators.kirchhoff import (
-    Bands,
-    FixedTables,
-    LocalKirchhoff,
-    StreamedKirchhoff,
-    Weighting,
-    Weights,
-)
+from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, StreamedKirchhoff, Weighting, Weights
 from collops.operators.kirchhoff.fixed_point import Scale
 from collops.operators.kirchhoff.geometry import Grid as Points
 from collops.operators.kirchhoff.nodes import checked_factor

@@ -75,14 +75,7 @@ class GaussNewton(Descent):
 
 @solver
 def gauss_newton(
-    problem: Any,
-    x0: Any,
-    *,
-    niter: int = 20,
-    inner: int = 20,
-    damp: float = 0.0,
-    tol: float = 1e-6,
-    **run: Any,
+    problem: Any, x0: Any, *, niter: int = 20, inner: int = 20, damp: float = 0.0, tol: float = 1e-6, **run: Any
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by inexact Gauss-Newton. Collective.
 
