@@ -14,7 +14,6 @@ from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
 __all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
-__all__ += ["read_section", "read_volume"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
