@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Options
     from collops.apps.recipe import Job
 
+__all__ = ["uncertainty"]
+
 _ITERATIONS = 100
 
 
