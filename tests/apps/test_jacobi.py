@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from collops.apps.jacobi import MODELS, Problem, make, run
-from collops.apps.jacobi.job import NO_P2P, Measured, Options, Outcome, csv_line, heading, norm_line, run_job, summary
+from collops.apps.jacobi.job import Measured, Options, Outcome, csv_line, heading, norm_line, run_job, summary
 from collops.apps.jacobi.measure import STRETCH, Difference, Reference
 from collops.apps.jacobi.messages import Messages
 from collops.apps.jacobi.one_process import OneProcess
@@ -18,6 +18,7 @@ from collops.apps.jacobi.samples import Sample, run_sample
 from collops.backend import engine
 from collops.comm import alone
 from collops.comm.agreement import shared_error
+from collops.comm.nccl import NO_P2P
 from collops.errors import InputError
 from collops.profile import count_messages
 from tests.apps.jacobi.model import relaxed

@@ -37,7 +37,7 @@ def test_the_noise_is_found_below_a_signal_that_is_much_stronger():
     noise, spikes = np.random.default_rng(4).normal(size=(2, 40, 300))
     spikes[:, :30] = spikes[:, -30:] = 0  # a wavelet that is cut has all frequencies
     signal = 20 * np.apply_along_axis(np.convolve, 1, spikes, ricker(20, 0.004)[0], "same")
-    assert noise_from_power(power_spectrum([signal + noise], 300), 300) == pytest.approx(np.linalg.norm(noise), rel=0.1)
+    assert noise_from_power(power_spectrum([signal + noise], 300)) == pytest.approx(np.linalg.norm(noise), rel=0.1)
 
 
 @pytest.mark.parametrize(

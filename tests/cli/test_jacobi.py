@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from collops.apps.jacobi.job import NO_P2P
+from collops.comm.nccl import NO_P2P
 from collops.errors import InputError
 from tests.cli.commands import assert_one_line, collops
 

@@ -24,15 +24,12 @@ __all__ = [
     "Conditioning",
     "Mute",
     "ShotHeaders",
-    "agc_gain",
     "bandpass",
     "parse_gain",
     "parse_mute",
     "parse_range",
     "read_table",
-    "resample",
     "sound_traces",
-    "time_gain",
 ]
 
 _NEIGHBOURS = 11  # traces whose median amplitude is the reference for the one in their middle

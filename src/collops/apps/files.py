@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.stages import local_stage, raised_together
-from collops.comm.agreement import name_ranks
+from collops.apps.stages import local_stage
+from collops.comm.agreement import name_ranks, raised_together
 from collops.comm.bounded import in_time
 from collops.errors import ARGUMENT_ERRORS, InputError
 from collops.limits import free_room, in_words
@@ -35,7 +35,6 @@ __all__ = [
     "is_zarr",
     "not_finite",
     "open_array",
-    "open_npy",
     "open_zarr",
     "prepare_folder",
     "read_rows",

@@ -126,7 +126,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) 
     return path
 
 
-def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None = None) -> Path:
+def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None) -> Path:
     """Draw the residual norm, relative to the first, against the iteration; return the picture.
 
     The first norm is the one before the first iteration. A dashed line shows `noise_norm`, the residual of the true

@@ -12,7 +12,7 @@ import numpy as np
 from collops.apps.options import METHOD, Iterations, NotNegative, Out, option
 from collops.apps.pictures import gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, largest_amplitude, relative_error
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.apps.volume.files import Cube, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import convolution, reflection
 from collops.apps.volume.problem import (
@@ -26,12 +26,11 @@ from collops.apps.volume.problem import (
     prepare,
     section_of,
 )
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["Options", "invert", "regularised", "run"]
 
 _KIND = Kind(
     matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),

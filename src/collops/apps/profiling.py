@@ -7,8 +7,6 @@ from typing import Any
 from collops import profile
 from collops.operators import LinearOperator
 
-__all__ = ["Modelling"]
-
 _MODELLING, _COMMUNICATION = "modelling", "communication"
 
 

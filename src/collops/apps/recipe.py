@@ -23,7 +23,8 @@ from collops.apps.files import Field, check_absent, check_room, share_folders, w
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
 from collops.apps.segy import TRACE_HEADER_BYTES, Traces, write_together
-from collops.apps.stages import engine_of_ranks, local_stage, raised_together
+from collops.apps.stages import engine_of_ranks, local_stage
+from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
@@ -160,12 +161,11 @@ class Job(Generic[T]):
                 result = method(operator, data, **options, **run)
                 seconds, messages = {"iteration": result.seconds_per_iteration}, None
         except NotFiniteError as problem:
-            error = InputError(
-                f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the data, "
-                "or use --dtype float64"
-            )
-            error.on_all_ranks = True
-            raise error from problem
+            with raised_together():
+                raise InputError(
+                    f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the "
+                    "data, or use --dtype float64"
+                ) from problem
         interruption.complete()
         gathered = self.comm.allgather(np.array(list(seconds.values())))
         seconds = dict(zip(seconds, gathered.T, strict=True))

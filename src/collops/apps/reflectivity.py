@@ -12,21 +12,10 @@ from collops.apps.options import METHOD, Iterations, Must, OneOf, Out, option
 from collops.apps.pictures import symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, best_relative_error, largest_amplitude, relative_error
 from collops.apps.volume.modelling import convolution, reflection
-from collops.apps.volume.problem import (
-    Image,
-    Inversion,
-    Kind,
-    Problem,
-    VolumeOptions,
-    draw_images,
-    prepare,
-    section_of,
-)
+from collops.apps.volume.problem import Image, Inversion, Kind, Problem, VolumeOptions, draw_images, prepare, section_of
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-
-__all__ = ["Options", "invert", "match", "run"]
 
 _KIND = Kind(
     matrix=convolution,

@@ -105,13 +105,13 @@ def frequency_of(wavelet: np.ndarray, interval: float) -> float:
 
 def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
     """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
-    signal = power[1:] - noise_from_power(power, samples) ** 2
+    signal = power[1:] - noise_from_power(power) ** 2
     found = np.cumsum(signal)
     below = int(np.argmax(found >= 0.99 * found[-1])) if found.size and found[-1] > 0 else -1
     return float(np.fft.rfftfreq(samples, interval)[below + 1])
 
 
-def noise_from_power(power: np.ndarray, samples: int) -> float:
+def noise_from_power(power: np.ndarray) -> float:
     """Estimate the norm of white noise in traces from the sum of their power spectra.
 
     Noise is all that there is in the tenth of the frequencies, next to each other, whose mean power is smallest. Traces

@@ -26,14 +26,13 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import figure
 from collops.apps.recipe import Findings, Job, Solution, relative_error
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.array import DistributedArray
     from collops.operators.csr import CSRMatrix
-
-__all__ = ["Options", "run"]
 
 _SYSTEM = "System"
 _POINTS = 8000

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from collops.backend import Engine, engine, memory_of
+from collops.comm.agreement import raised_together
 from collops.errors import CollopsError, InputError
 from collops.limits import available_memory, in_words
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["check_memory", "engine_of_ranks", "local_stage", "raised_together"]
+__all__ = ["check_memory", "engine_of_ranks", "local_stage"]
 
 
 @contextmanager
@@ -41,16 +42,6 @@ def local_stage(comm: Communicator) -> Iterator[None]:
         reason = problem.strerror or str(problem)
         error = InputError(f"{problem.filename}: {reason}" if problem.filename else reason)
     comm.check(error)
-
-
-@contextmanager
-def raised_together() -> Iterator[None]:
-    """Mark errors of the body as raised on all ranks, so that no rank ends the others."""
-    try:
-        yield
-    except CollopsError as error:
-        error.on_all_ranks = True
-        raise
 
 
 def engine_of_ranks(name: str, comm: Communicator) -> Engine:

@@ -422,15 +422,12 @@ class Layout(_Interned):
             Axes to remove; at least one must remain.
         """
         removed = {normal_axis(axis, self.ndim) for axis in integers(axes)}
-        kept = [axis for axis in range(self.ndim) if axis not in removed]
-        return Layout(
-            [self.shape[a] for a in kept],
-            self.ranks,
-            self.process_grid,
-            [self.axes[a] for a in kept],
-            [self.sizes[a] for a in kept],
-            self.mask,
-        )
+        return self._of_axes([axis for axis in range(self.ndim) if axis not in removed])
+
+    def _of_axes(self, axes: Sequence[int]) -> Layout:
+        """Return the layout of some axes, in this order; the process-grid axes that split the others replicate."""
+        shape, places = [self.shape[axis] for axis in axes], [self.axes[axis] for axis in axes]
+        return Layout(shape, self.ranks, self.process_grid, places, [self.sizes[axis] for axis in axes], self.mask)
 
     def reshape(self, shape: Shape) -> Layout:
         """Return the layout after reshaping in C order without moving data between ranks.

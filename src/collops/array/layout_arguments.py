@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, TypeAlias
 
 from collops.errors import LayoutError
 
-__all__ = ["as_ranks", "as_shape", "normal_axis"]
+__all__ = ["as_extents", "as_ranks", "as_shape", "normal_axis"]
 
 Integers: TypeAlias = Sequence[SupportsIndex]
 Shape: TypeAlias = SupportsIndex | Integers

@@ -50,7 +50,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     result = xp.empty(count, dtype)
     start = 0
     for index in _global_indices(xp, layout, rank, _PIECE[engine.memory]):
-        first, second = (_hashed(xp, index, state, part) for part in (0, 1))
+        first, second = (_hashed(index, state, part) for part in (0, 1))
         if kind == "uniform":
             parts = [_uniform(word, _BITS[real.name]) for word in (first, second)]
         else:
@@ -93,7 +93,7 @@ def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[
         yield index.astype(np.uint64)  # pyright: ignore[reportOptionalMemberAccess] - there is always an axis
 
 
-def _hashed(xp: Any, index: Any, state: int, part: int) -> Any:
+def _hashed(index: Any, state: int, part: int) -> Any:
     """Return 64 random bits for each index; `part` selects one of the two words of an element."""
     word = (index * np.uint64(2) + np.uint64(part + 1)) * np.uint64(_STEP) + np.uint64(state)
     for shift, factor in _MIX:

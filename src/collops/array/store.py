@@ -74,7 +74,7 @@ def save(
 def write_store(
     place: str,
     arrays: _Saved,
-    attributes: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None,
     *,
     prepare: Callable[[], None],
     durable: bool = False,

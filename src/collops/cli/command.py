@@ -20,10 +20,11 @@ import typer
 from collops.apps import interruption
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
 from collops.cli.launch import launch
 from collops.comm import Communicator
+from collops.comm.agreement import raised_together
 from collops.comm.ending import abort
 from collops.comm.launcher import started
 from collops.comm.mpi import running_mpi_or_tcp
@@ -175,7 +176,7 @@ def with_world(
     raise typer.Exit(guarded(command, here, debug=debug))
 
 
-def guarded(command: str, body: Callable[[], int], *, debug: bool = False) -> int:
+def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
     """Run `body`, and turn its errors into an exit code that is the same on every rank.
 
     The code is the result of `body`; 75 if a signal ended the job, after all ranks wrote a checkpoint if there was

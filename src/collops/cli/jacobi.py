@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from collops.apps.jacobi.job import NO_P2P, Options
+from collops.apps.jacobi.job import Options
 from collops.cli.command import command_from, ended_short
 from collops.cli.console import Progress, console, table_of_numbers
+from collops.comm.nccl import NO_P2P
 
 if TYPE_CHECKING:
     from rich.table import Table

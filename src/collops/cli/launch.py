@@ -17,8 +17,6 @@ from collops.comm.cores import available_cores
 from collops.comm.launcher import alone_by_request
 from collops.errors import InputError
 
-__all__ = ["command_for", "environment_for"]
-
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not launch again
 _MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)

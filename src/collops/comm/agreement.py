@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from collops import errors
 
-__all__ = ["collective_errors", "collective_values"]
+__all__ = ["collective_errors", "collective_values", "name_ranks", "raised_together"]
 
 # The classes that a message alone can make.
 _OURS = [
@@ -45,6 +45,16 @@ def collective_errors(comm: Any, *kinds: type[Exception]) -> Iterator[None]:
     comm.check(error)
 
 
+@contextmanager
+def raised_together() -> Iterator[None]:
+    """Mark errors of the body as raised on all ranks, so that no rank ends the others."""
+    try:
+        yield
+    except errors.CollopsError as error:
+        error.on_all_ranks = True
+        raise
+
+
 def collective_values(comm: Any, make: Callable[[], Any]) -> list[Any]:
     """Return the result of ``make()`` on each rank, or raise its error on every rank. Collective: one metadata message.
 
@@ -62,16 +72,16 @@ def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any])
         error = problem
     values, reports = zip(*gather([value, described(error)]), strict=True)
     if any(reports):
-        raise_together(error, list(reports))
+        raise_shared(error, list(reports))
     return list(values)
 
 
 def described(error: Exception | None) -> list[str] | None:
-    """Return an error in a form that JSON can carry and :func:`raise_together` can raise."""
+    """Return an error in a form that JSON can carry and :func:`raise_shared` can raise."""
     return None if error is None else [type(error).__name__, str(error)]
 
 
-def raise_together(error: Exception | None, reports: list[Any]) -> NoReturn:
+def raise_shared(error: Exception | None, reports: list[Any]) -> NoReturn:
     """Raise the first of the errors that ranks have described, naming the ranks unless all of them failed."""
     ranks = [rank for rank, report in enumerate(reports) if report is not None]
     kind, text = reports[ranks[0]]

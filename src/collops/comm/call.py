@@ -17,7 +17,7 @@ from collops.backend import Engine, engine_of
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["Call", "in_elements"]
+__all__ = ["Call", "check_rank", "check_tag", "in_elements", "rows_of_ranks"]
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
@@ -261,11 +261,7 @@ def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: E
 
 
 def _rows(
-    comm: Any,
-    kind: str,
-    shape: tuple[int, ...],
-    counts: Sequence[int] | None,
-    receive_counts: Sequence[int] | None,
+    comm: Any, kind: str, shape: tuple[int, ...], counts: Sequence[int] | None, receive_counts: Sequence[int] | None
 ) -> tuple[list[int], list[int] | None, tuple[int, ...]]:
     """Return what each rank gives and what this one gets, in elements, and the shape of the result."""
     if not shape:

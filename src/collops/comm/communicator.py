@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine, engine_of
-from collops.comm.agreement import described, raise_together, table
+from collops.comm.agreement import described, raise_shared, raised_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import Failures
@@ -33,8 +33,6 @@ from collops.errors import (
 from collops.profile import messages
 from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
-
-__all__ = ["Communicator"]
 
 _HOST = engine_of(np.empty(0))
 _MOST_COLORS = 1 << 31  # they are integers of C
@@ -380,7 +378,7 @@ class Communicator:
                     messages.record("metadata", failed.size, failed.nbytes)
                 transport.run(Call("allreduce", failed, failed, "max"))
             if failed[0]:
-                raise_together(error, self.allgather_metadata(described(error)))
+                raise_shared(error, self.allgather_metadata(described(error)))
 
     def agree(self, what: str, value: Any) -> None:
         """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
@@ -411,9 +409,8 @@ class Communicator:
             transport.run(Call("allreduce", extremes, extremes, "max"))
             if extremes[0] != -extremes[1]:
                 lines = dict(enumerate(self._all_texts(text, transport)))
-                error = InputError(f"{what} differs between ranks:\n{table(lines, self.size, '')}")
-                error.on_all_ranks = True
-                raise error
+                with raised_together():
+                    raise InputError(f"{what} differs between ranks:\n{table(lines, self.size, '')}")
 
     def announce(self, call: str, **facts: Any) -> None:
         """Agree on a call that uses no transport of this communicator, where ``COLLOPS_CHECK`` is on. Collective.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-__all__ = ["available_cores", "limit_blas", "share_of_cores"]
+__all__ = ["available_cores", "share_of_cores"]
 
 _SAID = (  # a user or a launcher may have set one
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),

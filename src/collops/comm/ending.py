@@ -21,7 +21,7 @@ from collops.comm.failure import PROGRAM_END, Failures
 from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
 
-__all__ = ["abort"]
+__all__ = ["abort", "end_if_blocked"]
 
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
 _UNANNOUNCED_SECONDS = 1.0  # by which ranks may end one after the other without a message

@@ -60,7 +60,16 @@ from typing import Any, NamedTuple, NoReturn
 from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
-__all__ = ["Cause", "Failures", "at_giving_up", "default_timeout"]
+__all__ = [
+    "Cause",
+    "Failures",
+    "Located",
+    "call_site",
+    "call_site_of_main_thread",
+    "default_timeout",
+    "library_folders",
+    "site_in",
+]
 
 PROGRAM_END = "the end of the program"
 # Some microseconds without rest; none where another rank needs this core to do its part. More would keep ranks that the
@@ -191,10 +200,10 @@ class Failures:
 
         Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
         this is a collective call, which needs every rank that has not begun it; its `number` tells whether it is still
-        the latest, which is the default. Raises the error of a rank that
-        rejected this call; else `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch`
-        when a rank found that calls differ, and `CommunicationError` when the program of a needed rank has ended, a
-        rejection cannot be undone, or MPI reports an error.
+        the latest, which is the default. Raises the error of a rank that rejected this call; else
+        `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch` when a rank found that
+        calls differ, and `CommunicationError` when the program of a needed rank has ended, a rejection cannot be
+        undone, or MPI reports an error.
         """
         try:
             inside = needs is None and number in (None, self.number)
@@ -207,16 +216,11 @@ class Failures:
             self._left = self.number
             raise
 
-    def wait_all(
-        self, requests: Sequence[Any], operation: object, peers: Sequence[int] | None = None, memory: object = None
-    ) -> None:
-        """Return when all `requests` are complete; see :meth:`wait`.
-
-        Each needs one of the `peers`; by default all are parts of a collective call.
-        """
+    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None) -> None:
+        """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
         try:
-            for number, request in enumerate(requests):
-                self.wait(request, operation, None if peers is None else (peers[number],))
+            for request, peer in zip(requests, peers, strict=False):  # no requests are left after an earlier wait
+                self.wait(request, operation, (peer,))
         except BaseException:
             self._abandoned += (requests, memory)
             raise

@@ -6,7 +6,7 @@ from typing import Any
 
 from collops.comm.communicator import Communicator
 from collops.comm.world import world
-from collops.errors import UnsupportedTypeError
+from collops.errors import UnsupportedTypeError, type_name
 
 __all__ = ["checked_communicator", "communicator_or_world"]
 
@@ -20,7 +20,7 @@ def checked_communicator(comm: Any) -> Communicator:
     """Return `comm`; raise `UnsupportedTypeError` if it is not a communicator of collops."""
     if not isinstance(comm, Communicator):
         raise UnsupportedTypeError(
-            f"comm must be a communicator of collops, not {type(comm).__module__}.{type(comm).__qualname__}; "
+            f"comm must be a communicator of collops, not {type_name(comm)}; "
             "collops.comm.from_mpi4py makes one of mpi4py's"
         )
     return comm

@@ -14,15 +14,7 @@ from typing import NamedTuple
 
 from collops.errors import InputError, TransportError
 
-__all__ = [
-    "Started",
-    "alone_by_request",
-    "bootstrap_address",
-    "check_world_of_one",
-    "mark_rank",
-    "started",
-    "why_without_mpi",
-]
+__all__ = ["alone_by_request", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")

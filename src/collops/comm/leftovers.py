@@ -17,8 +17,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["remove_leftovers"]
-
 # In seconds. Scripts around the program may delay some ranks of a step; Slurm waits for minutes before it requeues.
 _MARGIN = 10.0
 _LONGEST_WAIT = 60.0

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from collops.comm.agreement import described, name_ranks, raise_together
+from collops.comm.agreement import described, name_ranks, raise_shared
 from collops.comm.failure import default_timeout
 from collops.errors import CollopsError, CommunicationTimeout, InputError, TransportError
 
@@ -85,7 +85,7 @@ class _Meeting:
             with suppress(OSError):  # a rank that has ended meanwhile is missed later
                 connection.sendall(_LENGTH.pack(len(message)) + message)
         if error is not None:
-            raise_together(error, [described(error)])
+            raise_shared(error, [described(error)])
 
     def follow(self, host: str, port: int) -> None:
         """Connect to rank 0, and to all others as rank 0 tells."""
@@ -98,7 +98,7 @@ class _Meeting:
         except OSError as error:
             raise CommunicationTimeout(f"rank {self.rank} lost rank 0 while it waited for the others") from error
         if report is not None:
-            raise_together(None, [report])
+            raise_shared(None, [report])
         for rank in range(1, self.rank):
             there, its_port = where[str(rank)]
             self.links[rank] = self.dialled(there, its_port, rank)

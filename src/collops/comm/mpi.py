@@ -32,15 +32,17 @@ from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
     "ControlChannel",
-    "DeviceMpi",
     "MpiTransport",
     "PersistentMessages",
     "addresses",
     "addresses_of",
     "gpu_awareness",
     "handles",
+    "load_mpi",
     "mpi4py_module",
+    "mpi_or_tcp",
     "name_of_operation",
+    "running_mpi_or_tcp",
 ]
 
 _TESTS = range(10)

@@ -25,11 +25,11 @@ from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["NO_P2P", "NcclLibrary", "NcclTransport"]
+__all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
-NO_P2P = "NCCL_P2P_DISABLE"
+NO_P2P = "NCCL_P2P_DISABLE"  # which NCCL reads when the ranks connect
 _WINDOWS, _DEVICE_FUNCTIONS = (2, 27), (2, 28)  # the first versions that have them
 _IN_PROGRESS = 7  # ncclInProgress
 _UNIQUE_ID_BYTES = 128

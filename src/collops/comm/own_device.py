@@ -8,7 +8,7 @@ import os
 from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
-__all__ = ["place_told", "show_own_device"]
+__all__ = ["show_own_device"]
 
 # Rank and size on the node, as launchers tell them: some MPI libraries use GPUs as soon as they are loaded.
 _PLACES = (

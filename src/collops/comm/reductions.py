@@ -14,7 +14,7 @@ import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["DTYPES", "LOGICAL", "MOVED_BY_MPI", "OPERATIONS", "check_reduction", "divide", "nccl_reduction", "widened"]
+__all__ = ["DTYPES", "LOGICAL", "MOVED_BY_MPI", "OPERATIONS", "check_reduction", "nccl_reduction", "widened"]
 
 
 class Dtype(NamedTuple):

@@ -16,8 +16,6 @@ from collops.comm.messages import Bounds, CallsByMessages
 from collops.comm.mpi import DeviceMpi
 from collops.comm.transport import Message, Pending, Transport
 
-__all__ = ["GpuAwareTransport", "StagedTransport"]
-
 CHUNK_BYTES = 4 << 20
 
 

@@ -25,8 +25,6 @@ from collops.comm.launcher import bootstrap_address, started
 from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 
-__all__ = ["join"]
-
 _SETUP, _BARRIER = -1, -2  # tags that nobody else has
 
 

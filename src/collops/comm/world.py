@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from collops import profile
-from collops.comm.agreement import gathered_values, table
+from collops.comm.agreement import gathered_values, raised_together, table
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
@@ -37,7 +37,7 @@ from collops.comm.own_device import place_told
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
-from collops.errors import CollopsError, InputError, TransportError
+from collops.errors import InputError, TransportError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "world"]
 
@@ -292,11 +292,8 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
         lambda: (transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
     facts = [_Facts(*row) for row in rows]
-    try:
+    with raised_together():
         best, why = _best(facts)
-    except CollopsError as error:
-        error.on_all_ranks = True  # since every rank raises it
-        raise
     return best, why, LEVELS[max(fact.check for fact in facts)]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "LocalWork", "Mover", "Transfer"]
+__all__ = ["PLACES", "Exchange", "LocalWork", "Transfer"]
 
 PLACES = 2
 """Number of buffers of an exchange, which all ranks use in turn."""

@@ -17,7 +17,7 @@ from collops.exchange.packing import Index
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Pattern"]
+__all__ = ["Pattern", "Side"]
 
 Box: TypeAlias = tuple[slice, ...]
 """One slice per axis, with explicit non-negative start and stop."""

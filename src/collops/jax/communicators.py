@@ -16,7 +16,7 @@ from collops.jax.calls import Watch
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
 from collops.jax.order import settle
 
-__all__ = ["NativeComm", "native_comm"]
+__all__ = ["native_comm"]
 
 _SPINS = 200  # some microseconds, as in `collops.comm.failure`; after that a wait yields its core
 _SPINS_OF_MANY = 20
@@ -117,7 +117,7 @@ class NativeComm:
 _known: WeakKeyDictionary[Communicator | Clique, NativeComm] = WeakKeyDictionary()
 
 
-def native_comm(comm: Any = None) -> NativeComm:
+def native_comm(comm: Any) -> NativeComm:
     """Return the native form of a Communicator, an mpi4py.MPI.Comm, a Clique, or the world for ``None``.
 
     Collective at the first call with `comm`, which duplicates it. Raises an InputError if `comm` is not a communicator
@@ -178,8 +178,5 @@ def _host_transport(comm: Communicator) -> int:
     private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls
     crowded = comm.local_size > len(available_cores())
     return native.library().collops_add_mpi(
-        ctypes.c_int64(private.handle),
-        comm.rank,
-        comm.size,
-        _SPINS_OF_MANY if crowded else _SPINS,
+        ctypes.c_int64(private.handle), comm.rank, comm.size, _SPINS_OF_MANY if crowded else _SPINS
     )

@@ -14,8 +14,6 @@ import jax
 
 from collops.errors import TransportError
 
-__all__ = ["bus_of"]
-
 _GRAPH_FUNCTIONS = (
     *("cuStreamCreate", "cuStreamIsCapturing", "cuStreamBeginCapture_v2", "cuStreamEndCapture"),
     *("cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuGraphDestroy", "cuGraphExecDestroy"),

@@ -24,15 +24,7 @@ from collops.jax.primitive import linear_map
 __all__ = ["collective", "exchange", "recv", "send", "sendrecv"]
 
 
-def collective(
-    comm: Communicator,
-    kind: str,
-    x: Any,
-    op: Any,
-    root: Any,
-    counts: Any,
-    receive_counts: Any,
-) -> Any:
+def collective(comm: Communicator, kind: str, x: Any, op: Any, root: Any, counts: Any, receive_counts: Any) -> Any:
     """Return the result of a collective method of a communicator, called `kind`, with the same parameters.
 
     `counts` are also the ``send_counts`` of an alltoallv. Counts that are missing are exchanged when the program is

@@ -15,8 +15,6 @@ from collops.comm.mpi import addresses, handles, mpi4py_module
 from collops.comm.reductions import DTYPES, MOVED_BY_MPI, OPERATIONS
 from collops.errors import InputError, TransportError
 
-__all__ = ["TYPES", "library"]
-
 _HANDLERS = (
     *("allreduce", "reduce", "bcast", "allgather", "gather"),
     *("scatter", "reduce_scatter", "alltoall", "exchange", "barrier"),

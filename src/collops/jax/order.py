@@ -263,7 +263,7 @@ def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Cal
         return inside
     token = inspect.Parameter("_collops_token", inspect.Parameter.KEYWORD_ONLY)
     parameters = sorted([*signature.parameters.values(), token], key=lambda parameter: parameter.kind)
-    inside.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    inside.__signature__ = signature.replace(parameters=parameters)
     return inside
 
 

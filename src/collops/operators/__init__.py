@@ -40,4 +40,4 @@ from collops.operators.stacks import StackedVStack as StackedVStack
 from collops.operators.stacks import VStack as VStack
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
-__all__ = list(_names)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_names)

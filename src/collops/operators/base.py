@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
-    "FORMS",
     "AnyLayout",
     "Buffers",
     "Directed",
+    "Flat",
     "LinearOperator",
     "is_complex",
     "new_array",

@@ -259,15 +259,7 @@ class Transpose(Directed):
             raise InputError(f"axes must name each of {model.ndim} axes once, not {tuple(axes)}")
         order = [int(axis) % model.ndim for axis in axes]
         self._orders = order, np.argsort(order).tolist()
-        data = Layout(
-            [model.shape[axis] for axis in order],
-            model.ranks,
-            model.process_grid,
-            [model.axes[axis] for axis in order],
-            [model.sizes[axis] for axis in order],
-            model.mask,
-        )
-        super().__init__(model, data, dtype, comm)
+        super().__init__(model, model._of_axes(order), dtype, comm)
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))

@@ -16,8 +16,6 @@ from collops.backend import engine_of
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import result_memory, store
 
-__all__ = ["bfloat16_matrix"]
-
 _SINGLE = np.dtype(np.float32)
 _BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
 _CONVERTED = 1 << 24  # elements that are rounded at once, with temporary arrays of four times as many bytes

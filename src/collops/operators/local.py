@@ -17,7 +17,7 @@ from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import Coefficients, check_holds, store
 
-__all__ = ["applied_on_host", "in_precision"]
+__all__ = ["applied_on_host"]
 
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 

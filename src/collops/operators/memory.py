@@ -12,7 +12,18 @@ from typing import Any
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["Scratch", "applied", "as_columns", "check_holds", "contiguous", "filled", "operand", "store", "writable"]
+__all__ = [
+    "Coefficients",
+    "Scratch",
+    "applied",
+    "as_columns",
+    "check_holds",
+    "contiguous",
+    "filled",
+    "operand",
+    "store",
+    "writable",
+]
 
 
 def writable(out: Any) -> Any:

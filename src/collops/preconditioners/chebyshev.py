@@ -12,8 +12,6 @@ from collops.operators.base import Buffers, Directed, LinearOperator
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_count, check_preconditioner, check_square
 
-__all__ = ["chebyshev"]
-
 _SAFETY = 1.1  # power iteration approaches the largest eigenvalue from below
 _RATIO = 30.0  # of the bounds [Adams et al. 2003]
 

@@ -13,8 +13,6 @@ from collops.solvers.cg import cg
 from collops.solvers.problem import check_square
 from collops.solvers.result import SolverResult
 
-__all__ = ["inner_solve"]
-
 
 def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **options: Any) -> LinearOperator:
     """Return the solution with an operator by some iterations of a solver, as a preconditioner. Collective.

@@ -16,8 +16,6 @@ from collops.operators.dims import communicator_of
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import is_traced
 
-__all__ = ["block_jacobi", "jacobi"]
-
 
 def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
     """Return the inverse of the diagonal of an operator. Collective.

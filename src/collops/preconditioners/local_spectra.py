@@ -19,8 +19,6 @@ from collops.solvers.problem import check_count, check_number, check_operator
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["local_spectra"]
-
 _SMOOTH = 1 / 24  # standard deviation of the average over wavenumbers, of the extent of a window
 
 

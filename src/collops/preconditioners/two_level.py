@@ -15,8 +15,6 @@ from collops.preconditioners.jacobi import jacobi
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
-__all__ = ["two_level"]
-
 _ROWS, _MOST = 50, 2000  # rows of an aggregate, at least; aggregates in all, at most
 _STRONG = 0.25  # of the largest entry in a row
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = ["active"]
+__all__ = ["active", "record"]
 
 
 class Message(NamedTuple):

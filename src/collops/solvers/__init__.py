@@ -81,4 +81,4 @@ from collops.solvers.result import SolverResult as SolverResult
 from collops.solvers.result import Status as Status
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
-__all__ = list(_names)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_names)

@@ -35,7 +35,7 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, extended, scratch_array
 from collops.solvers.systems import Shifted
 
-__all__ = ["CG"]
+__all__ = ["CG", "cg"]
 
 PERIOD = 6
 """Iterations after which pipelined methods recompute what follows by recurrences; see :class:`PipelinedCG`."""

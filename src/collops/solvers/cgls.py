@@ -35,7 +35,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
-__all__ = ["CGLS", "SingleReductionCGLS"]
+__all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
 
 _OF_GRADIENTS = 10.0**2
 """Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with

@@ -39,7 +39,7 @@ from collops.solvers.problem import consistent, mask_of, real_dtype, working_dty
 from collops.solvers.result import Status
 from collops.solvers.state import carried, copied, is_array, with_carried
 
-__all__ = ["Checkpoints", "Every", "Path", "Signals", "Timer", "difference", "fingerprint", "open_checkpoints"]
+__all__ = ["Every"]
 
 Path = str | PathLike[str]
 

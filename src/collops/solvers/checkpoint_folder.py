@@ -23,12 +23,10 @@ from collops.array import load
 from collops.array.store import chunk_files, sync, write_store
 from collops.backend import Engine
 from collops.comm import Communicator
-from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.agreement import collective_errors, collective_values, raised_together
 from collops.comm.bounded import in_time
 from collops.errors import CheckpointError, CollopsError, CommunicationError
 from collops.limits import free_room, in_words
-
-__all__ = ["CheckpointFolder"]
 
 _NAME = re.compile(r"iteration-(\d{9,})")
 _UNFINISHED, _STORE, _SEAL, _RECORD = ".unfinished", "arrays.zarr", "seal.json", "checkpoint"
@@ -92,7 +90,8 @@ class CheckpointFolder:
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:
-            raise self._error(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
+            with raised_together():
+                raise CheckpointError(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
         """Return one of the arrays of a checkpoint in a layout; raise CheckpointError if it is damaged or misfits."""
@@ -102,7 +101,8 @@ class CheckpointFolder:
         except CommunicationError:
             raise
         except CollopsError as problem:
-            raise self._error(_damaged(place, problem)) from problem
+            with raised_together():
+                raise CheckpointError(_damaged(place, problem)) from problem
 
     def _place(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
@@ -156,12 +156,6 @@ class CheckpointFolder:
                 # Rename it first, so that no reader mistakes a partly removed folder for a checkpoint.
                 os.replace(other, unfinished)
                 shutil.rmtree(unfinished)
-
-    def _error(self, text: str) -> CheckpointError:
-        """Return an error that every rank raises."""
-        error = CheckpointError(text)
-        error.on_all_ranks = True
-        return error
 
 
 def _examined(place: Path) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from collops.solvers.driver import View
 from collops.solvers.problem import check_count
 from collops.solvers.result import SolverResult
 
-__all__ = ["cross_validate", "discrepancy"]
-
 
 def cross_validate(
     A: LinearOperator,

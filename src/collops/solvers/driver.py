@@ -25,7 +25,7 @@ from collops.solvers.method import Method
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import SolverResult, Status
 
-__all__ = ["ProgressBar", "Run", "View", "open_progress", "solve", "solver"]
+__all__ = ["solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 _FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save

@@ -27,8 +27,6 @@ from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
-__all__ = ["GMRES"]
-
 
 @dataclass(slots=True)
 class GMRESState:

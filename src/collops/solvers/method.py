@@ -12,7 +12,7 @@ import numpy as np
 from collops.solvers.problem import is_traced
 from collops.solvers.result import Status
 
-__all__ = ["Method"]
+__all__ = ["DOUBLE_PRECISION", "Method", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""

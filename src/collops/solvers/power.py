@@ -161,7 +161,7 @@ def power_iteration(
         x0 = random(A.domain, comm=A.comm, dtype=dtype, engine=engine, seed=seed)
     check_problem(A, x0, None, niter)
     method = PowerIteration(check_number("tol", tol))
-    start = x0.astype(working_dtype(A, x0, None), copy=False)  # pyright: ignore[reportOptionalMemberAccess]
+    start = x0.astype(working_dtype(A, x0, None), copy=False)
     return solve(method, A, start, niter=niter, **{"progress": False, **run})
 
 

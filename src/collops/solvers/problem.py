@@ -27,7 +27,9 @@ __all__ = [
     "check_problem",
     "check_square",
     "consistent",
+    "is_traced",
     "precision_of",
+    "takes_part",
 ]
 
 

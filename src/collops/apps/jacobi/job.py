@@ -33,7 +33,9 @@ from collops.apps.options import (
 )
 from collops.apps.pictures import figure
 from collops.apps.recipe import Listener
-from collops.apps.stages import check_memory, engine_of_ranks, local_stage, raised_together
+from collops.apps.stages import check_memory, engine_of_ranks, local_stage
+from collops.comm.agreement import raised_together
+from collops.comm.nccl import NO_P2P
 from collops.errors import CollopsError, InputError, LayoutError
 
 if TYPE_CHECKING:
@@ -41,12 +43,9 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-__all__ = ["NO_P2P", "Measured", "Options", "Outcome", "csv_line", "heading", "norm_line", "run_job", "summary"]
+__all__ = ["Options", "Outcome", "run_job"]
 
 _GRID, _OUTPUT = "Grid", "Output"
-NO_P2P = "NCCL_P2P_DISABLE"
-"""NCCL reads this variable when the ranks connect."""
-
 _TOLERANCE = 1e-8
 _PRINTED = 100  # iterations from one printed norm to the next
 _SHOWN = 6  # iterations of a timeline

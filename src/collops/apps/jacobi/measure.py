@@ -21,7 +21,7 @@ from collops.backend import Engine
 from collops.comm import Communicator
 from collops.exchange import ExchangePlan
 
-__all__ = ["STRETCH", "Difference", "Reference", "memory_limit"]
+__all__ = ["Reference", "memory_limit"]
 
 STRETCH = 100
 """Iterations whose norms are summed and read together."""

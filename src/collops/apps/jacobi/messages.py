@@ -7,8 +7,6 @@ from typing import Any
 from collops.apps.jacobi.variant import Variant
 from collops.profile import mark
 
-__all__ = ["Messages"]
-
 
 class Messages(Variant):
     """Nothing overlaps: messages wait for the sweep, and the next sweep for the messages."""

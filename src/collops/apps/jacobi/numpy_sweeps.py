@@ -8,8 +8,6 @@ import numpy as np
 
 from collops.apps.jacobi.problem import Grid, Part
 
-__all__ = ["NumpySweeps"]
-
 _ELEMENTS_AT_ONCE = 1 << 15
 
 

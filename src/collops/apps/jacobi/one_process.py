@@ -28,8 +28,6 @@ from collops.comm import Communicator
 from collops.errors import LayoutError
 from collops.profile import mark
 
-__all__ = ["OneProcess"]
-
 
 class OneProcess(Variant, ABC):
     """The base of models in which one process drives all `devices`, by default those that it sees.

@@ -17,7 +17,7 @@ from collops.apps.jacobi.problem import Problem
 from collops.comm.failure import default_timeout
 from collops.errors import InputError
 
-__all__ = ["Sample", "check_commands", "command_of", "run_sample"]
+__all__ = ["check_commands", "command_of", "run_sample"]
 
 # Variables by which a launcher tells a process its rank: a launcher in the user's command must not take over ours.
 _OF_LAUNCHERS = ("PMI", "OMPI_", "HYD", "MPI_LOCAL", "MV2_", "FLUX_TASK", "COLLOPS_LAUNCHED", "COLLOPS_RANK")

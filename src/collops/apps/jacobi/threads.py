@@ -9,8 +9,6 @@ from collections.abc import Callable
 from collops.comm.failure import default_timeout
 from collops.errors import CommunicationTimeout
 
-__all__ = ["together"]
-
 _LAST_SECONDS = 10.0  # for the other threads to end after one has failed
 
 

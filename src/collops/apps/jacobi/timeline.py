@@ -15,8 +15,6 @@ from collops.apps.pictures import figure
 from collops.backend import Engine
 from collops.comm import Communicator
 
-__all__ = ["Shares", "Span", "record_spans", "shares_of", "spans_of"]
-
 HOST = 2  # the lane of the host's launches, where the work itself is on a device
 _LANES = {0: "", 1: ", side stream", HOST: ", launches"}
 _COMPUTING = ("sweep", "boundary", "inner")  # in the labels of sweeps; all other marks are of messages

@@ -22,11 +22,7 @@ class Variant:
     width = 1  # rows of the halo
 
     def __init__(
-        self,
-        problem: Problem,
-        comm: Communicator,
-        engine: Engine,
-        process_grid: Sequence[int] | None = None,
+        self, problem: Problem, comm: Communicator, engine: Engine, process_grid: Sequence[int] | None = None
     ) -> None:
         self.problem = problem
         self.comm = comm

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from collops.apps.lsm.streamed import StreamedSurvey
     from collops.apps.survey import Survey
 
-__all__ = ["invert", "kept_shots", "kirchhoff", "model_traces", "shot_fields"]
-
 _NOISE = 0.1
 _SAMPLES = 32_000_000  # of the shots in result.zarr, at most
 _ITERATIONS = 30  # with --damp, and at most where the data determine them
@@ -149,7 +147,7 @@ def run(job: Job[Options]) -> Findings:
         segy = _segy(problem, found, spread, *rows)
         power = power_spectrum(believed if stream is None else stream.believed(), geometry.samples)
     error = relative_error(found.image, problem.truth)
-    noise = noise_from_power(comm.allreduce(power), geometry.samples)
+    noise = noise_from_power(comm.allreduce(power))
     shares, count = found.shares, len(found.solution.residuals) - 1
     numbers = {
         "damp": options.damp or 0.0,

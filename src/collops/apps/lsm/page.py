@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.axes import Axes
 
-__all__ = ["write_page"]
-
 _TEMPLATE = Path(__file__).parent / "page.html"
 _MOST_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
 _MOST_NORMS = 500  # of the line of convergence

@@ -39,7 +39,7 @@ from collops.apps.options import (
 )
 from collops.apps.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.apps.signals import count_biased, frequency_from_power, frequency_of, ricker
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.apps.survey import Grid, Survey, read
 from collops.apps.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.apps.survey.segy import shot_traces
@@ -48,13 +48,12 @@ from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.apps.survey.zarr import ZarrShots
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.backend import Engine, engine
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.operators.kirchhoff import Weighting
-
-__all__ = ["Problem", "StreamedShots", "recorded", "synthetic"]
 
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
@@ -174,9 +173,7 @@ class Options(CommonOptions):
         RecordedOnly(),
     ] = None
     window: Annotated[
-        str | None,
-        option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"),
-        RecordedOnly(),
+        str | None, option("Use samples between two times, in s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
     ] = None
     gain: Annotated[
         str | None,
@@ -276,9 +273,7 @@ class Options(CommonOptions):
         Positive,
     ] = None
     max_dip: Annotated[
-        float | None,
-        option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"),
-        Positive,
+        float | None, option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"), Positive
     ] = None
     antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
         False

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Problem
     from collops.backend import Engine
 
-__all__ = ["Gathers", "Quality", "by_angle", "semblance"]
-
 _COLUMNS = 5
 _RATIOS = np.linspace(0.8, 1.2, 41)  # of the migration velocity to one that makes gathers flat
 _STEEPEST = 60.0  # degrees: angle of reflection at the end of the last class

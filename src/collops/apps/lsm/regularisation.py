@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collops.apps.survey import Grid
     from collops.solvers import SolverResult
 
-__all__ = ["Penalty", "inverse_root", "local_inverse_root", "probed_diagonal"]
-
 METHODS = {None: "CGLS", "laplacian": "CGLS", "dip": "CGLS", "tv": "ADMM", "l1": "FISTA"}
 """The solver for each kind of regularisation."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Problem
     from collops.apps.recipe import Job
 
-__all__ = ["StreamedSurvey"]
-
 
 class StreamedSurvey:
     """The normal equations of a migration, `whole` those of all traces, and the traces modelled from its image."""

@@ -8,8 +8,6 @@ from collops.apps.signals import ricker_shape, smooth_step
 from collops.apps.survey.geometry import Geometry, Grid
 from collops.errors import InputError
 
-__all__ = ["default_frequency", "fixed_spread", "reflectivity"]
-
 _INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""
 

@@ -33,10 +33,9 @@ from collops.apps.options import (
 from collops.apps.pictures import Panel, draw_panels, gather_rows, symmetric_limit
 from collops.apps.recipe import Findings, Gradient, Job, Solution, best_relative_error, relative_error
 from collops.apps.signals import with_noise
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
-
-__all__ = ["invert", "prepare"]
 
 _NOISE = 0.05
 _FILE = "FILE.npy|STORE.zarr"

@@ -17,8 +17,6 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Acquisition", "SyntheticSea", "frequencies_within", "synthetic_response"]
-
 DOWN_NAMES, UP_NAMES = ("down", "downgoing"), ("up", "upgoing")
 """Names of the fields in a Zarr group."""
 

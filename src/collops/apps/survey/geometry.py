@@ -11,11 +11,15 @@ import numpy as np
 from collops.apps.files import not_finite
 from collops.errors import InputError
 
-__all__ = ["Bins", "Geometry", "Grid", "Line", "check_traces", "cover", "shots_of"]
+__all__ = ["Geometry", "Grid", "shots_of"]
 
 _MOST_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
 _MARGIN = 0.05
 _MOST_STEPS = 1e12
+
+
+def _pair(vector: np.ndarray) -> tuple[float, float]:
+    return float(vector[0]), float(vector[1])
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Line:
         direction = np.linalg.eigh(offsets @ offsets.T)[1][:, -1]
         direction *= np.sign(direction[np.argmax(np.abs(direction))])
         origin = centre + direction * (direction @ offsets).min()
-        return cls((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])))
+        return cls(_pair(origin), _pair(direction))
 
     @classmethod
     def around(cls, east: np.ndarray, north: np.ndarray) -> Line:
@@ -63,7 +67,7 @@ class Line:
         direction = best[1]
         across = np.array([-direction[1], direction[0]])
         origin = direction * (corners @ direction).min() + across * (corners @ across).min()
-        return cls((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])))
+        return cls(_pair(origin), _pair(direction))
 
     def distance(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance along the line, in metres, of points on the map."""
@@ -109,7 +113,7 @@ class Bins:
             raise InputError("its inline and crossline numbers are not those of a regular grid")
         origin, direction = corner + centre, x / dx
         side = 1.0 if direction[0] * y[1] > direction[1] * y[0] else -1.0
-        line = Line((float(origin[0]), float(origin[1])), (float(direction[0]), float(direction[1])), side)
+        line = Line(_pair(origin), _pair(direction), side)
         return line, cls((int(first[0]), int(first[1])), (int(steps[0]), int(steps[1])), (dy, dx))
 
     def numbers(self, grid: Grid) -> tuple[np.ndarray, np.ndarray] | None:

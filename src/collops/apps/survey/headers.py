@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collops.apps.segy import SegyFile
     from collops.apps.survey.zarr import ZarrShots
 
-__all__ = ["read_traces"]
-
 # A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
 # crossline numbers, and without them, as a crooked line has none.
 _WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25

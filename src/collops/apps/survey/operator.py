@@ -21,14 +21,7 @@ from collops.array import Layout
 from collops.backend import Engine, memory_of
 from collops.errors import InputError
 from collops.operators import VStack
-from collops.operators.kirchhoff import (
-    Bands,
-    FixedTables,
-    LocalKirchhoff,
-    StreamedKirchhoff,
-    Weighting,
-    Weights,
-)
+from collops.operators.kirchhoff import Bands, FixedTables, LocalKirchhoff, StreamedKirchhoff, Weighting, Weights
 from collops.operators.kirchhoff.fixed_point import Scale
 from collops.operators.kirchhoff.geometry import Grid as Points
 from collops.operators.kirchhoff.nodes import checked_factor
@@ -37,8 +30,6 @@ from collops.operators.kirchhoff.stations import tables_of_stations
 
 if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
-
-__all__ = ["SurveyModelling"]
 
 _SAMPLES = 1 << 26  # of the traces of one local operator, about
 _SHARE_OF_KERNELS = 0.2  # of the memory of a device, above which kernels are made for each application

@@ -23,7 +23,7 @@ from collops.apps.survey.geometry import Geometry, Grid, Line
 from collops.apps.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
 from collops.errors import InputError
 
-__all__ = ["image_traces", "read_headers", "shot_traces", "survey_traces"]
+__all__ = ["image_traces", "shot_traces"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _FIELDS = [

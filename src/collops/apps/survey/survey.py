@@ -21,7 +21,7 @@ from collops.apps.signals import (
     power_spectrum,
     ricker,
 )
-from collops.apps.stages import local_stage, raised_together
+from collops.apps.stages import local_stage
 from collops.apps.survey import segy, zarr
 from collops.apps.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.apps.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
@@ -29,6 +29,7 @@ from collops.apps.survey.headers import SurveyHeaders, read_traces
 from collops.apps.survey.velocity import Gradient, Model, load_velocity, on_grid
 from collops.backend import Engine
 from collops.backend import engine as engine_called
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collops.operators import LinearOperator
     from collops.operators.kirchhoff import FixedTables, Weighting
 
-__all__ = ["mode_of", "read"]
+__all__ = ["mode_of"]
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:

@@ -10,7 +10,7 @@ import numpy as np
 from collops.apps.survey.geometry import Grid
 from collops.errors import InputError
 
-__all__ = ["analytic", "seconds_from", "travel_time"]
+__all__ = ["seconds_from"]
 
 # Cells around the source in which rays are straight: the error of the eikonal solver is largest there.
 _NEAR = 3.0

@@ -13,8 +13,7 @@ from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
 from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
-__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity", "read_npy"]
-__all__ += ["read_section", "read_volume"]
+__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
@@ -64,7 +63,7 @@ Model = Gradient | Volume | np.ndarray
 """A velocity: a formula, columns on the map, or values at the points of a grid."""
 
 
-def load_velocity(velocity: object, dims: int = 2, inline: int | None = None) -> Model:
+def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
     """Return a velocity, given as a number, a text (`parse_velocity`), the path of a file or as values on a grid.
 
     `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.

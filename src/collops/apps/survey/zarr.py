@@ -20,7 +20,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.apps.survey.survey import Survey
 
-__all__ = ["ZarrShots", "read_headers", "trace_fields"]
+__all__ = ["ZarrShots", "trace_fields"]
 
 DEFAULTS = "collops_survey"
 """The attribute of a group that holds options of the migration."""
@@ -37,10 +37,7 @@ _ELEVATIONS = ("receiver_group_elevation", "source_surface_elevation", "source_d
 _OF_BINS = ("inline", "crossline", "cdp_x", "cdp_y")  # or of a stack or an image in the same group
 _KIND = "trace_id_code"
 # The trace headers of SEG-Y that apply to others, as long as these are among the headers.
-_SCALARS = {
-    **dict.fromkeys(_ELEVATIONS, "elevation_depth_scalar"),
-    **dict.fromkeys(_OF_BINS[2:], "coordinate_scalar"),
-}
+_SCALARS = {**dict.fromkeys(_ELEVATIONS, "elevation_depth_scalar"), **dict.fromkeys(_OF_BINS[2:], "coordinate_scalar")}
 _TERMS = Terms(
     f"the arrays {', '.join(_POSITIONS)}",
     f"offsets ({' or '.join(_OFFSETS)})",

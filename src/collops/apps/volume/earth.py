@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["impedance"]
-
 # Bases of the layers below the unconformity, in layering coordinates (fractions of the record), and impedances of the
 # layers in 10^6 kg/(m^2 s): thick and thin layers, strong and weak contrasts.
 _BASES = (0.10, 0.16, 0.23, 0.27, 0.35, 0.385, 0.46, 0.53, 0.56, 0.64, 0.70, 0.735, 0.82, 0.90, 0.96, 1.05)

@@ -28,7 +28,7 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.array import Layout
 
-__all__ = ["Axis", "Cube", "check_array_file", "open_volume", "read_values"]
+__all__ = ["DATA_NAMES", "Cube", "check_array_file", "open_volume", "read_values"]
 
 DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collops.apps.recipe import Job
     from collops.backend import Engine
 
-__all__ = ["TraceMatrix", "convolution", "reflection", "trace_operator"]
+__all__ = ["convolution", "reflection"]
 
 # A banded matrix cut into dense pieces of this many rows has few zeros; up to twice as many, one product is faster.
 _PIECE = 512

@@ -25,28 +25,18 @@ from collops.apps.pictures import Panel, draw_panels, gather_rows
 from collops.apps.recipe import Gradient, Job, Solution, largest_amplitude
 from collops.apps.segy import Traces
 from collops.apps.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
-from collops.apps.stages import check_memory, local_stage, raised_together
+from collops.apps.stages import check_memory, local_stage
 from collops.apps.volume.earth import impedance
 from collops.apps.volume.files import DATA_NAMES, Axis, Cube, Stack, check_array_file, open_volume, read_values
 from collops.apps.volume.modelling import trace_operator
 from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
+from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = [
-    "Image",
-    "Inversion",
-    "Kind",
-    "Problem",
-    "Volume",
-    "VolumeOptions",
-    "draw_images",
-    "prepare",
-    "recorded",
-    "section_of",
-]
+__all__ = ["Image", "Inversion", "Kind", "Problem", "Volume", "VolumeOptions", "draw_images", "prepare", "section_of"]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
 # The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.
@@ -232,7 +222,7 @@ class Problem:
 
         volume, found, norm = self.volume, None, 0.0
         power = power_spectrum([volume.traces[volume.live]], volume.cube.samples)
-        noise = noise_from_power(self.job.comm.allreduce(power), volume.cube.samples)
+        noise = noise_from_power(self.job.comm.allreduce(power))
 
         def misfit(weight: float) -> float:
             nonlocal found, norm

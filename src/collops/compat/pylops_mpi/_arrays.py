@@ -391,7 +391,7 @@ class StackedDistributedArray(_Array):
         return tuple(map(sum, zip(*(part.global_shape for part in self.distarrays), strict=False)))
 
     @property
-    def native(self) -> arrays.StackedArray:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def native(self) -> arrays.StackedArray:
         """The same parts as :class:`collops.StackedArray`."""
         return arrays.StackedArray([part.native for part in self.distarrays])
 

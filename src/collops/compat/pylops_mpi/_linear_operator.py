@@ -342,7 +342,7 @@ def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str,
         self._native = native.flat
         self.dtype = np.dtype(native.dtype if self.dtype is None else self.dtype)
 
-    __init__.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    __init__.__signature__ = signature
     return __init__
 
 

@@ -139,7 +139,7 @@ class _NativeSolver(Solver):
             self.callback(x)
         return x
 
-    def finalize(self, show: bool = False, **kwargs: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def finalize(self, show: bool = False, **kwargs: Any) -> None:
         """Stop the timer, and print the elapsed time if `show`."""
         self.cost = np.asarray(self.cost)
         self.tend = time.time()

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Index"]
-
 
 class Segments(NamedTuple):
     """An index sorted by point, equal points staying in their order."""

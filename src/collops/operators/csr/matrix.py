@@ -223,7 +223,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return other
 
     @property
-    def capturable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the transport
+    def capturable(self) -> bool:
         """Whether a CUDA graph can record the products."""
         return self.forest.on_stream
 

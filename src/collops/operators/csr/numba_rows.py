@@ -16,8 +16,6 @@ from numba.extending import intrinsic
 
 from collops.array.kernels.numba_kernels import compiled
 
-__all__ = ["multiply"]
-
 # Unsigned indices cannot be negative, which Numba would test for each of them.
 _ONE, _TOGETHER = np.uint64(1), np.uint64(8)
 _AHEAD = np.uint64(512)  # entries between those that are multiplied and those that are fetched

@@ -30,9 +30,7 @@ class Stencil:
     of its own; products with one target are added up. Collective: all ranks make it, in the same order.
     """
 
-    def __init__(
-        self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several = Several.NONE
-    ) -> None:
+    def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several) -> None:
         block = layout.block(comm.rank)
         wanted = [_wanted(layout.block(rank), bands) for rank in range(layout.ranks)]
         moves = transfers(layout, comm.rank, lambda rank: [region for _, _, region in wanted[rank]])

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-__all__ = ["Choice", "fastest", "keeps_rows", "rounds_for"]
-
 _KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
 _ROUND = 128 << 20  # bytes that a rank receives in a round, at most; on two H100 rounds of 20 MiB were slower than one
 _SPARED = 128 << 20  # bytes: copies of matrix and model up to this size count for nothing

@@ -11,7 +11,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.operators.memory import Scratch, store
 
-__all__ = ["Rows", "multiply"]
+__all__ = ["multiply"]
 
 _BY_BLAS = "fdFD"
 _CONJUGATE_TRANSPOSE = 2

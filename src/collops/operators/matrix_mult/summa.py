@@ -19,8 +19,6 @@ from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
 from collops.operators.memory import Scratch, contiguous, store
 
-__all__ = ["rounds"]
-
 
 class Panel(NamedTuple):
     """A range of the inner extent, of some `width`.

@@ -13,8 +13,6 @@ from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
 
-__all__ = ["gauss_newton"]
-
 _LOOSEST = 0.5  # of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
 
 
@@ -77,14 +75,7 @@ class GaussNewton(Descent):
 
 @solver
 def gauss_newton(
-    problem: Any,
-    x0: Any,
-    *,
-    niter: int = 20,
-    inner: int = 20,
-    damp: float = 0.0,
-    tol: float = 1e-6,
-    **run: Any,
+    problem: Any, x0: Any, *, niter: int = 20, inner: int = 20, damp: float = 0.0, tol: float = 1e-6, **run: Any
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by inexact Gauss-Newton. Collective.
 

@@ -19,8 +19,6 @@ from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
 
-__all__ = ["lbfgs"]
-
 
 @dataclass(slots=True)
 class LBFGSState:

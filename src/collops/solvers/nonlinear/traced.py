@@ -10,8 +10,6 @@ from collops.array import DistributedArray, StackedArray
 from collops.errors import UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 
-__all__ = ["jax_problem"]
-
 
 def jax_problem(function: Callable[[Any], Any]) -> Any:
     """Make a nonlinear problem of a function of JAX, whose derivatives JAX finds.

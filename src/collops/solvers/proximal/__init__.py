@@ -34,4 +34,4 @@ from collops.solvers.proximal.primal_dual import primal_dual as primal_dual
 from collops.solvers.proximal.proximal_gradient import proximal_gradient as proximal_gradient
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
-__all__ = list(_names)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_names)
