@@ -135,18 +135,17 @@ class Penalty:
 
 
 def probed_diagonal(job: Job[Any], normal: Any) -> np.ndarray:
-    """Estimate the diagonal of a normal operator by probing with random signs [Hutchinson 1990]. Collective.
+    """Estimate the diagonal of a normal operator by probing, averaged over neighbouring points. Collective.
 
-    The estimates of neighbouring points are averaged, as the diagonal of an imaging operator is smooth.
+    The diagonal of an imaging operator is smooth.
     """
     from scipy.ndimage import gaussian_filter
 
-    shape = normal.domain.shape
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(_PROBES, *shape))
-    total = np.zeros(shape)
-    for sign in signs:
-        total += sign * job.whole(normal.forward(job.spread(normal.domain, sign)))
-    return gaussian_filter(total / _PROBES, [max(1.0, _FADE * extent) for extent in shape])
+    from collops.uncertainty import probe_diagonal
+
+    estimate = probe_diagonal(normal, _PROBES, dtype=job.options.dtype, engine=job.engine.name)
+    diagonal = job.whole(estimate.value).astype(np.float64)
+    return gaussian_filter(diagonal, [max(1.0, _FADE * extent) for extent in diagonal.shape])
 
 
 def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
