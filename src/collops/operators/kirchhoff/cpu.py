@@ -342,16 +342,16 @@ def _forward(
                 else:
                     ours, ours_from = fields[source_rows[source]], begin
             for r in range(count):
-                row = receiver_rows[first + r]
+                row, slot = receiver_rows[first + r], 0 if width == 1 else r
                 back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
                     k = np.uint32(time >> shift)
-                    index[r, i] = k if k < last else nothing
+                    index[slot, i] = k if k < last else nothing
                     whole = values[i] if width == 1 else one
                     part = whole * (real(fixed(time & mask)) * scale)
-                    far[r, i] = part
-                    near[r, i] = whole - part
+                    far[slot, i] = part
+                    near[slot, i] = whole - part
                 if form is not None:
                     if fields.size:
                         theirs, theirs_from = fields[row], begin
@@ -360,15 +360,15 @@ def _forward(
                             theirs, theirs_from = theirs_fields, 0
                         _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
                         for i in range(n):
-                            near[r, i] *= weight[i]
-                            far[r, i] *= weight[i]
+                            near[slot, i] *= weight[i]
+                            far[slot, i] *= weight[i]
                     if bands > 1:
-                        _choose_rows(index[r], choices[choice_rows[first + r]], nearest, begin, n, stride)
+                        _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
                     for i in range(n):
-                        k = r * long + index[r, i]
-                        left[k] += near[r, i]
-                        right[k] += far[r, i]
+                        k = r * long + index[0, i]
+                        left[k] += near[0, i]
+                        right[k] += far[0, i]
             if width > 1:
                 for i in range(n):
                     for r in range(count):
@@ -451,8 +451,11 @@ def _adjoint(
     is_coarse = coarse[1].shape[0] > 0
     step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
     for trace in prange((end_source - begin_source) * receivers):
-        given = np.zeros(samples * row_size, image.dtype)
-        _copy_rows(columns, strips, traces, first_trace + trace, given, False)
+        if width == 1:
+            given = traces[0, first_trace + trace]
+        else:
+            given = np.zeros(samples * row_size, image.dtype)
+            _copy_rows(columns, strips, traces, first_trace + trace, given, False)
         padded = np.empty((samples + taps.shape[1]) * row_size, image.dtype)
         first_number = trace * rows * (samples + _BEHIND) * row_size
         filtered[first_number : first_number + rows * (samples + _BEHIND) * row_size] = 0
@@ -611,7 +614,8 @@ class NumbaKernels:
         while begin < count:
             width = self._width if count - begin >= _FEWEST else 1
             _compiled(*self._kind, width)
-            strips = 1 if width == 1 else min(_STRIPS, -(-(count - begin) // width))
+            # Fewer columns than the fewest are left for themselves.
+            strips = 1 if width == 1 else max(1, min(_STRIPS, (count - begin + width - _FEWEST) // width))
             yield slice(begin, min(begin + strips * width, count)), (0,) * width, strips
             begin += strips * width
 
