@@ -85,7 +85,7 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
 
 
 def factors(gram: Any) -> tuple[Any, Any, Any]:
-    """Return S, T and an eigenvalue, where ``S^H S`` is the matrix of inner products of a block X, and T the inverse of S.
+    """Return S, where ``S^H S`` is the matrix of inner products of a block X, its inverse T, and an eigenvalue.
 
     The columns of ``X T`` are orthonormal, but for directions of X that rounding hides, in which they are shorter.
     ``X T S`` is X in all directions. The eigenvalue is the smallest one of the matrix when it is scaled to a diagonal

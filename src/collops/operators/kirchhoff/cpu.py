@@ -10,8 +10,9 @@ Weights and bands are loops of their own over a piece. A trace has one run of sa
 theirs, and each has its own wavelet.
 
 Both apply to several images and their traces together, for which sample numbers and weights are computed once. Each
-point and each sample then has a row of numbers, one for each column. Rows are as long as the tuple `columns`, so that
-their length is known at compile time and a row is a vector of the processor.
+point and each sample then has a number for each column, in one to four rows, the strips. Rows are as long as the tuple
+`columns`, so that their length is known at compile time and a row is a vector of the processor. Several strips, and
+several traces at a time, hide how long it takes to load, add to and store a row, which often is the one before.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from collops.operators.kirchhoff.weights import Bands, Weights
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
-_RECEIVERS_OF_ROWS = 4  # of the adjoint of several columns, to which a row of the image is added at a time
+_TRACES_AT_A_TIME = 4  # from which the adjoint adds to points of several columns
 _RECEIVERS_AT_A_TIME = 32  # of the adjoint from coarse tables
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
@@ -315,8 +316,8 @@ def _forward(
         # Contributions to samples. One column has those to the sample after an arrival in an array of their own, by the
         # number of the one before, as neighbours in the image often add to neighbouring samples.
         step = strips * width
-        long = bands * stride * step
-        left = np.zeros(_RECEIVERS_PER_TASK * long, image.dtype)
+        extent = bands * stride * step
+        left = np.zeros(_RECEIVERS_PER_TASK * extent, image.dtype)
         right = np.zeros_like(left) if width == 1 else left
         index = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), np.uint32)
         near = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), image.dtype)
@@ -366,7 +367,7 @@ def _forward(
                         _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
                     for i in range(n):
-                        k = r * long + index[0, i]
+                        k = r * extent + index[0, i]
                         left[k] += near[0, i]
                         right[k] += far[0, i]
             if width > 1:
@@ -384,7 +385,7 @@ def _forward(
                 trace = traces[0, number]
             trace[:] = 0
             for band in range(bands):
-                first_number = r * long + band * stride * step
+                first_number = r * extent + band * stride * step
                 a = left[first_number : first_number + samples * step]
                 if width == 1:
                     b = right[first_number : first_number + samples]
@@ -401,14 +402,19 @@ def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n
     """Add arrivals in four traces, which begin at these rows of `filtered`, to image points."""
     a, b, c, d = begins[0], begins[1], begins[2], begins[3]
     for i in range(n):
-        k = (a + index[0, i]) * strips, (b + index[1, i]) * strips, (c + index[2, i]) * strips, (d + index[3, i]) * strips
-        far = weight[0, i] * fraction[0, i], weight[1, i] * fraction[1, i], weight[2, i] * fraction[2, i]
-        last = weight[3, i] * fraction[3, i]
-        near = weight[0, i] - far[0], weight[1, i] - far[1], weight[2, i] - far[2], weight[3, i] - last
+        before = a + index[0, i], b + index[1, i], c + index[2, i], d + index[3, i]
+        whole = weight[0, i], weight[1, i], weight[2, i], weight[3, i]
+        far = whole[0] * fraction[0, i], whole[1] * fraction[1, i], whole[2] * fraction[2, i], whole[3] * fraction[3, i]
+        near = whole[0] - far[0], whole[1] - far[1], whole[2] - far[2], whole[3] - far[3]
         for strip in range(strips):
-            row = k[0] + strip, k[1] + strip, k[2] + strip, k[3] + strip
-            after = row[0] + strips, row[1] + strips, row[2] + strips, row[3] + strips
-            _add_rows(columns, total, (i * strips + strip,), filtered, row + after, (*near, *far, last))
+            at = (
+                before[0] * strips + strip,
+                before[1] * strips + strip,
+                before[2] * strips + strip,
+                before[3] * strips + strip,
+            )
+            after = at[0] + strips, at[1] + strips, at[2] + strips, at[3] + strips
+            _add_rows(columns, total, (i * strips + strip,), filtered, at + after, near + far)
 
 
 @njit(parallel=True, **_OPTIONS)
@@ -438,7 +444,7 @@ def _adjoint(
     receivers, first_trace = receiver_rows.size, begin_source * receiver_rows.size
     width, samples = len(columns), traces.shape[2]
     row_size = strips * width
-    long = len(taps) * (samples + _BEHIND)  # samples of a filtered trace
+    extent = len(taps) * (samples + _BEHIND)  # samples of a filtered trace
     points = image.size // row_size
     fixed = times.dtype.type
     real = image.dtype.type
@@ -467,7 +473,7 @@ def _adjoint(
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
         total = image[begin * row_size : (begin + n) * row_size]
-        together = 1 if width == 1 else _RECEIVERS_OF_ROWS
+        together = 1 if width == 1 else _TRACES_AT_A_TIME
         slot, begins = 0, np.zeros(together, np.int64)
         index = np.empty((together, _BLOCK + _APART), np.uint32)
         fraction = np.zeros((together, _BLOCK + _APART), image.dtype)
@@ -519,7 +525,7 @@ def _adjoint(
                                 theirs, theirs_from = theirs_fields[r], 0
                             _weigh(form, ours, ours_from, theirs, theirs_from, n, weight[slot], length)
                     if width == 1:
-                        value = filtered[number * long : (number + 1) * long]
+                        value = filtered[number * extent : (number + 1) * extent]
                         for i in range(n):
                             k, whole, far = index[0, i], one, fraction[0, i]
                             if form is not None:
@@ -527,12 +533,12 @@ def _adjoint(
                                 far *= whole
                             _add_rows(columns, total, (i,), value, (k, k + 1), (whole - far, far))
                     else:
-                        begins[slot] = number * long
+                        begins[slot] = number * extent
                         slot = (slot + 1) % together
                         if slot == 0:
                             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
         if slot > 0:
-            index[slot:] = nothing
+            index[slot:] = nothing  # zeros, so that what else is left there does not count
             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
 
 
