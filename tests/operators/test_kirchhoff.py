@@ -238,7 +238,7 @@ def test_messages(comm):
 
 COLUMNS = [
     ("float32", "numba", 18, {}),  # a strip of 16, and two by themselves
-    ("float32", "numba", 69, {"aperture": 90.0, "antialias": True}),  # four strips, and five columns of another
+    ("float32", "numba", 53, {"aperture": 90.0, "antialias": True}),  # three strips, and five columns of another
     ("float64", "numba", 13, {"amplitude": "2d", "aperture": 90.0, "max_dip": 60.0, "antialias": True, "coarsen": 2}),
     ("float64", "numpy", 3, {"antialias": True}),
 ]
@@ -270,8 +270,9 @@ def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
     monkeypatch.setattr("collops.operators.kirchhoff.cpu._FILTERED", 1)
     op = Kirchhoff(**survey(receivers=5), mode="analytic", comm=comm, dtype="float32", **options)
     data = [random(op.range, seed=number, comm=comm, dtype="float32") for number in range(35)]
-    for number in (0, 33):
-        data[number].local_array[:90] = np.nan  # the first trace of each rank
+    if comm.rank == 0:
+        for number in (0, 33):
+            data[number].local_array[:90] = np.nan  # the first trace
     found = [image.gather() for image in Columns.split(Columns(op, 35).H @ Columns.join(data))]
     for image, y in zip(found, data, strict=True):
         expected = (op.H @ y).gather()
