@@ -237,7 +237,8 @@ def test_messages(comm):
 
 
 COLUMNS = [
-    ("float32", "numba", 18, {}),  # a row of 16, and two by themselves
+    ("float32", "numba", 18, {}),  # a strip of 16, and two by themselves
+    ("float32", "numba", 53, {"aperture": 90.0, "antialias": True}),  # three strips, and five columns of another
     ("float64", "numba", 13, {"amplitude": "2d", "aperture": 90.0, "max_dip": 60.0, "antialias": True, "coarsen": 2}),
     ("float64", "numpy", 3, {"antialias": True}),
 ]
@@ -261,6 +262,21 @@ def test_columns_are_those_of_one_vector(comm, dtype, kernels, count, options):
             expected = apply @ x
             assert float((image - expected).norm()) <= 5 * np.finfo(dtype).eps * float(expected.norm())
     columns.dottest()
+
+
+@pytest.mark.parametrize("options", [{}, {"amplitude": "2d", "coarsen": 2}])
+def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
+    """As many shots as fit into the memory of filtered traces; samples that are not finite reach only their columns."""
+    monkeypatch.setattr("collops.operators.kirchhoff.cpu._FILTERED", 1)
+    op = Kirchhoff(**survey(receivers=5), mode="analytic", comm=comm, dtype="float32", **options)
+    data = [random(op.range, seed=number, comm=comm, dtype="float32") for number in range(35)]
+    if comm.rank == 0:
+        for number in (0, 33):
+            data[number].local_array[:90] = np.nan  # the first trace
+    found = [image.gather() for image in Columns.split(Columns(op, 35).H @ Columns.join(data))]
+    for image, y in zip(found, data, strict=True):
+        expected = (op.H @ y).gather()
+        np.testing.assert_allclose(image, expected, atol=1e-5 * np.nanmax(np.abs(expected)), rtol=0)
 
 
 def tables(dtype: str = "float32", **times) -> FixedTables:

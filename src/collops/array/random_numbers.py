@@ -26,7 +26,7 @@ from collops.errors import InputError, UnsupportedTypeError
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15  # the golden ratio's odd fraction of 2**64
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-_PIECE = {"host": 1 << 16, "device": 1 << 22}
+_PIECE = {"host": 1 << 14, "device": 1 << 22}
 _BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
@@ -57,7 +57,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
             # The Box-Muller transform of two uniform numbers. 1 - u is never 0.
             radius = xp.sqrt(-2.0 * xp.log(1.0 - _uniform(first, 53)))
             angle = (2.0 * math.pi) * _uniform(second, 53)
-            parts = [radius * xp.cos(angle), radius * xp.sin(angle)]
+            parts = [radius * wave(angle) for wave in ((xp.cos, xp.sin) if dtype.kind == "c" else (xp.cos,))]
         values = parts[0] + 1j * parts[1] if dtype.kind == "c" else parts[0]
         result = engine.put(result, slice(start, start + values.size), values.astype(dtype))
         start += values.size

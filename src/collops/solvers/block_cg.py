@@ -90,9 +90,9 @@ class BlockCG(Shifted):
         """Return the state with these starting points, their residuals, and memory for images."""
         u = self.preconditioned(r, None)
         gram, squares = self._measured(A, r, u)
-        S, T = factors(gram)
+        S, T, definite = factors(gram)
         first = engine_of(squares).xp.diagonal(squares).real
-        numbers = first.sum(), *norms_of_columns(first, first), pseudo_inverse(gram)[1]
+        numbers = first.sum(), *norms_of_columns(first, first), definite
         q, u = combine(r, T), None if self.M is None else combine(u, T)
         p = q.copy() if u is None else u.copy()
         return BlockCGState(x, q, u, p, S, z, first, first, numbers)
@@ -114,14 +114,14 @@ class BlockCG(Shifted):
         w = combine(z, multiply(second, -alpha), combine(q, second))
         u = self.preconditioned(w, None)
         gram, squares = self._measured(A, w, u)
-        S, T = factors(gram)
+        S, T, other = factors(gram)
         state.q = combine(w, T)
         state.u = None if self.M is None else combine(u, T)
         state.p = combine(p, multiply(second, S.conj().T), state.q if self.M is None else state.u)
         residuals = xp.diagonal(multiply(c.conj().T, squares, c)).real
         state.c = multiply(S, c)
         numbers = residuals.sum(), *norms_of_columns(residuals, state.first)
-        state.numbers = *numbers, xp.minimum(definite, pseudo_inverse(gram)[1])
+        state.numbers = *numbers, xp.minimum(definite, other)
         return state
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:

@@ -84,15 +84,16 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
     return X._like(total) if same else DistributedArray(block_layout(X.layout.drop(0), len(total)), X.comm, total)
 
 
-def factors(gram: Any) -> tuple[Any, Any]:
-    """Return S and T, where ``S^H S`` is the matrix of inner products of a block X, and T the inverse of S.
+def factors(gram: Any) -> tuple[Any, Any, Any]:
+    """Return S, where ``S^H S`` is the matrix of inner products of a block X, its inverse T, and an eigenvalue.
 
     The columns of ``X T`` are orthonormal, but for directions of X that rounding hides, in which they are shorter.
-    ``X T S`` is X in all directions.
+    ``X T S`` is X in all directions. The eigenvalue is the smallest one of the matrix when it is scaled to a diagonal
+    of ones.
     """
     lengths, per_length, values, vectors, hidden = _spectrum(gram)
     roots = engine_of(gram).xp.sqrt(engine_of(gram).xp.maximum(values, hidden))
-    return roots[:, None] * vectors.conj().T * lengths, per_length[:, None] * vectors / roots
+    return roots[:, None] * vectors.conj().T * lengths, per_length[:, None] * vectors / roots, values[0]
 
 
 def second_factors(gram: Any) -> tuple[Any, Any]:
@@ -125,7 +126,7 @@ def basis(block: Any, passes: int = 3) -> tuple[Any, Any]:
     they depend on each other, like those of Cholesky factors [Fukaya et al. 2020]. Then directions that rounding hides
     are columns of zeros.
     """
-    S, T = factors(*grams((block, block)))
+    S, T, _ = factors(*grams((block, block)))
     block = combine(block, T)
     for _ in range(passes - 1):
         again, T = second_factors(*grams((block, block)))

@@ -10,8 +10,9 @@ Weights and bands are loops of their own over a piece. A trace has one run of sa
 theirs, and each has its own wavelet.
 
 Both apply to several images and their traces together, for which sample numbers and weights are computed once. Each
-point and each sample then has a row of numbers, one for each column. Rows are as long as the tuple `columns`, so that
-their length is known at compile time and a row is a vector of the processor.
+point and each sample then has a number for each column, in one to four rows, the strips. Rows are as long as the tuple
+`columns`, so that their length is known at compile time and a row is a vector of the processor. Several strips, and
+several traces at a time, hide how long it takes to load, add to and store a row, which often is the one before.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ from collops.operators.kirchhoff.weights import Bands, Weights
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
+_TRACES_AT_A_TIME = 4  # from which the adjoint adds to points of several columns
 _RECEIVERS_AT_A_TIME = 32  # of the adjoint from coarse tables
 _PIECE = 512  # image points whose sample numbers and weights are computed at a time
-_PIECE_OF_ROWS = 2048  # likewise, of several columns, whose traces do not stay in the first-level cache for less
 _BLOCK = 1024  # image points of a task of the adjoint
+_APART = 16  # beyond a piece or a block, so that arrays of it do not compete for the same lines of the cache
 _TAPS = 8  # taps of the wavelet that are applied at a time
+_PART = 2048  # numbers that all taps are applied to at a time, in the first-level cache
 _BEHIND = 2  # samples after a trace: zeros, or the arrivals that are omitted
-_ROW_BYTES = 64  # of the columns that are computed together
+_ROW_BYTES = 64  # of a strip of columns, a vector of the processor
+_STRIPS = 4  # of columns that are computed together
+_FILTERED = 1 << 23  # bytes of the filtered traces of several columns that the adjoint has at a time
 _FEWEST = 3  # columns for which a row is faster than one column after the other
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
@@ -53,9 +58,10 @@ _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model":
 
 
 def _row_addition(typing, columns, target, to, source, at, factors):
-    """Add rows of `source` from `at` on, each times its factor, to row `to` of `target`.
+    """Add rows of `source` to rows `to` of `target`: to each, those at `at`, times its factors.
 
-    Both are flat arrays. The compiler cannot know that they do not overlap, and would make no vectors of rows.
+    `to`, `at` and `factors` are tuples; a row `to` has a factor for each of `at`. Both arrays are flat. The compiler
+    cannot know that they do not overlap, and would make no vectors of rows.
     """
     width = columns.count
 
@@ -64,49 +70,109 @@ def _row_addition(typing, columns, target, to, source, at, factors):
         vector = ir.VectorType(number, width) if width > 1 else number
         align = context.get_abi_sizeof(number)
 
-        def address(array, index, further=0):
+        def addresses(array, places):
             data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
-            row = context.cast(builder, arguments[index], signature.args[index], types.intp)
-            first = builder.mul(builder.add(row, row.type(further)), row.type(width))
-            return builder.bitcast(builder.gep(data, [first]), vector.as_pointer())
+            for place in range(signature.args[places].count):
+                row = builder.extract_value(arguments[places], place)
+                row = context.cast(builder, row, signature.args[places][place], types.intp)
+                yield builder.bitcast(builder.gep(data, [builder.mul(row, row.type(width))]), vector.as_pointer())
 
-        def repeated(value):
+        def factor(number):
+            value = builder.extract_value(arguments[5], number)
             if width == 1:
                 return value
             one = builder.insert_element(vector(ir.Undefined), value, ir.IntType(32)(0))
             return builder.shuffle_vector(one, vector(ir.Undefined), ir.VectorType(ir.IntType(32), width)([0] * width))
 
-        total = None
-        for number_of_row in range(factors.count):
-            row = builder.load(address(3, 4, number_of_row), align=align)
-            term = builder.fmul(repeated(builder.extract_value(arguments[5], number_of_row)), row)
-            total = term if total is None else builder.fadd(total, term)
-        there = address(1, 2)
-        builder.store(builder.fadd(builder.load(there, align=align), total), there, align=align)
+        rows = [builder.load(address, align=align) for address in addresses(3, 4)]
+        for place, address in enumerate(addresses(1, 2)):
+            total = builder.load(address, align=align)
+            for number_of_row, row in enumerate(rows, place * len(rows)):
+                total = builder.fadd(total, builder.fmul(factor(number_of_row), row))
+            builder.store(total, address, align=align)
         return context.get_dummy_value()
 
     return types.void(columns, target, to, source, at, factors), generate
 
 
-_add_rows: Any = intrinsic(_row_addition)  # without `typing`, which Numba passes
+def _square_transposition(typing, columns, source, at, apart, target, to, between):
+    """Copy the transpose of a square, as large as `columns`, of one flat array into another.
+
+    Its rows begin at the element `at` and are `apart`, those of the copy begin at `to` and are `between`.
+    """
+    width = columns.count
+
+    def generate(context, builder, signature, arguments):
+        vector = ir.VectorType(context.get_value_type(source.dtype), width)
+        align = context.get_abi_sizeof(vector.element)
+
+        def addresses(array):
+            data, *numbers = arguments[array : array + 3]
+            data = context.make_array(signature.args[array])(context, builder, data).data
+            kinds = signature.args[array + 1 : array + 3]
+            first, step = (context.cast(builder, *pair, types.intp) for pair in zip(numbers, kinds, strict=True))
+            for row in range(width):
+                element = builder.add(first, builder.mul(step, step.type(row)))
+                yield builder.bitcast(builder.gep(data, [element]), vector.as_pointer())
+
+        rows = [builder.load(address, align=align) for address in addresses(1)]
+        halves = [[i // 2 + half + i % 2 * width for i in range(width)] for half in (0, width // 2)]
+        masks = [ir.Constant(ir.VectorType(ir.IntType(32), width), half) for half in halves]
+        for _ in range(width.bit_length() - 1):  # each time, rows are merged with those half a square below
+            pairs = zip(rows[: width // 2], rows[width // 2 :], strict=True)
+            rows = [builder.shuffle_vector(a, b, mask) for a, b in pairs for mask in masks]
+        for row, address in zip(rows, addresses(4), strict=True):
+            builder.store(row, address, align=align)
+        return context.get_dummy_value()
+
+    return types.void(columns, source, at, apart, target, to, between), generate
+
+
+# Without `typing`, which Numba passes.
+_add_rows: Any = intrinsic(_row_addition)
+_transpose: Any = intrinsic(_square_transposition)
 
 
 @njit(**_OPTIONS)
-def _convolve(columns, trace, taps, lead, padded, result):
+def _convolve(columns, strips, trace, taps, lead, padded, result):
     """Add traces, shifted by `lead` samples, correlated with taps whose number is a multiple of _TAPS."""
-    n, step = trace.size, len(columns)
-    begin = lead * step
+    size, step = trace.size, 1 if len(columns) == 1 else strips  # the compiler knows that it is 1
+    begin = lead * step * len(columns)
     padded[:begin] = 0
-    padded[begin : begin + n] = trace
-    padded[begin + n :] = 0
-    for first in range(0, taps.size, _TAPS):
-        a, b, c, d = taps[first], taps[first + 1], taps[first + 2], taps[first + 3]
-        e, f, g, h = taps[first + 4], taps[first + 5], taps[first + 6], taps[first + 7]
-        x = padded[first * step : (first + _TAPS) * step + n]
-        for i in range(n):
-            result[i] += (a * x[i] + b * x[i + step] + c * x[i + 2 * step] + d * x[i + 3 * step]) + (
-                e * x[i + 4 * step] + f * x[i + 5 * step] + g * x[i + 6 * step] + h * x[i + 7 * step]
-            )
+    padded[begin : begin + size] = trace
+    padded[begin + size :] = 0
+    rows, most = size // len(columns), _PART // len(columns)
+    for part in range(0, rows, most):
+        end = min(part + most, rows)
+        for first in range(0, taps.size, _TAPS):
+            a, b, c, d = taps[first], taps[first + 1], taps[first + 2], taps[first + 3]
+            e, f, g, h = taps[first + 4], taps[first + 5], taps[first + 6], taps[first + 7]
+            for i in range(part, end):
+                k = i + first * step
+                near = k, k + step, k + 2 * step, k + 3 * step
+                far = k + 4 * step, k + 5 * step, k + 6 * step, k + 7 * step
+                _add_rows(columns, result, (i,), padded, near + far, (a, b, c, d, e, f, g, h))
+
+
+@njit(**_OPTIONS)
+def _copy_rows(columns, strips, traces, number, rows, back):
+    """Copy a trace of each column to rows of samples, or back."""
+    count, samples = traces.shape[0], traces.shape[2]
+    width, step, apart = len(columns), strips * len(columns), traces.shape[1] * samples
+    flat = traces.reshape(-1)
+    whole, whole_samples = count // width * width, samples // width * width
+    for c in range(0, whole, width):
+        for i in range(0, whole_samples, width):
+            if back:
+                _transpose(columns, rows, i * step + c, step, flat, c * apart + number * samples + i, apart)
+            else:
+                _transpose(columns, flat, c * apart + number * samples + i, apart, rows, i * step + c, step)
+    for c in range(count):
+        for i in range(whole_samples if c < whole else 0, samples):
+            if back:
+                traces[c, number, i] = rows[i * step + c]
+            else:
+                rows[i * step + c] = traces[c, number, i]
 
 
 @njit(**_OPTIONS)
@@ -213,6 +279,7 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
 @njit(parallel=True, **_OPTIONS)
 def _forward(
     columns,
+    strips,
     image,
     source_rows,
     receiver_rows,
@@ -231,7 +298,7 @@ def _forward(
     traces,
 ):
     sources, receivers = source_rows.size, receiver_rows.size
-    samples, points = traces.shape[2], image.size // len(columns)
+    samples, points = traces.shape[2], image.size // (strips * len(columns))
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
     fixed = times.dtype.type
     real = image.dtype.type
@@ -248,15 +315,16 @@ def _forward(
         count = min(_RECEIVERS_PER_TASK, receivers - first)
         # Contributions to samples. One column has those to the sample after an arrival in an array of their own, by the
         # number of the one before, as neighbours in the image often add to neighbouring samples.
-        left = np.zeros((_RECEIVERS_PER_TASK, bands * stride * width), image.dtype)
+        step = strips * width
+        extent = bands * stride * step
+        left = np.zeros(_RECEIVERS_PER_TASK * extent, image.dtype)
         right = np.zeros_like(left) if width == 1 else left
-        piece = _PIECE if width == 1 else _PIECE_OF_ROWS
-        index = np.empty(piece, np.uint32)
-        near = np.empty(piece, image.dtype)
-        far = np.empty(piece, image.dtype)
-        weight = np.empty(piece, image.dtype)
-        length = np.empty(piece, image.dtype)
-        size = piece if is_coarse else 0
+        index = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), np.uint32)
+        near = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), image.dtype)
+        far = np.empty_like(near)
+        weight = np.empty(_PIECE, image.dtype)
+        length = np.empty(_PIECE, image.dtype)
+        size = _PIECE if is_coarse else 0
         ours_times, theirs_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
         rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
         n_fields = 0
@@ -264,9 +332,9 @@ def _forward(
             n_fields = fields.shape[1]
         ours_fields, theirs_fields = np.empty((n_fields, size), image.dtype), np.empty((n_fields, size), image.dtype)
         field_line = np.empty(line.size, image.dtype)
-        for begin in range(0, points, piece):
-            n = min(piece, points - begin)
-            values = image[begin * width : (begin + n) * width]
+        for begin in range(0, points, _PIECE):
+            n = min(_PIECE, points - begin)
+            values = image[begin * step : (begin + n) * step]
             outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
             ours, ours_from = ours_fields, 0
             if form is not None and fields.size:
@@ -275,16 +343,16 @@ def _forward(
                 else:
                     ours, ours_from = fields[source_rows[source]], begin
             for r in range(count):
-                row = receiver_rows[first + r]
+                row, slot = receiver_rows[first + r], 0 if width == 1 else r
                 back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
                     k = np.uint32(time >> shift)
-                    index[i] = k if k < last else nothing
+                    index[slot, i] = k if k < last else nothing
                     whole = values[i] if width == 1 else one
                     part = whole * (real(fixed(time & mask)) * scale)
-                    far[i] = part
-                    near[i] = whole - part
+                    far[slot, i] = part
+                    near[slot, i] = whole - part
                 if form is not None:
                     if fields.size:
                         theirs, theirs_from = fields[row], begin
@@ -293,47 +361,69 @@ def _forward(
                             theirs, theirs_from = theirs_fields, 0
                         _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
                         for i in range(n):
-                            near[i] *= weight[i]
-                            far[i] *= weight[i]
+                            near[slot, i] *= weight[i]
+                            far[slot, i] *= weight[i]
                     if bands > 1:
-                        _choose_rows(index, choices[choice_rows[first + r]], nearest, begin, n, stride)
-                a, b = left[r], right[r]
+                        _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
                     for i in range(n):
-                        k = index[i]
-                        a[k] += near[i]
-                        b[k] += far[i]
-                else:
-                    for i in range(n):
-                        _add_rows(columns, a, index[i], values, i, (near[i],))
-                        _add_rows(columns, a, index[i] + 1, values, i, (far[i],))
-        padded = np.empty((samples + taps.shape[1]) * width, image.dtype)
-        trace = np.empty(samples * width, image.dtype)
+                        k = r * extent + index[0, i]
+                        left[k] += near[0, i]
+                        right[k] += far[0, i]
+            if width > 1:
+                for i in range(n):
+                    for r in range(count):
+                        k, factors = (r * bands * stride + index[r, i]) * strips, (near[r, i], far[r, i])
+                        for strip in range(strips):
+                            to = k + strip
+                            _add_rows(columns, left, (to, to + strips), values, (i * strips + strip,), factors)
+        padded = np.empty((samples + taps.shape[1]) * step, image.dtype)
+        trace = np.empty(samples * step, image.dtype)
         for r in range(count):
             number = source * receivers + first + r
             if width == 1:
                 trace = traces[0, number]
             trace[:] = 0
             for band in range(bands):
-                first_row = band * stride * width
-                a = left[r, first_row : first_row + samples * width]
+                first_number = r * extent + band * stride * step
+                a = left[first_number : first_number + samples * step]
                 if width == 1:
-                    b = right[r, first_row : first_row + samples]
+                    b = right[first_number : first_number + samples]
                     a[samples - 1] = 0
                     for i in range(samples - 1):
                         a[i + 1] += b[i]
-                _convolve(columns, a, taps[band], lead, padded, trace)
+                _convolve(columns, strips, a, taps[band], lead, padded, trace)
             if width > 1:
-                for c in range(traces.shape[0]):
-                    result = traces[c, number]
-                    for i in range(samples):
-                        result[i] = trace[i * width + c]
+                _copy_rows(columns, strips, traces, number, trace, True)
+
+
+@njit(**_OPTIONS)
+def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n):
+    """Add arrivals in four traces, which begin at these rows of `filtered`, to image points."""
+    a, b, c, d = begins[0], begins[1], begins[2], begins[3]
+    for i in range(n):
+        before = a + index[0, i], b + index[1, i], c + index[2, i], d + index[3, i]
+        whole = weight[0, i], weight[1, i], weight[2, i], weight[3, i]
+        far = whole[0] * fraction[0, i], whole[1] * fraction[1, i], whole[2] * fraction[2, i], whole[3] * fraction[3, i]
+        near = whole[0] - far[0], whole[1] - far[1], whole[2] - far[2], whole[3] - far[3]
+        for strip in range(strips):
+            at = (
+                before[0] * strips + strip,
+                before[1] * strips + strip,
+                before[2] * strips + strip,
+                before[3] * strips + strip,
+            )
+            after = at[0] + strips, at[1] + strips, at[2] + strips, at[3] + strips
+            _add_rows(columns, total, (i * strips + strip,), filtered, at + after, near + far)
 
 
 @njit(parallel=True, **_OPTIONS)
 def _adjoint(
     columns,
+    strips,
     traces,
+    begin_source,
+    end_source,
     source_rows,
     receiver_rows,
     times,
@@ -351,9 +441,11 @@ def _adjoint(
     filtered,
     image,
 ):
-    sources, receivers = source_rows.size, receiver_rows.size
+    receivers, first_trace = receiver_rows.size, begin_source * receiver_rows.size
     width, samples = len(columns), traces.shape[2]
-    points = image.size // width
+    row_size = strips * width
+    extent = len(taps) * (samples + _BEHIND)  # samples of a filtered trace
+    points = image.size // row_size
     fixed = times.dtype.type
     real = image.dtype.type
     one = real(1)
@@ -364,23 +456,28 @@ def _adjoint(
     rows = len(taps)
     is_coarse = coarse[1].shape[0] > 0
     step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
-    for trace in prange(sources * receivers):
-        given = np.zeros(samples * width, image.dtype)
-        for c in range(traces.shape[0]):
-            for i in range(samples):
-                given[i * width + c] = traces[c, trace, i]
-        padded = np.empty((samples + taps.shape[1]) * width, image.dtype)
-        filtered[trace, :] = 0
+    for trace in prange((end_source - begin_source) * receivers):
+        if width == 1:
+            given = traces[0, first_trace + trace]
+        else:
+            given = np.zeros(samples * row_size, image.dtype)
+            _copy_rows(columns, strips, traces, first_trace + trace, given, False)
+        padded = np.empty((samples + taps.shape[1]) * row_size, image.dtype)
+        first_number = trace * rows * (samples + _BEHIND) * row_size
+        filtered[first_number : first_number + rows * (samples + _BEHIND) * row_size] = 0
         for band in range(rows):
-            begin = band * (samples + _BEHIND) * width
-            _convolve(columns, given, taps[band], lead, padded, filtered[trace, begin : begin + samples * width])
+            begin = first_number + band * (samples + _BEHIND) * row_size
+            result = filtered[begin : begin + samples * row_size]
+            _convolve(columns, strips, given, taps[band], lead, padded, result)
     for block in prange((points + _BLOCK - 1) // _BLOCK):
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
-        total = np.zeros(_BLOCK * width, image.dtype)
-        index = np.empty(_BLOCK, np.uint32)
-        fraction = np.empty(_BLOCK, image.dtype)
-        weight = np.empty(_BLOCK, image.dtype)
+        total = image[begin * row_size : (begin + n) * row_size]
+        together = 1 if width == 1 else _TRACES_AT_A_TIME
+        slot, begins = 0, np.zeros(together, np.int64)
+        index = np.empty((together, _BLOCK + _APART), np.uint32)
+        fraction = np.zeros((together, _BLOCK + _APART), image.dtype)
+        weight = np.ones_like(fraction)
         length = np.empty(_BLOCK, image.dtype)
         size = _BLOCK if is_coarse else 0
         ours_times, theirs_times = np.empty(size, times.dtype), np.empty((step, size), times.dtype)
@@ -401,7 +498,7 @@ def _adjoint(
                     _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times[r])
                     if form is not None:
                         _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields[r])
-            for source in range(sources):
+            for source in range(begin_source, end_source):
                 outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
                 ours, ours_from = ours_fields, 0
                 if form is not None and fields.size:
@@ -412,30 +509,37 @@ def _adjoint(
                 for r in range(count):
                     row = receiver_rows[first + r]
                     back = theirs_times[r, :n] if is_coarse else times[row, begin : begin + n]
-                    value = filtered[source * receivers + first + r]
+                    number = source * receivers + first + r - first_trace
                     for i in range(n):
                         time = fixed(outward[i] + back[i])
                         k = np.uint32(time >> shift)
-                        index[i] = k if k < last else nothing
-                        fraction[i] = real(fixed(time & mask)) * scale
+                        index[slot, i] = k if k < last else nothing
+                        fraction[slot, i] = real(fixed(time & mask)) * scale
                     if form is not None:
                         if rows > 1:
                             choice = choices[choice_rows[first + r]]
-                            _choose_rows(index, choice, nearest, begin, n, samples + _BEHIND)
+                            _choose_rows(index[slot], choice, nearest, begin, n, samples + _BEHIND)
                         if fields.size:
                             theirs, theirs_from = fields[row], begin
                             if is_coarse:
                                 theirs, theirs_from = theirs_fields[r], 0
-                            _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
-                        else:
-                            weight[:n] = 1
+                            _weigh(form, ours, ours_from, theirs, theirs_from, n, weight[slot], length)
+                    if width == 1:
+                        value = filtered[number * extent : (number + 1) * extent]
                         for i in range(n):
-                            far = weight[i] * fraction[i]
-                            _add_rows(columns, total, i, value, index[i], (weight[i] - far, far))
+                            k, whole, far = index[0, i], one, fraction[0, i]
+                            if form is not None:
+                                whole = weight[0, i]
+                                far *= whole
+                            _add_rows(columns, total, (i,), value, (k, k + 1), (whole - far, far))
                     else:
-                        for i in range(n):
-                            _add_rows(columns, total, i, value, index[i], (one - fraction[i], fraction[i]))
-        image[begin * width : (begin + n) * width] = total[: n * width]
+                        begins[slot] = number * extent
+                        slot = (slot + 1) % together
+                        if slot == 0:
+                            _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
+        if slot > 0:
+            index[slot:] = nothing  # zeros, so that what else is left there does not count
+            _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
 
 
 class NumbaKernels:
@@ -484,33 +588,42 @@ class NumbaKernels:
             return
         images = images.reshape(-1, self._points)
         traces = traces.reshape(len(images), *self._size)
-        for some, columns in self._strips(len(images)):
+        for some, columns, strips in self._strips(len(images)):
             with _threads(self._threads):
-                rows = _as_rows(images[some], len(columns))
-                _forward(columns, rows, *self._times, *self._forward_filter, traces[some])
+                rows = _as_rows(images[some], strips * len(columns))
+                _forward(columns, strips, rows, *self._times, *self._forward_filter, traces[some])
 
     def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
         """Migrate traces into an image, or into several one after the other."""
         images = images.reshape(-1, self._points)
         traces = traces.reshape(len(images), *self._size)
-        for some, columns in self._strips(len(images)):
-            width = len(columns)
+        sources, receivers = self._times[0].size, self._times[1].size
+        for some, columns, strips in self._strips(len(images)):
+            width = strips * len(columns)
             rows = images[some.start] if width == 1 else np.empty(self._points * width, images.dtype)
+            rows.fill(0)
+            size = receivers * self._filtered * width  # of the filtered traces of a source
+            step = sources if width == 1 else max(1, _FILTERED // max(1, size * rows.itemsize))
             # Not kept: many operators, one for each shot, would together hold a copy of all data.
-            filtered = np.empty((self._size[0], self._filtered * width), rows.dtype)
+            filtered = np.empty(receivers * min(step, sources) * self._filtered * width, rows.dtype)
             with _threads(self._threads):
-                _adjoint(columns, traces[some], *self._times, *self._adjoint_filter, filtered, rows)
+                for first in range(0, sources, max(1, step)):
+                    last = min(first + step, sources)
+                    given = traces[some], first, last
+                    _adjoint(columns, strips, *given, *self._times, *self._adjoint_filter, filtered, rows)
             if width > 1:
                 images[some] = rows.reshape(-1, width).T[: some.stop - some.start]
 
-    def _strips(self, count: int) -> Iterator[tuple[slice, tuple[int, ...]]]:
-        """Yield the columns that are computed together, and a tuple as long as the rows of the kernels."""
+    def _strips(self, count: int) -> Iterator[tuple[slice, tuple[int, ...], int]]:
+        """Yield the columns that are computed together, a tuple as long as a row of the kernels, and their number."""
         begin = 0
         while begin < count:
             width = self._width if count - begin >= _FEWEST else 1
             _compiled(*self._kind, width)
-            yield slice(begin, min(begin + width, count)), (0,) * width
-            begin += width
+            # Fewer columns than the fewest are left for themselves.
+            strips = 1 if width == 1 else max(1, min(_STRIPS, (count - begin + width - _FEWEST) // width))
+            yield slice(begin, min(begin + strips * width, count)), (0,) * width, strips
+            begin += strips * width
 
 
 def _as_rows(images: np.ndarray, width: int) -> np.ndarray:
@@ -600,5 +713,5 @@ def _compiled(dtype: str, wide: bool, with_factors: bool, width: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
         columns, traces = (0,) * width, np.zeros((1, 0, 2), dtype)
         filter_ = taps[np.newaxis], np.int64(0)
-        _forward(columns, one, *times, *filter_, traces)
-        _adjoint(columns, traces, *times, *filter_, np.zeros((0, 2 + _BEHIND), dtype), one)
+        _forward(columns, 1, one, *times, *filter_, traces)
+        _adjoint(columns, 1, traces, 0, 0, *times, *filter_, np.zeros(0, dtype), one)
