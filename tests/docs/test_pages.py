@@ -124,10 +124,19 @@ def test_tables_of_measurements_are_the_records():
         assert text.count("not measured") < text.count(" | ") / 8
 
 
-@pytest.mark.parametrize(("name", "complete"), [("jacobi-nvidia-h200-4", True), ("jacobi-nvidia-h100-4", False)])
-def test_the_tables_of_jacobi_are_the_records(name, complete):
+JACOBI = (16384, 32768), (4096, 8192), (2048, 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "complete", "sizes"),
+    [
+        ("jacobi-nvidia-h200-4", True, JACOBI),
+        ("jacobi-nvidia-h100-4", False, JACOBI),
+        ("jacobi-nvidia-h100-1-four-devices", False, ((16384, 16384), (16384, 8192), (4096, 2048))),
+    ],
+)
+def test_the_tables_of_jacobi_are_the_records(name, complete, sizes):
     measurements = read_record(measured.RESULTS / f"{name}.json").measurements
-    sizes = (16384, 32768), (4096, 8192), (2048, 8192)
     columns = [next(m for m in measurements if (m.parameters["nx"], m.parameters["ny"]) == size) for size in sizes]
     page = (DOCS / "jacobi.md").read_text("utf-8")
     table = page[page.index(f"results/{name}.json") :].split("\n\n")[1]
