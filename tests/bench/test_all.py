@@ -57,6 +57,7 @@ def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["limits", "absent", "arrays"]
     assert "0 measurements, FAILED (exit code 2: " in lines[1] and "No such command" in lines[1]
+    assert "No such command" in (tmp_path / "made" / "absent-2.log").read_text("utf-8")
     for words in (
         "Limits of this machine",
         "Speed relative to the limits",
@@ -65,6 +66,7 @@ def test_all_that_is_asked_for_and_one_page(tmp_path, monkeypatch, here) -> None
     ):
         assert words in done.stdout
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
+        "absent-2.log",
         "arrays-2.json",
         "limits-2.json",
         "report.html",
