@@ -1,10 +1,21 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from collops.backend import engine
-from collops_bench.collectives import OPERATIONS, _buffers, _error_of, _ours, bus_factor, sizes_up_to
+from collops_bench.collectives import (
+    OPERATIONS,
+    _buffers,
+    _error_of,
+    _ours,
+    bus_factor,
+    communicators_by_transport,
+    sizes_up_to,
+)
 from collops_bench.registry import BENCHMARKS, Context, Options
 
 
@@ -22,6 +33,14 @@ def test_sizes() -> None:
     assert sizes == sorted(set(sizes))
     assert {64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30} <= set(sizes)
     assert sizes_up_to(100) == [8, 64]
+
+
+@pytest.mark.serial
+def test_host_arrays_have_no_transport_of_gpus() -> None:
+    """On a machine with GPUs too, where NCCL's name would let them be registered with it."""
+    comm: Any = SimpleNamespace(transport="nccl", host_transport="mpi", size=2)
+    context = Context(comm, engine("numpy"), Options(quick=True))
+    assert communicators_by_transport(context) == ({"collops mpi": comm}, {})
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -111,8 +111,11 @@ def _largest(context: Context, operation: str) -> int:
 
 def communicators_by_transport(context: Context) -> tuple[dict[str, Communicator], dict[str, str]]:
     """Return our communicator on every transport that works here, and why the others do not."""
-    if context.engine.memory == "host" or context.options.transport != "auto" or context.comm.size == 1:
-        return {f"collops {context.comm.transport}": context.comm}, {}
+    comm = context.comm
+    if context.engine.memory == "host":
+        return {f"collops {comm.host_transport}": comm}, {}
+    if context.options.transport != "auto" or comm.size == 1:
+        return {f"collops {comm.transport}": comm}, {}
     communicators: dict[str, Communicator] = {}
     missing: dict[str, str] = {}
     for name in ("nccl", "mpi", "staged"):
