@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import pkgutil
 import subprocess
 import sys
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +55,49 @@ def test_dir():
     assert PACKAGES | set(collops.__all__) <= set(dir(collops))
     with pytest.raises(AttributeError, match="no attribute 'solver'"):
         _ = collops.solver
+
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ROOT / "src"
+
+
+def module_of(path):
+    return ".".join(path.relative_to(SOURCES).with_suffix("").parts)
+
+
+def uses():
+    """The folders that import a name from a module itself, and the modules that are used as objects."""
+    folders, objects = defaultdict(set), set()
+    for top in ("src", "benchmarks", "docs", "examples", "native"):
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    for one in node.names:
+                        folders[node.module, one.name].add(path.parent)
+                        objects.add(f"{node.module}.{one.name}")
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    objects.add(node.value.partition(":")[0])  # of importlib, or an entry point
+    return folders, objects
+
+
+@pytest.mark.serial
+def test_modules_list_what_other_folders_import():
+    """What CONTRIBUTING says of their ``__all__``. Modules that are used as objects, such as kernels, list all."""
+    folders, objects = uses()
+    objects.add("collops.cli.main")  # the entry point of the command, in pyproject.toml
+    wrong = {}
+    for path in sorted((SOURCES / "collops").glob("*/**/[!_]*.py")):
+        if path.parent.name in ("kernels", "packing"):  # chosen by the name of an engine
+            continue
+        module, names, listed = module_of(path), set(), None
+        for node in ast.parse(path.read_text("utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+            targets = [one for target in targets for one in getattr(target, "elts", [target])]
+            found = [getattr(target, "id", getattr(target, "name", None)) for target in targets]
+            names.update(found)
+            if found == ["__all__"]:
+                listed = set(ast.literal_eval(node.value))
+        imported = {name for name in names | (listed or set()) if folders[module, name] - {path.parent}}
+        if listed is not None and module not in objects and listed != imported:
+            wrong[module] = sorted(listed ^ imported)
+    assert wrong == {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collops.comm.transport import Pending
     from collops.exchange.pattern import Box
 
-__all__ = ["MOST_BOXES", "PeerCopy", "mapped_memory"]
+__all__ = ["PeerCopy", "mapped_memory"]
 
 MOST_BOXES = 8  # as in boxes.cu
 _THREADS, _BLOCKS = 512, 12  # of a block, as in boxes.cu, and blocks of a box

@@ -22,7 +22,7 @@ from collops.errors import InputError
 from collops.operators.columns import Columns, block_layout
 from collops.solvers.problem import check_array
 
-__all__ = ["as_block", "basis", "combine", "factors", "grams", "multiply", "pieces", "pseudo_inverse", "second_factors"]
+__all__ = ["basis", "combine", "grams"]
 
 _PIECE = 1 << 13  # elements of a column; some 30 columns of them stay in the second-level cache
 

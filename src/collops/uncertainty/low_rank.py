@@ -12,8 +12,6 @@ from collops.operators import Columns, LinearOperator
 from collops.solvers.blocks import basis, combine, grams
 from collops.solvers.problem import check_count, check_operator, check_square
 
-__all__ = ["randomized_eigh", "randomized_svd"]
-
 
 class SingularTriplets(NamedTuple):
     """The largest singular values of an operator and their vectors; see :func:`randomized_svd`."""

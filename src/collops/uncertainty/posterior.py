@@ -15,8 +15,6 @@ from collops.solvers import SolverResult, block_cg, cg
 from collops.solvers.problem import check_array, check_count, check_number, check_operator
 from collops.uncertainty.probing import Estimate, estimate_of, mean_of_columns, random_signs
 
-__all__ = ["GaussianPosterior"]
-
 
 class GaussianPosterior:
     r"""The posterior of :math:`y = A x + e`, with Gaussian noise `e` and a Gaussian prior of `x` [Tarantola 2005].

@@ -9,8 +9,6 @@ from collops.array.random_numbers import child_seed
 from collops.operators import Columns, LinearOperator
 from collops.solvers.problem import check_count, check_square
 
-__all__ = ["probe_diagonal"]
-
 
 class Estimate(NamedTuple):
     """A random estimate, element by element."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collops.apps.lsm.problem import Options
     from collops.apps.recipe import Job
 
-__all__ = ["uncertainty"]
-
 _ITERATIONS = 100
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from collops.backend import Engine, cuda_kernel
 
-__all__ = ["Chirp", "chirp_length"]
-
 _RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # of the steps, as in real.cu
 _MOST_THREADS = 512  # of a block
 _SHARED = 1 << 16  # bytes of a block

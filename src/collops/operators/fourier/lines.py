@@ -11,8 +11,6 @@ import numpy as np
 
 from collops.backend import cuda_kernel, engine
 
-__all__ = ["Lines", "find_lines"]
-
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
 _SECTOR = 32  # bytes of memory that are read at once
 _FEW_BYTES = 1 << 15  # of the shared memory of a block, so that there are several at once

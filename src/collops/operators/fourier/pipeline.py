@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collops.exchange.peer_copy import PeerCopy
     from collops.operators.fourier.engines import Workspace
 
-__all__ = ["Pipeline", "find_pipeline", "pays"]
-
 _COUNT = 3
 """Pieces of each part; more of them hide more of the work, but each begins anew."""
 

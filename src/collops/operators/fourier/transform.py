@@ -14,7 +14,7 @@ from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
 from collops.operators.memory import applied
 
-__all__ = ["AxisTransform", "JointTransform", "joined", "scale_once"]
+__all__ = ["AxisTransform"]
 
 _ROOT = math.sqrt(2.0)
 _MOST_JOINED = 3  # axes of a transform of cuFFT

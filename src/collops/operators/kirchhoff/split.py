@@ -18,7 +18,7 @@ from collops.operators.kirchhoff.local import check_arrays
 from collops.operators.kirchhoff.nodes import Nodes
 from collops.operators.memory import Scratch, contiguous, filled, writable
 
-__all__ = ["BLOCK", "SplitImage", "boxes_of", "shot_blocks"]
+__all__ = ["SplitImage", "boxes_of", "shot_blocks"]
 
 BLOCK = 1 << 26
 """Samples of the traces of a block of shots, about."""
