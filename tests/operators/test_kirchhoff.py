@@ -279,6 +279,16 @@ def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
         np.testing.assert_allclose(image, expected, atol=1e-5 * np.nanmax(np.abs(expected)), rtol=0)
 
 
+def test_columns_in_memory_that_is_only_read():
+    operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
+    rng = np.random.default_rng(4)
+    for apply, (size, given) in ((operator.forward_columns, operator.shape), (operator.adjoint_columns, (12, 180))):
+        columns = rng.standard_normal((5, given)).astype(np.float32)
+        expected = apply(columns, np.empty((5, size), np.float32))
+        columns.flags.writeable = False
+        np.testing.assert_array_equal(apply(columns, np.empty((5, size), np.float32)), expected)
+
+
 def tables(dtype: str = "float32", **times) -> FixedTables:
     source = times.get("source", np.full((2, 3, 4), 0.01))
     return FixedTables.from_seconds(source, times.get("receiver", np.full((3, 3, 4), 0.02)), DT, 30, dtype)

@@ -8,7 +8,7 @@ import pytest
 import collops
 from collops.array import DistributedArray, Layout, from_global
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import Kirchhoff
+from collops.operators import Columns, Kirchhoff
 from collops.operators.kirchhoff import split, stations
 from collops.operators.kirchhoff.fixed_point import Scale
 from collops.operators.kirchhoff.geometry import Grid, analytic
@@ -86,6 +86,16 @@ def test_given_times(comm):
     image = collops.random(both[1].domain, seed=1)
     found, expected = both[1] @ image, both[0] @ image.redistribute(both[0].domain)
     assert relative(found.gather(), expected.gather()) < 1e-13
+
+
+def test_columns(comm):
+    layout = Layout.split((13, 11), comm.size)
+    operator = Kirchhoff(**survey(shots=3), mode="analytic", comm=comm, layout=layout)
+    images = [collops.random(layout, seed=number) for number in range(4)]
+    columns = Columns(operator, len(images))
+    for found, image in zip(Columns.split(columns @ Columns.join(images)), images, strict=True):
+        assert relative(found.gather(), (operator @ image).gather()) < 1e-13
+    columns.dottest()
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

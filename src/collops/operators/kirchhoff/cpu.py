@@ -155,24 +155,19 @@ def _convolve(columns, strips, trace, taps, lead, padded, result):
 
 
 @njit(**_OPTIONS)
-def _copy_rows(columns, strips, traces, number, rows, back):
-    """Copy a trace of each column to rows of samples, or back."""
-    count, samples = traces.shape[0], traces.shape[2]
-    width, step, apart = len(columns), strips * len(columns), traces.shape[1] * samples
-    flat = traces.reshape(-1)
-    whole, whole_samples = count // width * width, samples // width * width
-    for c in range(0, whole, width):
-        for i in range(0, whole_samples, width):
-            if back:
-                _transpose(columns, rows, i * step + c, step, flat, c * apart + number * samples + i, apart)
-            else:
-                _transpose(columns, flat, c * apart + number * samples + i, apart, rows, i * step + c, step)
-    for c in range(count):
-        for i in range(whole_samples if c < whole else 0, samples):
-            if back:
-                traces[c, number, i] = rows[i * step + c]
-            else:
-                rows[i * step + c] = traces[c, number, i]
+def _copy_transpose(columns, source, at, apart, target, to, between, rows, size):
+    """Copy the transpose of so many rows, of this size, of one flat array into another; places are as for a square.
+
+    Between traces and samples with a number for each column, either way. Only the target has to be writable.
+    """
+    width = len(columns)
+    whole, whole_rows = size // width * width, rows // width * width
+    for row in range(0, whole_rows, width):
+        for i in range(0, whole, width):
+            _transpose(columns, source, at + row * apart + i, apart, target, to + i * between + row, between)
+    for row in range(rows):
+        for i in range(whole if row < whole_rows else 0, size):
+            target[to + i * between + row] = source[at + row * apart + i]
 
 
 @njit(**_OPTIONS)
@@ -394,7 +389,8 @@ def _forward(
                         a[i + 1] += b[i]
                 _convolve(columns, strips, a, taps[band], lead, padded, trace)
             if width > 1:
-                _copy_rows(columns, strips, traces, number, trace, True)
+                place, apart = number * samples, traces.shape[1] * samples
+                _copy_transpose(columns, trace, 0, step, traces.reshape(-1), place, apart, samples, traces.shape[0])
 
 
 @njit(**_OPTIONS)
@@ -461,7 +457,8 @@ def _adjoint(
             given = traces[0, first_trace + trace]
         else:
             given = np.zeros(samples * row_size, image.dtype)
-            _copy_rows(columns, strips, traces, first_trace + trace, given, False)
+            place, apart = (first_trace + trace) * samples, traces.shape[1] * samples
+            _copy_transpose(columns, traces.reshape(-1), place, apart, given, 0, row_size, traces.shape[0], samples)
         padded = np.empty((samples + taps.shape[1]) * row_size, image.dtype)
         first_number = trace * rows * (samples + _BEHIND) * row_size
         filtered[first_number : first_number + rows * (samples + _BEHIND) * row_size] = 0

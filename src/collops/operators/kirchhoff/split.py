@@ -52,6 +52,8 @@ class SplitImage(Directed):
         The ranks.
     """
 
+    _columns_engine = None  # columns one by one, also in a Kirchhoff operator that applies this one
+
     def __init__(
         self,
         layout: Layout,
