@@ -53,8 +53,8 @@ struct Boxes {
     Long sizes[MOST_BOXES][7];  // width to target_plane, as above
 };
 
-// Several boxes at once, by few blocks, which leave other multiprocessors to other kernels: block b copies pieces of box
-// b % count.
+// Several boxes at once; block b copies pieces of box b % count. A launch has few blocks, so that most multiprocessors
+// are left for other kernels.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_boxes(Boxes boxes)
 {
     const int in_line = LINE / sizeof(Unit), teams = THREADS / TEAM;

@@ -30,7 +30,7 @@ from .fredholm_problems import check, kernel
 from .problems import assert_close
 from .test_fourier_pipeline import Sent, own_memory, prepare_pieces
 
-COUNTS = (2, 0, 1, 2)  # frequencies of each rank
+COUNTS = (2, 3, 0, 0)  # frequencies of each rank
 
 
 @pytest.mark.serial
@@ -129,6 +129,12 @@ def test_mdc(comm, steps, dtype, twosided):
     assert messages(op, comm) == 2 * [(0, 4 * (comm.size > 1))]
     # No rank writes before all have read what was in the memory, and none reads before all have written.
     assert steps == 2 * (["barrier", "start", "wait", "barrier", *3 * ["start"], *3 * ["wait", "barrier"]])
+    # The kernels take arrays of one precision only.
+    other = random(op.domain, comm=comm, dtype="f4" if op.dtype == "f8" else "f8")
+    with profile.count_messages() as sent:
+        result = op.forward(other, zeros(op.range, comm=comm, dtype=op.dtype))
+    assert (sent["allgatherv"], sent["alltoallv"]) == (int(comm.size > 1), 0)
+    assert_close(result.gather(), op.forward(other).gather(), "f4")
     # Results in another precision, and complex ones, are converted.
     x = random(op.domain, comm=comm, dtype=op.dtype)
     expected = op.forward(x).gather()

@@ -140,10 +140,10 @@ def _run(plan: Plan, name: str, quick: bool, note: str | None, report: Callable[
     if ended.is_set():
         problem = f"ended after {plan.most_seconds:g} s"
     elif code != 0:
-        # A launcher writes lines of its own after the error.
+        # The launcher writes its own lines after the error message.
         log = path.with_suffix(".log")
         log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        problem = f"exit code {code}: {last}; all that it wrote is in {log.name}"
+        problem = f"exit code {code}: {last}; its output is in {log.name}"
     elif record is None and problem is None:
         note = last
     return Outcome(name, record, problem, note)

@@ -137,10 +137,10 @@ def region_copy(
     *,
     writes: bool,
 ) -> PeerCopy:
-    """Return how ranks write their parts of an array to regions in each other's memory, or read them there. Collective.
+    """Return the copy of an array to regions of it in the memory of all ranks, or from there. Collective.
 
-    Each rank has one region of the array, at these elements of its memory. Every element must be on one rank, and for
-    reading in one region.
+    Each rank wants one region, which begins at element `begins` of its memory. Every element of the array must be on
+    one rank only, and to be read back in one region only.
     """
     mine = transfers(layout, comm.rank, wanted).sends
     boxes = []

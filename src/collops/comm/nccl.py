@@ -259,8 +259,8 @@ class NcclTransport(Transport):
             self._failed(error)
         return self._side.end() if on_side_stream else _ENQUEUED
 
-    def start_aside(self, launch: Any, addresses: Sequence[int]) -> Pending:
-        """Launch a kernel on the side stream, after what is on the current one."""
+    def start_on_side_stream(self, launch: Any, addresses: Sequence[int]) -> Pending:
+        """Launch a kernel on the side stream, ordered after the work so far on the current stream."""
         launch.at(addresses, self._side.begin(self._stream()).ptr)
         return self._side.end()
 

@@ -130,7 +130,7 @@ class PeerStores:
         return self._link.data.ptr
 
     def barrier(self) -> None:
-        """Order what follows on the current stream after what all ranks have launched on theirs before. Collective."""
+        """Order later work on the current stream after all earlier work on those of all ranks. Collective."""
         stream = self._current()
         if stream.ptr != self._stream:
             self._follow(stream)

@@ -1,7 +1,7 @@
-"""Boxes that ranks copy between their own arrays and memory of other GPUs of their host, instead of sending them.
+"""Copies of boxes between a local array and the memory of other GPUs of the same host, in place of messages.
 
-One kernel copies all boxes of a rank from where they lie to where they belong in one pass, whereas messages of boxes
-that are not contiguous are packed and unpacked.
+One kernel copies all boxes of a rank in one pass. Messages of boxes that are not contiguous would be packed first and
+unpacked afterwards.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["PeerCopy", "mapped_memory"]
 
 MOST_BOXES = 8  # as in boxes.cu
 _THREADS, _BLOCKS = 512, 12  # of a block, as in boxes.cu, and blocks of a box
-_UNIT = 8  # bytes that a thread copies at once, or fewer
+_UNIT = 8  # bytes that a thread copies at once, at most
 _SIZES = 7  # numbers of a box
 
 
 def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] | None:
-    """Return the addresses of device memory of all ranks, which each can use; ``None`` where they cannot. Collective.
+    """Return the addresses of device memory of all ranks that this rank can use, or ``None``. Collective.
 
-    Every rank gets at least the largest `nbytes`. All who ask for one `name` on `comm` share the memory: they begin
-    with a barrier, so that none writes to it while another rank still works with it. It is never freed.
+    Every rank gets at least the largest `nbytes`. Callers with the same `name` on `comm` share the memory. Before they
+    write to it they must call a barrier, so that it is no longer in use on any rank. It is never freed.
     """
     from collops.comm.peer_stores import map_memory
 
@@ -56,9 +56,9 @@ class Arguments(NamedTuple):
 
 
 class PeerCopy:
-    """Boxes that this rank copies to memory of all ranks, or from there. All ranks have it, in the same order.
+    """Copies of boxes from a local array to memory of all ranks, or back. All ranks create it, in the same order.
 
-    To write is faster than to read: the one who reads waits for every answer.
+    Writing is faster than reading, because a read has to wait for its answer.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ class PeerCopy:
     shapes, begins : sequence
         The shape of the array in each rank's memory, and at which element of that it begins.
     boxes : sequence of (int, Box, Box)
-        A rank, a box of the array in its memory, and the one of this rank's own array.
+        A rank, a box of the array in its memory, and the corresponding box of the local array.
     itemsize : int
         Bytes of an element.
     writes : bool
-        Whether boxes go to the memory of all ranks, not from there.
+        Whether boxes are copied to the memory of all ranks, and not from there.
     """
 
     def __init__(
@@ -97,13 +97,14 @@ class PeerCopy:
         self._launches: dict[tuple[int, ...], tuple[Any, Sequence[int]]] = {}
 
     def can(self, shape: tuple[int, ...]) -> bool:
-        """Return whether the kernel can copy boxes of an own array of this shape in C order. Not collective."""
+        """Return whether the kernel can copy boxes of a local array of this shape in C order. Not collective."""
         return self.arguments(_strides(shape, self._itemsize), 0) is not None
 
     def start(self, memory: Sequence[int], array: Any) -> Pending:
-        """Start copying between memory of all ranks at these addresses and an own array, on a side stream.
+        """Start copying between `array` and the memory of all ranks at the addresses `memory`, on a side stream.
 
-        The copy begins when the current stream has come so far; it is for a barrier to tell when others have, too.
+        The copy is ordered after the work so far on the current stream, but not after the work of other ranks, which
+        needs a barrier.
         """
         if messages.active:
             messages.record("alltoallv", self._elements, self._elements * self._itemsize)
@@ -111,10 +112,10 @@ class PeerCopy:
         addresses = self.addresses(memory, array.data.ptr, places)
         transport: Any = self._comm.begin(array)
         with mark("communication"):
-            return transport.start_aside(launch, addresses)
+            return transport.start_on_side_stream(launch, addresses)
 
     def arguments(self, strides: tuple[int, ...], begin: int) -> Arguments | None:
-        """Return what the kernel needs for an own array with these strides in bytes; ``None`` if it cannot copy so.
+        """Return the arguments of the kernel for a local array with these strides in bytes, or ``None`` if it cannot.
 
         `begin` is the address of the array modulo 8. Arithmetic; not collective.
         """
@@ -143,7 +144,7 @@ class PeerCopy:
         return Arguments(unit, max(1, len(found)), sizes, places)
 
     def addresses(self, memory: Sequence[int], array: int, places: Sequence[int]) -> list[int]:
-        """Return where boxes are copied from, and where to: in memory of all ranks, and in an array at this address."""
+        """Return the addresses of all sources and targets, in the memory of all ranks and in a local array."""
         theirs = [memory[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
         mine = [array + place for place in places]
         first, last = (mine, theirs) if self._writes else (theirs, mine)

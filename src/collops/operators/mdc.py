@@ -36,8 +36,8 @@ class MDC(Directed):
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
     in the time domain. Messages are sent in the frequency domain and hold only the frequencies of the kernel. A
     replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. If
-    both sides are, and large, GPUs of one host divide the traces of the input, and send their frequencies; they send
-    those of the result piece by piece, while they compute others. A split side sends one all-to-all-v; each rank has
+    both sides are replicated and large, GPUs of one host each transform a share of the input's traces, and exchange
+    spectra piece by piece while they compute others. A split side sends one all-to-all-v; each rank has
     its share of the receivers (model) or sources (data), and transforms only these. A side in any other layout takes
     the messages of the transform of its time axis and of the redistribution.
 
@@ -151,7 +151,8 @@ class MDC(Directed):
         by_pieces = batch.by_rows and self.kernel is fredholm and domain.is_replicated and range.is_replicated
         model_side = self._side(domain, fredholm.domain, shift_before=twosided, scale=scale)
         data_side = self._side(range, fredholm.range)
-        # Transforms of input and result with the kernel between them, and what finds how to do all piece by piece.
+        # For each direction: the transform of the input, the kernel, the transform of the result, and the same piece by
+        # piece: products of some rows, and the function that prepares it.
         self._directions = [
             (given.fourier, apply, taken.fourier, compute, self._finder(given, taken) if by_pieces else None)
             for given, apply, taken, compute in (
@@ -168,7 +169,7 @@ class MDC(Directed):
         return _Side(transform, fourier)
 
     def _finder(self, given: _Side, taken: _Side) -> Callable[[Engine], SpreadProduct | None]:
-        """Return the function of an engine that finds the product by pieces. Collective at the first call for each."""
+        """Return a function that prepares the product by pieces for an engine; its first call is collective."""
         layouts = given.fourier.range, taken.fourier.range
         return cache(partial(find_product, given.transform, taken.transform, *layouts, self._spectral, self.comm))
 

@@ -85,11 +85,10 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
 
 
 def factors(gram: Any) -> tuple[Any, Any, Any]:
-    """Return S, where ``S^H S`` is the matrix of inner products of a block X, its inverse T, and an eigenvalue.
+    """Return S, where ``S^H S`` is the Gram matrix of a block X, its inverse T, and the smallest scaled eigenvalue.
 
     The columns of ``X T`` are orthonormal, but for directions of X that rounding hides, in which they are shorter.
-    ``X T S`` is X in all directions. The eigenvalue is the smallest one of the matrix when it is scaled to a diagonal
-    of ones.
+    ``X T S`` is X in all directions. For the eigenvalue the Gram matrix is scaled to a unit diagonal.
     """
     lengths, per_length, values, vectors, hidden = _spectrum(gram)
     roots = engine_of(gram).xp.sqrt(engine_of(gram).xp.maximum(values, hidden))

@@ -83,8 +83,8 @@ class Workspace:
 
     `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
     ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
-    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` has those of the slot `PIECES` of all
-    ranks, and ``barrier()`` orders the current stream after theirs; both are ``None`` where ranks cannot reach it.
+    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` are those of the slot `PIECES` on all
+    ranks, and ``barrier()`` orders the current stream after all of them. Both are ``None`` if ranks cannot reach it.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:

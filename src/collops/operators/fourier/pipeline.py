@@ -1,4 +1,4 @@
-"""Moves piece by piece: GPUs copy some pieces to and from each other's memory while others are transformed."""
+"""Redistribution piece by piece: GPUs copy pieces to and from each other's memory while they transform others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.operators.fourier.engines import Workspace
 
 _COUNT = 3
-"""Pieces of each part; more of them hide more of the work, but each begins anew."""
+"""Pieces of each part. More pieces would overlap more of the work, but each one has a start-up time."""
 
 _LARGE = 16 << 20
 """Bytes of a part on a device from which on pieces pay."""
@@ -32,7 +32,7 @@ def pays(nbytes: int, workspace: Workspace) -> bool:
 
 
 class _Side(NamedTuple):
-    """The copies by which each piece comes from a layout, and those by which it goes there."""
+    """For each piece, the copy that brings it from a layout, and the copy that returns it there."""
 
     come: list[PeerCopy]
     go: list[PeerCopy]
@@ -46,7 +46,7 @@ class Pipeline(NamedTuple):
     """A move to another layout, transforms there in place, and a move back or to a third layout.
 
     Each part is cut into pieces of these `shapes`. All ranks write the first piece to each other's memory, then the
-    second, and so on. Each is transformed and read back meanwhile, so that they follow each other without a gap.
+    second, and so on. Meanwhile they transform the pieces that have arrived, and read them back.
     """
 
     before: _Side
@@ -75,7 +75,7 @@ class Pipeline(NamedTuple):
         places = zip(pairwise(starts), self.shapes, strict=True)
         pieces = [memory[start:stop].reshape(shape) for (start, stop), shape in places]
         source = workspace.engine.contiguous(source)
-        workspace.barrier()  # no rank still reads what was in the memory before
+        workspace.barrier()  # the memory is no longer in use on any rank
         arriving = [copy.start(workspace.addresses, source) for copy in first.come]
         leaving: list[Pending] = []
         for number, piece in enumerate(pieces):

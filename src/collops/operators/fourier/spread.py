@@ -1,6 +1,6 @@
-"""Products in the frequency domain, with frequencies that are spread over the ranks, piece by piece on GPUs.
+"""Products in the frequency domain, piece by piece on GPUs: each rank multiplies some of the frequencies.
 
-GPUs write spectra to each other's memory while they compute others.
+GPUs write one piece to each other's memory while they compute the next one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["SpreadProduct", "find_product"]
 
 _COUNT = 2
-"""Pieces of the result; more of them hide more of the copies, but their kernels are too small for a device."""
+"""Pieces of the result. More pieces would overlap more of the copies, but their kernels would not fill a device."""
 
 
 class SpreadProduct(NamedTuple):
-    """Real transforms `there` and `back` along the first axis, with a product for each frequency between them.
+    """A real transform along the first axis, a product for each frequency, and the transform back.
 
-    Source and target are whole on every rank. Each rank transforms its `share` of the source, a slice of the second
-    axis, and sends to every rank the frequencies which that one multiplies. Then it multiplies its own, for one of the
-    `pieces` of the target after the other, which are slices of the second axis too, and sends them to all ranks.
+    Source and target are replicated. Each rank transforms its `share` of the source, a slice of the second axis, and
+    writes each frequency to the rank that multiplies it. The target is computed in `pieces`, slices of its second axis:
+    each rank multiplies its frequencies for one piece and writes the products to all ranks, then the next piece.
 
-    All spectra are in the memory that other ranks reach: those to multiply at its beginning, those of the target
-    `after` them, piece by piece, and behind these the ones that this rank computes. ``shapes`` are those of the share,
-    of what this rank multiplies, of its products, and of the products of all ranks.
+    The memory that other ranks can reach has three parts: the spectra that this rank multiplies, the products of all
+    ranks, which begin at the element `after`, and an array for what this rank computes. ``shapes`` are the shapes of
+    the share, of the spectra that this rank multiplies, of its products, and of the products of all ranks.
     """
 
     there: AxisTransform
@@ -62,10 +62,10 @@ class SpreadProduct(NamedTuple):
             memory[begin : begin + math.prod(shape)].reshape(shape)
             for begin, shape in zip((own, 0, own), self.shapes[:3], strict=True)
         )
-        workspace.barrier()  # no rank still uses what was in the memory before
+        workspace.barrier()  # the memory is no longer in use on any rank
         self.there.forward(source[:, self.share], share, workspace)
         self.send.start(workspace.addresses, share).wait()
-        workspace.barrier()  # all ranks have sent what this one multiplies
+        workspace.barrier()  # all ranks have written the spectra
         arriving = []
         for rows, copy in self.pieces:
             compute(given, products, rows)
@@ -89,10 +89,10 @@ def find_product(
     comm: Communicator,
     engine: Engine,
 ) -> SpreadProduct | None:
-    """Return how to multiply spectra of the layout `given`, split by frequencies, to products of the layout `taken`.
+    """Return the product that takes spectra in the layout `given` to products in the layout `taken`. Collective.
 
-    Collective. ``None`` unless GPUs of one host reach each other's memory, the products are large, and the kernel of
-    :mod:`collops.operators.fourier.chirp` transforms the parts of all ranks.
+    Both layouts are split by frequency. Returns ``None`` unless GPUs of one host can write to each other's memory, the
+    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` can transform the parts of all ranks.
     """
     ranks, (frequencies, rows, columns) = range(comm.size), taken.shape
     shares = Layout.split(given.shape, comm.size, 1)

@@ -96,9 +96,10 @@ def _row_addition(typing, columns, target, to, source, at, factors):
 
 
 def _square_transposition(typing, columns, source, at, apart, target, to, between):
-    """Copy the transpose of a square, as large as `columns`, of one flat array into another.
+    """Copy the transpose of a square block of one flat array into another; `columns` is as long as its rows.
 
-    Its rows begin at the element `at` and are `apart`, those of the copy begin at `to` and are `between`.
+    The first row begins at element `at` of `source`, and consecutive rows are `apart` elements apart. In `target` the
+    first row begins at element `to`, and the spacing is `between`.
     """
     width = columns.count
 
@@ -156,9 +157,9 @@ def _convolve(columns, strips, trace, taps, lead, padded, result):
 
 @njit(**_OPTIONS)
 def _copy_transpose(columns, source, at, apart, target, to, between, rows, size):
-    """Copy the transpose of so many rows, of this size, of one flat array into another; places are as for a square.
+    """Copy the transpose of a block of `rows` rows of length `size`; see :func:`_square_transposition`.
 
-    Between traces and samples with a number for each column, either way. Only the target has to be writable.
+    It takes the traces of several columns to the order of the kernels, or back. `source` may be read-only.
     """
     width = len(columns)
     whole, whole_rows = size // width * width, rows // width * width
