@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -15,6 +15,8 @@ from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
+
+__all__ = ["Square", "sums_squares"]
 
 Array = TypeVar("Array", bound=Any)
 
@@ -112,9 +114,25 @@ def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
 
 class Square(tuple[Any, Any]):
-    """A pair of one array with itself, for :func:`dots`; a device may already have partial sums of its square."""
+    """A pair of one array with itself, for :func:`dots`, which a device may know before it reads the array again.
 
-    squares: Any = None
+    ``parts`` are ``None``, or pairs of local arrays whose products add up to this rank's part of the square. A pair of
+    partial sums and ``None`` stands for the squares that a kernel has added up.
+    """
+
+    parts: Sequence[tuple[Any, Any]] | None = None
+
+    def __new__(cls, array: Any, parts: Sequence[tuple[Any, Any]] | None = None) -> Square:
+        """Keep `parts` only if they save reading the array, and all of it counts in this rank's part of a sum."""
+        square = super().__new__(cls, (array, array))
+        if parts is not None and any(y is None for _, y in parts) and all(array._plan.counted):
+            square.parts = parts
+        return square
+
+
+def sums_squares(array: Any) -> bool:
+    """Return whether kernels that write such an array add up its squares, which saves reading it again."""
+    return array is not None and hasattr(kernels_for(array.engine), "axpby_and_squares") and array.dtype.kind == "f"
 
 
 def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Array, Square]:
@@ -138,18 +156,16 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     >>> float(collops.dots(square)[0])
     27.0
     """
-    kernels: Any = kernels_for(x.engine) if hasattr(x, "leaves") else None  # axpby raises the error
-    wholes = _wholes(x, y, out) if hasattr(kernels, "axpby_and_squares") and x.dtype.kind == "f" else None
+    wholes = _wholes(x, y, out) if hasattr(x, "leaves") and sums_squares(x) else None  # axpby raises the error
     squares = None
     if wholes is not None:
         for other in (y, out):
             check_alike(x, other)
-        squares = kernels.axpby_and_squares(a, wholes[0], b, *wholes[1:])
+        squares = kernels_for(x.engine).axpby_and_squares(a, wholes[0], b, *wholes[1:])
     if squares is None:
         out = axpby(a, x, b, y, out)
-    square = Square((out, out))
-    square.squares = squares
-    return out, square
+        return out, Square(out)
+    return out, Square(out, [(squares, None)])
 
 
 def _wholes(*arrays: Any) -> list[Any] | None:
@@ -319,7 +335,7 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
     x, y = pairs[0]
     if engine.traced:
         return _traced_dots(pairs, conjugate)
-    if len(pairs) == 1 and hasattr(x, "local_array") and not isinstance(pairs[0], Square):
+    if len(pairs) == 1 and hasattr(x, "local_array") and getattr(pairs[0], "parts", None) is None:
         communicator, kernels = x._plan.communicator, kernels_for(engine)
         if communicator is not None and communicator.sums_in_kernels(engine):
             return (kernels.summed_dot(x.local_array, y.local_array, conjugate, communicator),)
@@ -350,7 +366,7 @@ def _of_groups(
     sums: list[tuple[list[int], Callable[[], Any]]] = []
     for communicator, numbers in by_ranks.items():
         dtype = _common(tuple(dtypes[number] for number in numbers))
-        jobs = [_local_pairs(*pairs[number]) for number in numbers]
+        jobs = [_local_pairs(pairs[number]) for number in numbers]
         part = kernels_for(engine).dots(jobs, dtype, conjugate)
         sums.append((numbers, partial(tuple, part) if communicator is None else reduce(communicator, part)))
 
@@ -400,15 +416,17 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
     jobs = []
     for pair in pairs:
         x, y = pair
-        x_local, y_local = x._whole, y._whole
-        if x_local is None or y_local is None:
+        parts = getattr(pair, "parts", None)
+        if parts is None:
+            x_local, y_local = x._whole, y._whole
+            if x_local is None or y_local is None or x_local.dtype != dtype or y_local.dtype != dtype:
+                return None
+            parts = [(x_local, y_local)]
+        elif any(leaf.dtype != dtype for leaf in x.leaves):
             return None
-        if x_local.dtype != dtype or y_local.dtype != dtype or x._plan.communicator is not communicator:
+        if x._plan.communicator is not communicator or x.engine is not engine:
             return None
-        if x.engine is not engine:
-            return None
-        squares = getattr(pair, "squares", None)
-        jobs.append(((x_local, y_local) if squares is None else (squares, None),))
+        jobs.append(parts)
     kernels = kernels_for(engine)
     if communicator is not None and communicator.sums_in_kernels(engine):
         return tuple(kernels.summed_dots(jobs, accumulator(dtype), conjugate, communicator))
@@ -416,9 +434,10 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
     return tuple(values if communicator is None else communicator.allreduce(values, out=values))
 
 
-def _local_pairs(x: Any, y: Any) -> list[tuple[Any, Any]]:
+def _local_pairs(pair: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
     """Return the pairs of local arrays that count in this rank's sum."""
-    return [
+    x, y = pair
+    return getattr(pair, "parts", None) or [
         (a.local_array, b.local_array)
         for a, b, counted in zip(x.leaves, y.leaves, x._plan.counted, strict=True)
         if counted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
+from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
+from collops.array.fused import Square, sums_squares
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -27,9 +29,11 @@ __all__ = [
     "Directed",
     "Flat",
     "LinearOperator",
+    "Squaring",
     "is_complex",
     "new_array",
     "product",
+    "recording",
     "reinterpret",
 ]
 
@@ -116,9 +120,14 @@ class LinearOperator:
     _has_coefficients = True  # of its own, which astype() must convert
 
     # Functions of source and target that add the product to the target in the pass that computes it, for operators that
-    # can do so. The target is mutable.
+    # can do so. The target is mutable. The third argument is that of the next functions, or ``None``.
     _add_forward: Any = None
     _add_adjoint: Any = None
+
+    # Functions of source, target and a list that do the work of _forward and _adjoint with a mutable target and append
+    # pairs for `Square.parts` to the list, for operators whose kernels can add up the squares that they write.
+    _square_forward: Any = None
+    _square_adjoint: Any = None
 
     # Functions of a block of columns and of `out`, a block too, for operators that apply to all columns together; see
     # :class:`collops.operators.Columns`. They fill and return `out`.
@@ -131,6 +140,17 @@ class LinearOperator:
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no adjoint")
+
+    def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
+        """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
+        squares = [] if sums_squares(out) else None
+        result = recording(self._forward, self._square_forward, x, out, squares)
+        return result, Square(result, squares)
+
+    def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
+        squares = [] if sums_squares(out) else None
+        result = recording(self._adjoint, self._square_adjoint, y, out, squares)
+        return result, Square(result, squares)
 
     def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
@@ -385,6 +405,32 @@ class Directed(LinearOperator):
         raise NotImplementedError
 
 
+class Squaring(Directed):
+    """A directed operator that knows squares: ``_apply(x, out, adjoint, squares)`` with a list or ``None``."""
+
+    def _square_forward(self, x: Any, out: Any, squares: Any) -> Any:
+        return self._apply(x, out, False, squares)
+
+    def _square_adjoint(self, y: Any, out: Any, squares: Any) -> Any:
+        return self._apply(y, out, True, squares)
+
+    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def recording(apply: Any, square: Any, x: Any, out: Any, squares: list[tuple[Any, Any]] | None) -> Any:
+    """Return ``apply(x, out)``, and append pairs for ``Square.parts`` to `squares` unless that is ``None``.
+
+    `square` is the function that does both, or ``None``: then the pairs are the local arrays of the result.
+    """
+    if squares is not None and square is not None:
+        return square(x, out, squares)
+    result = apply(x, out)
+    if squares is not None:
+        squares += [(leaf.local_array, leaf.local_array) for leaf in result.leaves]
+    return result
+
+
 def product(*factors: LinearOperator) -> LinearOperator:
     """Return the operator that applies `factors` from right to left, with nested products merged."""
     flat: list[LinearOperator] = []
@@ -571,6 +617,14 @@ class Flat(LinearOperator):
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
 
+    def _square_forward(self, x: Any, out: Any, squares: Any) -> Any:
+        apply = partial(recording, self.operator._forward, self.operator._square_forward, squares=squares)
+        return self._apply(apply, x, self.operator.domain, out, self.operator.range, self.range)
+
+    def _square_adjoint(self, y: Any, out: Any, squares: Any) -> Any:
+        apply = partial(recording, self.operator._adjoint, self.operator._square_adjoint, squares=squares)
+        return self._apply(apply, y, self.operator.range, out, self.operator.domain, self.domain)
+
     def _apply(self, function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
         comm = self.operator.comm
         target = None if out is None or not out.engine.mutable else reinterpret(out, wanted, comm)
@@ -578,8 +632,8 @@ class Flat(LinearOperator):
         return out if target is not None and result is target else reinterpret(result, flat, self.comm)
 
     @staticmethod
-    def _adding(add: Callable[[Any, Any], None], given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any], None]:
-        return lambda source, target: add(reinterpret(source, given), reinterpret(target, wanted))
+    def _adding(add: Any, given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any, Any], None]:
+        return lambda source, target, squares: add(reinterpret(source, given), reinterpret(target, wanted), squares)
 
 
 def _conjugate(x: Any, out: Any) -> Any:

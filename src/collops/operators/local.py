@@ -12,7 +12,7 @@ from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
-from collops.operators.base import FORMS, LinearOperator
+from collops.operators.base import FORMS, LinearOperator, recording
 from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import Coefficients, check_holds, store
@@ -223,17 +223,23 @@ class OneRank:
         self.capturable = operator.capturable
         self.clinear = operator.clinear
 
-    def forward_local(self, x: Any, out: Any) -> Any:
-        return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range)
+    def forward_local(self, x: Any, out: Any, squares: Any = None) -> Any:
+        functions = self.operator._forward, self.operator._square_forward
+        return self._apply(functions, x, self.operator.domain, out, self.operator.range, squares)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
-        return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain)
+    def adjoint_local(self, y: Any, out: Any, squares: Any = None) -> Any:
+        functions = self.operator._adjoint, self.operator._square_adjoint
+        return self._apply(functions, y, self.operator.range, out, self.operator.domain, squares)
 
-    def _apply(self, function: Any, source: Any, given: Any, out: Any, wanted: Any) -> Any:
+    def _apply(self, functions: tuple[Any, Any], source: Any, given: Any, out: Any, wanted: Any, squares: Any) -> Any:
         comm = self.operator.comm
         memory = None if out is None else out.reshape(wanted.shape)
         target = None if out is None else DistributedArray(wanted, comm, memory)
-        value = function(DistributedArray(given, comm, source.reshape(given.shape)), target).local_array
+        found = None if squares is None else []
+        x = DistributedArray(given, comm, source.reshape(given.shape))
+        value = recording(*functions, x, target, found).local_array
+        if squares is not None:
+            squares += found if value is memory else [(out, out)]
         return out if value is memory else store(value.reshape(-1), out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import AnyLayout, Buffers, Directed, LinearOperator, check_operators
-from collops.operators.local import LiftedOperator, LocalOperator, in_precision, lift_local
+from collops.operators.base import AnyLayout, Buffers, LinearOperator, Squaring, check_operators, recording
+from collops.operators.local import LiftedOperator, LocalOperator, OneRank, in_precision, lift_local
 from collops.operators.memory import Scratch, filled, store
 
 __all__ = ["LocalSum", "VStack"]
@@ -35,7 +36,7 @@ class _Block(NamedTuple):
     write: slice | None
 
 
-class _LocalStack(Directed):
+class _LocalStack(Squaring):
     """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
 
     Pieces are computed without a message. A shared result takes one allreduce, which adds up those of all ranks.
@@ -103,8 +104,12 @@ class _LocalStack(Directed):
         other._put(places)
         return other
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
         blocks, shares_given, shares_result = self._directions[adjoint]
+        if squares is not None and not shares_result and all(isinstance(op, OneRank) for op in self.operators):
+            blocks = [block._replace(apply=partial(block.apply, squares=squares)) for block in blocks]
+        elif squares is not None:
+            squares.append((out.local_array, out.local_array))
         memory = out.local_array if out.engine.mutable else None
         given = x.local_array
         if given.ndim != 1 or (x.engine.mutable and not given.flags.c_contiguous):
@@ -281,7 +286,15 @@ class HStack(_LocalStack):
     shares_range = True
 
 
-class _DistributedStack(Directed):
+class _Functions(NamedTuple):
+    """Those of an operator in one direction, see :class:`LinearOperator`."""
+
+    apply: Callable[[Any, Any], Any]
+    square: Any
+    add: Any
+
+
+class _DistributedStack(Squaring):
     """Distributed operators that share one array on a side, or have one of a stacked array each; stacks nest."""
 
     shares_domain = shares_range = False
@@ -301,35 +314,40 @@ class _DistributedStack(Directed):
         self._inherit(operators)
         shares = self.shares_domain, self.shares_range
         self._directions = (
-            ([(op._forward, op._add_forward) for op in operators], *shares),
-            ([(op._adjoint, op._add_adjoint) for op in operators], *shares[::-1]),
+            ([_Functions(op._forward, op._square_forward, op._add_forward) for op in operators], *shares),
+            ([_Functions(op._adjoint, op._square_adjoint, op._add_adjoint) for op in operators], *shares[::-1]),
         )
         self._buffers = Buffers()
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return type(self)([op.astype(dtype) for op in self.operators])
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
         functions, shares_given, shares_result = self._directions[adjoint]
         sources = [x] * len(functions) if shares_given else x.arrays
-        return (self._total if shares_result else self._each)(functions, sources, out)
+        return (self._total if shares_result else self._each)(functions, sources, out, squares)
 
     @staticmethod
-    def _each(functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
+    def _each(functions: Sequence[_Functions], sources: Sequence[Any], out: Any, squares: Any) -> Any:
         """Apply each operator to its source, and return the stack of the results."""
         targets = out.arrays
-        parts = [apply(x, target) for (apply, _), x, target in zip(functions, sources, targets, strict=True)]
+        parts = [
+            recording(apply, square, x, target, squares)
+            for (apply, square, _), x, target in zip(functions, sources, targets, strict=True)
+        ]
         return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, functions: Sequence[Any], sources: Sequence[Any], out: Any) -> Any:
-        """Apply each operator to its source, and return the sum of the results."""
-        total = functions[0][0](sources[0], out)
-        for (apply, add), source in zip(functions[1:], sources[1:], strict=True):
+    def _total(self, functions: Sequence[_Functions], sources: Sequence[Any], out: Any, squares: Any) -> Any:
+        """Apply each operator to its source, and return the sum of the results, with the squares of the whole sum."""
+        wanted = [*[None] * (len(functions) - 1), squares]
+        (apply, square, _), *others = functions
+        total = recording(apply, square, sources[0], out, wanted[0])
+        for (apply, _, add), source, found in zip(others, sources[1:], wanted[1:], strict=True):
             if add is not None and total.engine.mutable:
-                add(source, total)
+                add(source, total, found)
             else:
                 part = apply(source, self._buffers.get(total.layout, total.layout, source, total.dtype))
-                total = axpby(1, part, 1, total, out=total)
+                total = recording(_added, None, part, total, found)
         return total
 
 
@@ -392,6 +410,10 @@ class StackedBlockDiag(_DistributedStack):
     >>> A.shape, A.dottest()
     ((8, 8), True)
     """
+
+
+def _added(part: Any, total: Any) -> Any:
+    return axpby(1, part, 1, total, out=total)
 
 
 def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:

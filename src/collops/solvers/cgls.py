@@ -18,6 +18,7 @@ from collops.array import (
     start_dots,
     update_solution_and_direction,
 )
+from collops.array.fused import Square
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number, predicted_square
@@ -132,9 +133,9 @@ class CGLS(ConjugateGradients):
         s = new_array(A.domain, x, x.dtype)
         g, t = (None if self.M is None else scratch_array(A.domain, x, x.dtype) for _ in range(2))
         state = CGLSState(x, r, g, s, t, s, q, None, None, False)
-        s = self._gradient(A, state)
+        s, square = self._gradient(A, state)
         state.p = self._in_model(state).copy()
-        gamma, rho = dots(*consistent((s, s), (r, r)))
+        gamma, rho = dots(*consistent(square, (r, r)))
         state.one_message = has_copies(s) and not any(takes_part(getattr(self, name)) for name in self.tolerances)
         state.gamma, state.numbers = gamma, (gamma, rho, gamma * 0, gamma)
         return state
@@ -142,25 +143,26 @@ class CGLS(ConjugateGradients):
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
         """Minimise along the direction, and find the next one."""
         p, damp, damped = state.p, self.damp, takes_part(self.damp)
-        q = state.q = A._forward(p, state.q)
-        pairs = [(q, q), (p, p)] if damped else [(q, q)]
+        q, square = A._forward_and_square(p, state.q)
+        state.q = q
+        pairs = [square, (p, p)] if damped else [square]
         if state.one_message:
             pairs += [(q, state.r), (state.r, state.r)]
         qq, *others = dots(*pairs)
         delta = qq + damp * damp * others[0] if damped else qq
         alpha = quotient(state.gamma, delta)
         length = finite(alpha) if self.cautious else alpha
-        state.r, square = axpby_and_square(-alpha, q, 1.0, state.r, out=state.r)
+        state.r, square_of_r = axpby_and_square(-alpha, q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, p, 1.0, state.x, out=state.x)
-        s = self._gradient(A, state)
+        s, square_of_s = self._gradient(A, state)
         t = s if self.M is None else self._in_model(state)
         if state.one_message:
             # Every rank has all of s. Without tolerances the ranks need not agree on its square to the last bit.
-            (gamma,) = dots((s, s))
+            (gamma,) = dots(square_of_s)
             rho = square_of_sum(others[-1], others[-2].real, qq, -alpha)
         else:
-            gamma, rho = dots(*consistent((s, s), square))
+            gamma, rho = dots(*consistent(square_of_s, square_of_r))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, t, beta, p, out=p)
@@ -186,20 +188,23 @@ class CGLS(ConjugateGradients):
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
         return CG(self.damp * self.damp, tol, M=None if self.M is None else self.M @ self.M.H), A.H @ A
 
-    def _gradient(self, A: LinearOperator, state: CGLSState) -> Any:
-        """Return s = M^H (A^H r - damp^2 x)."""
-        state.s = self._back(A, state, state.r, -1, state.x, state.s)
-        return state.s
+    def _gradient(self, A: LinearOperator, state: CGLSState) -> tuple[Any, Square]:
+        """Return s = M^H (A^H r - damp^2 x), and its square."""
+        state.s, square = self._back(A, state, state.r, -1, state.x, state.s)
+        return state.s, square
 
-    def _back(self, A: LinearOperator, state: CGLSState, image: Any, sign: int, x: Any, out: Any) -> Any:
-        """Return M^H (A^H image + sign damp^2 x)."""
+    def _back(self, A: LinearOperator, state: CGLSState, image: Any, sign: int, x: Any, out: Any) -> tuple[Any, Square]:
+        """Return M^H (A^H image + sign damp^2 x), and its square."""
+        damped = takes_part(self.damp)
+        if self.M is None and not damped:
+            return A._adjoint_and_square(image, out)
         g = A._adjoint(image, out if self.M is None else state.g)
-        if takes_part(self.damp):
-            g = axpby(sign * self.damp * self.damp, x, 1.0, g, out=g)
-        if self.M is None:
-            return g
+        if damped:
+            g, square = axpby_and_square(sign * self.damp * self.damp, x, 1.0, g, out=g)
+            if self.M is None:
+                return g, square
         state.g = g
-        return self.M._adjoint(g, out)
+        return self.M._adjoint_and_square(g, out)
 
     def _in_model(self, state: CGLSState) -> Any:
         """Return t = M s, or s itself without a preconditioner."""
@@ -234,10 +239,10 @@ class SingleReductionCGLS(CGLS):
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
         if damped:
             state.x = axpby(length, state.p, 1.0, state.x, out=state.x)
-        self._gradient(A, state)
+        _, square = self._gradient(A, state)
         in_model = self._in_model(state)
         state.w = A._forward(in_model, state.w)
-        gamma, rho, ww, wq, qq = self._named(dots(*self._pairs(state, in_model)))
+        gamma, rho, ww, wq, qq = self._named(dots(*self._pairs(state, in_model, square)))
         beta = quotient(gamma, state.gamma)
         if damped:
             state.p = axpby(1.0, in_model, beta, state.p, out=state.p)
@@ -248,10 +253,10 @@ class SingleReductionCGLS(CGLS):
         state.numbers = gamma, rho, state.curvature, gamma
         return state
 
-    def _pairs(self, state: Any, t: Any) -> Sequence[tuple[Any, Any]]:
+    def _pairs(self, state: Any, t: Any, square: Square) -> Sequence[tuple[Any, Any]]:
         """Return the pairs whose products are the numbers of an iteration; `t` is the gradient in the model."""
-        s, r, w, q, p = state.s, state.r, state.w, state.q, state.p
-        pairs = [(s, s), (r, r), (w, w), (q, w), (q, q)]
+        r, w, q, p = state.r, state.w, state.q, state.p
+        pairs = [square, (r, r), (w, w), (q, w), (q, q)]
         if takes_part(self.damp):
             pairs += [(p, t), (p, p)] if self.M is None else [(p, t), (p, p), (t, t)]
         return consistent(*pairs)
@@ -284,10 +289,10 @@ class PipelinedCGLS(SingleReductionCGLS):
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
         begin = super().init(A, y, x0)
         model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
-        v = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))
+        v, square = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))
         u = None if self.M is None else self.M._forward(v, scratch_array(*model))
         e = A._forward(v if u is None else u, scratch_array(*data))
-        sv, vv = dots(*consistent((begin.s, v), (v, v)))
+        sv, vv = dots(*consistent((begin.s, v), square))
         return extended(PipelinedCGLSState, begin, v=v, u=u, e=e, sv=sv.real, vv=vv)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
@@ -313,9 +318,10 @@ class PipelinedCGLS(SingleReductionCGLS):
         else:
             state.q = axpby(1.0, state.w, beta, state.q, out=state.q)
         s, r, p, q = state.s, state.r, state.p, state.q
-        state.v = v = self._back(A, state, q, 1, p, state.v)  # M^H (A^H q + damp^2 p)
+        v, square = self._back(A, state, q, 1, p, state.v)  # M^H (A^H q + damp^2 p)
+        state.v = v
         lengths = [(p, p)] if damped else []
-        finish = start_dots(*consistent((s, s), (r, r), (q, q), (s, v), (v, v), *lengths))
+        finish = start_dots(*consistent((s, s), (r, r), (q, q), (s, v), square, *lengths))
         if self.M is not None:
             state.u = v = self.M._forward(v, state.u)
         state.e = A._forward(v, state.e)

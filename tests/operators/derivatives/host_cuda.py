@@ -1,6 +1,7 @@
 """Run ``banded.cu`` on the host: compiled as C++, with a loop in the place of the threads.
 
-They never meet, so that they cannot pass numbers to each other (SHUFFLE): each reads its own.
+They never meet, so that they cannot pass numbers to each other (SHUFFLE): each reads its own. The threads of a block
+run from the last to the first, so that each finds in shared memory what those after it have added up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SOURCE = Path(cuda.__file__).with_name("banded.cu")
 DRIVER = """
 #define __global__
 #define __device__
+#define __shared__ static
+#define __syncthreads()
 #define __forceinline__ inline
 #define __noinline__
 #define __grid_constant__
@@ -36,8 +39,8 @@ extern "C" void run(const Problem* problem, int across, int down, int width, int
     gridDim = {across, down};
     for (blockIdx.y = 0; blockIdx.y < down; ++blockIdx.y)
         for (blockIdx.x = 0; blockIdx.x < across; ++blockIdx.x)
-            for (threadIdx.y = 0; threadIdx.y < height; ++threadIdx.y)
-                for (threadIdx.x = 0; threadIdx.x < width; ++threadIdx.x) banded(*problem);
+            for (threadIdx.y = height - 1; threadIdx.y >= 0; --threadIdx.y)
+                for (threadIdx.x = width - 1; threadIdx.x >= 0; --threadIdx.x) banded(*problem);
 }
 extern "C" unsigned long long argument_bytes() { return sizeof(Problem); }
 """

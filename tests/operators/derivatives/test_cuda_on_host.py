@@ -6,7 +6,9 @@ The halos of every rank are cut out of the global array, so that one process pla
 from __future__ import annotations
 
 import copy
+import math
 import sys
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,6 +95,15 @@ def both(derivative, size, kind, edge, order, factor):
     return made.scaled(factor), made.scaled(factor).transposed
 
 
+class Sums:
+    """A new array as `cupy.ndarray` makes it, at an address of the host."""
+
+    def __init__(self, size, dtype):
+        self.values = np.full(size, np.nan, dtype)
+        self.itemsize = self.values.itemsize
+        self.data = SimpleNamespace(ptr=self.values.ctypes.data)
+
+
 LAYOUTS = [
     Layout.split(9, 4, sizes=[1, 6, 1, 1]),
     Layout.split((13, 16), 3),
@@ -118,19 +129,20 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
         dense_product(band, axis, sources[number if inputs > 1 else 0]) for number, (axis, band) in enumerate(bands)
     ]
     expected = products if outputs > 1 else [sum(products) + before if add else sum(products)]
-    for number in range(layout.ranks):
+    for number, squares in product(range(layout.ranks), (False, True)):
         rank = Rank(layout, number, bands, sources, several)
         if 0 in rank.block.shape:
             continue
         shape, kind = rank.block.shape, np.dtype(dtype)
         assert fits(shape, rank.terms, kind)
-        made = Launches(Problem(shape, rank.terms, several, kind, engine("numpy"), add), wide)
+        made = Launches(Problem(shape, rank.terms, several, kind, engine("numpy"), add, squares), wide)
         faces_of_others = any(
             (term.before or term.after) for place, term in enumerate(rank.terms) if place != made.march
         )
         ways = [["whole"]] if faces_of_others else [["whole"], ["inner", "rest"]]
         for way in ways:
             targets = [aligned(before[rank.block.slices]) for _ in range(outputs)]
+            sums = np.full(sum(made.blocks[part] for part in way), np.nan)
             for part in way:
                 launch = made.parts[part]
                 if launch is None:
@@ -143,9 +155,15 @@ def check(layout, bands, several, dtype, wide, folder, add=False):
                     landing.ctypes.data,
                     kind.itemsize,
                 )
+                if squares:
+                    places = sums[made.blocks["inner"] if part == "rest" else 0 :]
+                    launch.argument["squares"] = places.ctypes.data
                 run(made.options, launch, folder)
             for target, whole in zip(targets, expected, strict=True):
                 assert_same(target, whole[rank.block.slices], dtype)
+            if squares:
+                wanted = sum(np.linalg.norm(target.astype("c16")) ** 2 for target in targets)
+                np.testing.assert_allclose(sums.sum(), wanted, rtol=1e-5 if dtype in ("f4", "c8") else 1e-13)
         targets = [before[rank.block.slices].copy() for _ in range(outputs)]
         kernel = ArrayKernel(Problem(shape, rank.terms, several, kind, engine("numpy"), add))
         kernel.run("whole", rank.sources, targets, rank.landing)
@@ -191,8 +209,34 @@ def test_long_chunks(folder, monkeypatch):
     check(layout, bands, Several.NONE, "f4", True, folder)
 
 
-def test_launches_by_the_driver(folder, monkeypatch):
-    """The driver gets grid, block, the current stream and the argument, also of a deep copy with other arrays."""
+def test_squares_in_a_fixed_order(folder, monkeypatch):
+    """The sums are the same bits whether blocks begin with the first rows or the last."""
+    monkeypatch.setattr(cuda, "_THREADS_AT_ONCE", 1)
+    terms = [
+        Term(axis, LocalBand(second_derivative(size, 1.0, "centered", True), 0, size), None, None)
+        for axis, size in enumerate((600, 44))
+    ]
+    problem = Problem((600, 44), terms, Several.NONE, np.dtype("f4"), engine("numpy"), squares=True)
+    made = Launches(problem, True)
+    launch, source, target = (
+        made.parts["whole"],
+        aligned(values((600, 44), "f4", 1)),
+        aligned(np.zeros((600, 44), "f4")),
+    )
+    assert launch is not None and launch.grid[1] > 1
+    made.point_at([source.ctypes.data], [target.ctypes.data], 0, 4)
+    results = []
+    for _ in range(2):
+        results.append(np.full(made.blocks["whole"], np.nan))
+        launch.argument["squares"] = results[-1].ctypes.data
+        run(made.options, launch, folder)
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_allclose(results[0].sum(), np.linalg.norm(target.astype("f8")) ** 2, rtol=1e-5)
+
+
+@pytest.fixture
+def device(folder, monkeypatch):
+    """Launches by a driver that runs them on the host; a list of their grids and blocks."""
     modules, sizes = [], []
 
     def launch_kernel(kernel, across, down, deep, width, height, long, shared, stream, parameters, extra):
@@ -217,9 +261,14 @@ def test_launches_by_the_driver(folder, monkeypatch):
         def __exit__(self, *error): ...
 
     driver, stream = SimpleNamespace(launchKernel=launch_kernel), SimpleNamespace(ptr=77)
-    device = SimpleNamespace(Device=Device, driver=driver, get_current_stream=lambda: stream)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=device, RawModule=RawModule))
+    current = SimpleNamespace(Device=Device, driver=driver, get_current_stream=lambda: stream)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=current, RawModule=RawModule, ndarray=Sums))
     monkeypatch.setattr(cuda, "_compiled", cuda._compiled.__wrapped__)
+    return sizes
+
+
+def test_launches_by_the_driver(device):
+    """The driver gets grid, block, the current stream and the argument, also of a deep copy with other arrays."""
     bands = [(0, first_derivative(40, 0.5, "centered", True)), (1, second_derivative(24, 1.0, "centered", True))]
     terms = [Term(axis, LocalBand(band, 0, band.size), None, None) for axis, band in bands]
     problem = Problem((40, 24), terms, Several.NONE, np.dtype("f4"), engine("numpy"), False)
@@ -231,8 +280,33 @@ def test_launches_by_the_driver(folder, monkeypatch):
         kernel.run("whole", [given], [wanted], None)
         assert_same(shifted, sum(dense_product(band, axis, source) for axis, band in bands), "f4")
         launch = Launches(problem, wide=turn % 2 == 0).parts["whole"]
-        assert launch is not None and sizes.pop() == (launch.grid, launch.block)
+        assert launch is not None and device.pop() == (launch.grid, launch.block)
         kernel = copy.deepcopy(kernel)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_squares_by_the_driver(large, folder, device, monkeypatch):
+    """One array has the sums of all blocks, also of those that wait for the faces."""
+    monkeypatch.setattr(cuda, "_LARGE", 0 if large else 1 << 60)
+    layout = Layout.split((41, 24), 3)
+    bands = [(axis, second_derivative(layout.shape[axis], 1.0, "centered", True)) for axis in (0, 1)]
+    source = values(layout.shape, "f4", 1)
+    expected = sum(dense_product(band, axis, source) for axis, band in bands)
+    rank = Rank(layout, 1, bands, [source], Several.NONE)
+    target = aligned(np.full(rank.block.shape, np.nan, "f4"))
+    problem = Problem(rank.block.shape, rank.terms, Several.NONE, np.dtype("f4"), engine("numpy"), squares=True)
+    kernel = cuda.make_kernel(problem)
+    given, wanted, landing = (
+        SimpleNamespace(data=SimpleNamespace(ptr=array.ctypes.data)) for array in (*rank.sources, target, rank.landing)
+    )
+    squares = []
+    assert kernel.splits == large
+    for part in ("inner", "rest") if large else ("whole",):
+        kernel.run(part, [given], [wanted], landing, squares)
+    assert_same(target, expected[rank.block.slices], "f4")
+    ((sums, other),) = squares
+    assert other is None and len(sums.values) == sum(math.prod(grid) for grid, _ in device)
+    np.testing.assert_allclose(sums.values.sum(), np.linalg.norm(target.astype("f8")) ** 2, rtol=1e-5)
 
 
 def test_what_does_not_fit():

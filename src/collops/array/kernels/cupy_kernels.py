@@ -296,7 +296,7 @@ def _prepared_dots(
 def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`.
 
-    A pair may be what :func:`axpby_and_squares` returned, and ``None``.
+    A pair may be sums of squares, as :func:`axpby_and_squares` returns them, and ``None``.
     """
     out = cupy.ndarray(len(slots), dtype)
     jobs = [(number, x, y) for number, pairs in enumerate(slots) for x, y in pairs]
@@ -310,13 +310,14 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
 def summed_dots(
     slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
 ) -> Any:
-    """Return the sum of :func:`dots` over the ranks, where slots have one pair each, all of one real dtype."""
-    functions = _functions_for(next((x.dtype for ((x, y),) in slots if y is not None), dtype))
-    if len(slots) > _PAIRS or functions is None:
+    """Return the sums of :func:`dots` over the ranks, where slots have one pair or more, all of one real dtype."""
+    pairs = [(number, x, y) for number, slot in enumerate(slots) for x, y in slot]
+    functions = _functions_for(next((x.dtype for _, x, y in pairs if y is not None), dtype))
+    if len(pairs) > _PAIRS or functions is None:
         values = dots(slots, dtype, conjugate)
         return comm.allreduce(values, out=values)
     out = cupy.ndarray(len(slots), dtype)
-    jobs = [(number, *_factor_arrays(x, y, conjugate)) for number, ((x, y),) in enumerate(slots)]
+    jobs = [(number, *_factor_arrays(x, y, conjugate)) for number, x, y in pairs]
     _launch(functions, jobs, out, conjugate, _PLACES_MASK, comm)
     return out
 

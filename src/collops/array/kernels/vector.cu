@@ -457,7 +457,7 @@ __device__ inline Sum thread_sum(const Element* x, const Element* y, Index n, do
     return sums[0];
 }
 
-// A thread's sum of squares that axpby_and_squares has written.
+// A thread's sum of squares that axpby_and_squares or a kernel of an operator has written.
 __device__ inline Sum sum_of_squares(const double* squares, Index n)
 {
     double sum = 0;
@@ -485,7 +485,7 @@ __device__ __noinline__ void add_ranks(Link* link, Number* numbers, int count)
 
 // Adds up the products of each pair and, in the block that finishes last, the blocks' sums, always in the same order.
 // `places` has four bits a pair: the element of `out` that the pair adds to. `fresh` has one bit an element of `out`:
-// whether it is overwritten rather than added to. With a `link`, each pair has an element of its own, and the block that
+// whether it is overwritten rather than added to. With a `link`, the last pair adds to the last element, and the block that
 // finishes last adds up the elements of all ranks. atomicInc wraps, so that `ticket` is 0 again when the kernel ends.
 // Not inlined: one body serves any number of pairs, which compiles in a quarter of the time and runs no slower.
 __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, double* partial, unsigned* ticket,
@@ -534,7 +534,7 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
             out[place] = (fresh >> place) & 1u ? value : out[place] + value;
             fresh &= ~(1u << place);
         }
-    if (link) add_ranks(link, out, count);
+    if (link) add_ranks(link, out, ((places >> (4 * (count - 1))) & 15u) + 1);
 }
 
 // The arrays come first: a launch is prepared with everything else.

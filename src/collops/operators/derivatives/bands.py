@@ -150,7 +150,8 @@ class Problem(NamedTuple):
     """The task of a kernel: the products of some terms with local arrays of one shape and dtype, on an engine.
 
     `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
-    With `add`, they are added to the values of the only target.
+    With `add`, they are added to the values of the only target. With `squares`, the squares of the results are wanted
+    as well.
     """
 
     shape: tuple[int, ...]
@@ -159,6 +160,7 @@ class Problem(NamedTuple):
     dtype: np.dtype
     engine: Engine
     add: bool = False
+    squares: bool = False
 
 
 def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: int = 3) -> Band:

@@ -11,14 +11,14 @@ from collops.array import Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.operators.base import AnyLayout, Directed
+from collops.operators.base import AnyLayout, Squaring
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import filled, operand
 
 
-class _Banded(Directed):
+class _Banded(Squaring):
     """Products with bands along axes of a layout, which are pairs of an axis and a matrix. Collective."""
 
     _has_coefficients = False
@@ -43,15 +43,15 @@ class _Summed(_Banded):
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any) -> None:
         super().__init__(layout, layout, bands, comm, dtype)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, add: bool = False) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None, add: bool = False) -> Any:
         local = out.local_array
-        return filled(out, self._stencils[adjoint]((operand(x, local.dtype),), (local,), out.engine, add)[0])
+        return filled(out, self._stencils[adjoint]((operand(x, local.dtype),), (local,), out.engine, add, squares)[0])
 
-    def _add_forward(self, x: Any, out: Any) -> None:
-        self._apply(x, out, False, add=True)
+    def _add_forward(self, x: Any, out: Any, squares: Any) -> None:
+        self._apply(x, out, False, squares, add=True)
 
-    def _add_adjoint(self, y: Any, out: Any) -> None:
-        self._apply(y, out, True, add=True)
+    def _add_adjoint(self, y: Any, out: Any, squares: Any) -> None:
+        self._apply(y, out, True, squares, add=True)
 
 
 class FirstDerivative(_Summed):
@@ -230,10 +230,11 @@ class Gradient(_Banded):
         ]
         super().__init__(layout, StackedLayout([layout] * layout.ndim), bands, comm, dtype)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
         sources = [operand(leaf, out.dtype) for leaf in x.leaves]
         targets = [leaf.local_array for leaf in out.leaves]
-        for leaf, result in zip(out.leaves, self._stencils[adjoint](sources, targets, out.engine), strict=True):
+        results = self._stencils[adjoint](sources, targets, out.engine, squares=squares)
+        for leaf, result in zip(out.leaves, results, strict=True):
             filled(leaf, result)
         return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array import Layout
@@ -65,31 +66,40 @@ class Stencil:
         self._scratch = Scratch()
         self._kernels: dict[Any, Any] = {}
 
-    def __call__(self, sources: Sequence[Any], targets: Sequence[Any], engine: Engine, add: bool = False) -> Any:
+    def __call__(
+        self,
+        sources: Sequence[Any],
+        targets: Sequence[Any],
+        engine: Engine,
+        add: bool = False,
+        squares: list[tuple[Any, Any]] | None = None,
+    ) -> Any:
         """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
 
         The products are written into `targets`, or, with `add`, added to the only one, where the engine is mutable.
+        Then pairs for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if given.
         """
-        dtype = sources[0].dtype
-        kernel = self._kernels.get((engine, dtype, add))
+        key = engine, sources[0].dtype, add, squares is not None
+        kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[engine, dtype, add] = self._make(engine, dtype, add)
+            kernel = self._kernels[key] = self._make(*key)
+        run = kernel.run if squares is None else partial(kernel.run, squares=squares)
         if self._plan is None:
-            return kernel.run("whole", sources, targets, None)
-        landing = self._scratch.get("landing", (self._size,), dtype, engine)
+            return run("whole", sources, targets, None)
+        landing = self._scratch.get("landing", (self._size,), sources[0].dtype, engine)
         if landing is None:
-            landing = engine.xp.zeros(self._size, dtype)
+            landing = engine.xp.zeros(self._size, sources[0].dtype)
         given = sources if self._several is Several.SOURCES else sources[0]
         overlaps = kernel.splits and self._takes_long(landing)
         exchange = self._plan.start(given, landing, on_side_stream=overlaps)
         if overlaps:
-            kernel.run("inner", sources, targets, landing)
+            run("inner", sources, targets, landing)
         landing = exchange.finish()
         for face, box, piece in self._pieces:
             values = engine.put(face.of(landing), box, piece.of(landing))
             if not engine.mutable:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
-        return kernel.run("rest" if overlaps else "whole", sources, targets, landing)
+        return run("rest" if overlaps else "whole", sources, targets, landing)
 
     def _takes_long(self, landing: Any) -> bool:
         """Return whether the exchange takes longer than the second launch that overlapping needs."""
@@ -104,11 +114,11 @@ class Stencil:
         self._size = -(-end // _ALIGNED) * _ALIGNED
         return Face(shape, begin, end)
 
-    def _make(self, engine: Engine, dtype: Any, add: bool) -> Any:
+    def _make(self, engine: Engine, dtype: Any, add: bool, squares: bool) -> Any:
         make_kernel: Any = ArrayKernel if engine.mutable else GenericKernel
         if engine.name == "cupy":
             from collops.operators.derivatives.kernels.cuda import make_kernel
-        return make_kernel(Problem(self._shape, self._terms, self._several, dtype, engine, add))
+        return make_kernel(Problem(self._shape, self._terms, self._several, dtype, engine, add, squares))
 
 
 def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:

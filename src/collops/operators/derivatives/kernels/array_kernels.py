@@ -51,7 +51,7 @@ class ArrayKernel:
     splits = True
 
     def __init__(self, problem: Problem) -> None:
-        shape, terms, several, dtype, engine, add = problem
+        shape, terms, several, dtype, engine, add, _ = problem
         self._xp = engine.xp
         self._sources = range(len(terms)) if several is Several.SOURCES else [0] * len(terms)
         self._targets = range(len(terms)) if several is Several.TARGETS else [0] * len(terms)
@@ -69,8 +69,15 @@ class ArrayKernel:
         memory = self._xp.empty(max(map(math.prod, extra), default=0), dtype)
         self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
 
-    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``."""
+    def run(
+        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any, squares: Any = None
+    ) -> Sequence[Any]:
+        """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``.
+
+        Pairs whose products add up to the square of all targets are appended to the list `squares`, if that is given.
+        """
+        if squares is not None and part != "rest":
+            squares += [(target, target) for target in targets]
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply
         for term, box, shape, pairs, fresh in self._steps[part]:
             source, target = sources[self._sources[term]], targets[self._targets[term]][box]

@@ -9,9 +9,11 @@
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1 -DADD=1 -DFLAT=1
+// compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1 -DLAST=1 -DLAST_LOWER=1 -DLAST_UPPER=1 -DSHUFFLE=1 -DADD=1 -DFLAT=1 -DSQUARES=1
 // compile-with: -DMARCH=1 -DLOWER=2 -DUPPER=2 -DOTHERS=1 -DLAST=1 -DLAST_LOWER=2 -DLAST_UPPER=2 -DPARTS=2 -DPACK=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DMARCH=1 -DOTHERS=2 -DUPPER=1 -DSEVERAL=1
 // compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2
+// compile-with: -DCOLLOPS_DOUBLE -DPACK=2 -DPARTS=2 -DMARCH=1 -DLAST=1 -DLAST_UPPER=1 -DUPPER=1 -DSEVERAL=2 -DSQUARES=1
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -61,6 +63,9 @@ typedef float4 Wide;
 #ifndef ADD
 #define ADD 0  // whether the products are added to the values of the only target
 #endif
+#ifndef SQUARES
+#define SQUARES 0  // whether blocks also add up the squares of the numbers that they write
+#endif
 
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
 #define GRID_CONSTANT
@@ -75,6 +80,7 @@ typedef float4 Wide;
 #define MOST_SPECIAL 8
 #define BANDS (MARCH + OTHERS + LAST)
 #define LAST_BAND (BANDS - 1)
+#define THREADS 256  // of a block
 #define BATCH 4    // rows whose numbers are all loaded before the first is used
 #define AT_ONCE 2  // the same at the ends of rows
 
@@ -104,6 +110,9 @@ struct Problem {
     int first_begin, first_end, second_begin, second_end;  // the rows to compute: two ranges
     int chunk, first_chunks, chunks;                       // rows of one thread, and how many such there are
     int backwards;                                         // whether blocks begin with the last rows
+#if SQUARES
+    double* squares;  // the sum of each block
+#endif
 };
 
 struct Pack {
@@ -166,6 +175,35 @@ __device__ __forceinline__ void store(Real* address, const Pack& pack)
     STORE_WHOLE(reinterpret_cast<Wide*>(address), wide);
 #endif
 }
+
+__device__ __forceinline__ void add_squares(Real& sum, const Pack& pack)
+{
+    #pragma unroll
+    for (int v = 0; v < PACK; ++v) sum += pack.value[v] * pack.value[v];
+}
+
+// A part of the result.
+__device__ __forceinline__ void store_result(Real* address, const Pack& pack, Real& square)
+{
+    store(address, pack);
+#if SQUARES
+    add_squares(square, pack);
+#endif
+}
+
+#if SQUARES
+// Write the sum over a block, always added up in the same order. Its threads have set their elements of `of_threads`; those
+// that have nothing to compute have set theirs to 0 and ended. No thread that remains needs one of them to go on,
+// since they are the last of each row of threads, and the last rows.
+__device__ __forceinline__ void write_block_sum(double* of_threads, int thread, double* out)
+{
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (thread < half) of_threads[thread] += of_threads[thread + half];
+    }
+    if (thread == 0) *out = of_threads[0];
+}
+#endif
 
 __device__ __forceinline__ void add(Pack& sum, Real factor, const Pack& pack)
 {
@@ -362,13 +400,19 @@ __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, 
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const GRID_CONSTANT Problem p)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(const GRID_CONSTANT Problem p)
 {
     const Long column = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x;
     const int number = (p.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y) * blockDim.y + threadIdx.y;
     const bool busy = column < p.columns && number < p.chunks;
     const Lanes lanes = lanes_of(busy);
+#if SQUARES
+    __shared__ double of_threads[THREADS];
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+    of_threads[thread] = 0;
+#endif
     if (!busy) return;
+    Real square_of_last = 0, square = 0;  // of the target that add_ends changes, and of the others
     const bool first = number < p.first_chunks;
     const int begin = first ? p.first_begin + number * p.chunk : p.second_begin + (number - p.first_chunks) * p.chunk;
     const int limit = first ? p.first_end : p.second_end;
@@ -462,7 +506,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
                     add(sum, march.usual[REACH + offset], window[b + LOWER + offset]);
             }
 #if SEVERAL == 2
-            store(march.target + here, sum);
+            store_result(march.target + here, sum, square);
             sum = zeros();
 #endif
 #endif
@@ -473,7 +517,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
                 const Long planes = here / band.stride;
                 add_row(sum, band, planes / band.extent, static_cast<int>(planes % band.extent), here % band.stride);
 #if SEVERAL == 2
-                store(band.target + here, sum);
+                store_result(band.target + here, sum, square);
                 sum = zeros();
 #endif
             }
@@ -487,11 +531,11 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
             pass_sides(sides[b], center, lanes);
             add_last(sum, last, center, sides[b], ends);
 #if SEVERAL == 2
-            store(last.target + here, sum);
+            store_result(last.target + here, sum, square_of_last);
 #endif
 #endif
 #if SEVERAL != 2
-            store(p.bands[0].target + here, sum);
+            store_result(p.bands[0].target + here, sum, square_of_last);
 #endif
         }
 #if MARCH
@@ -507,6 +551,15 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS_AT_ONCE) banded(const G
     if (ends) {
         Real* const target = p.bands[SEVERAL == 2 ? LAST_BAND : 0].target + start + begin * p.inner;
         add_ends(last, target, lowest_row + begin * row_step, row_step, p.inner, along, end - begin, ends);
+#if SQUARES
+        square_of_last = 0;
+        for (int row = 0; row < end - begin; ++row) add_squares(square_of_last, load_own(target + row * p.inner));
+#endif
     }
+#endif
+#if SQUARES
+    of_threads[thread] = static_cast<double>(square) + static_cast<double>(square_of_last);
+    // The place depends on the rows that the block has computed, not on when it did.
+    write_block_sum(of_threads, thread, p.squares + static_cast<Long>(number / blockDim.y) * gridDim.x + blockIdx.x);
 #endif
 }

@@ -66,6 +66,7 @@ class _CudaKernel:
 
         # Calling a kernel of CuPy takes the host longer, see `collops.comm.device_launch`.
         self._submit, self._stream = cupy.cuda.driver.launchKernel, cupy.cuda.get_current_stream
+        self._new = cupy.ndarray
         self._itemsize = problem.dtype.itemsize
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
@@ -80,8 +81,14 @@ class _CudaKernel:
     def __deepcopy__(self, memo: dict[int, Any]) -> _CudaKernel:
         return self
 
-    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> Sequence[Any]:
-        """Compute one part of the rows, reading 16 bytes at once if the addresses allow it."""
+    def run(
+        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any, squares: Any = None
+    ) -> Sequence[Any]:
+        """Compute one part of the rows, reading 16 bytes at once if the addresses allow it.
+
+        If the problem wants squares, a new array with a sum for each block is appended to the list `squares`, as
+        :func:`collops.array.kernels.cupy_kernels.dots` takes it. The ``rest`` has places in that of the ``inner`` part.
+        """
         given = [array.data.ptr for array in sources]
         wanted = [array.data.ptr for array in targets]
         wide = all(address % _ALIGNMENT == 0 for address in (*given, *wanted))
@@ -89,11 +96,21 @@ class _CudaKernel:
         launches.point_at(given, wanted, 0 if landing is None else landing.data.ptr, self._itemsize)
         launch = launches.parts[part]
         if launch is not None:
+            if squares is not None:
+                launch.argument["squares"] = self._sums(part, launches.blocks, squares)
             if self._large:
                 launch.backwards[0] = next(_backwards)
             kernel = _compiled(self._device, launches.options).ptr
             self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
+
+    def _sums(self, part: str, blocks: dict[str, int], squares: list[tuple[Any, Any]]) -> int:
+        """Return the address of the sums of a launch's blocks, in an array of `squares` that this may append."""
+        if part != "rest":
+            size = blocks[part] + (blocks["rest"] if part == "inner" else 0)
+            squares.append((self._new(size, np.float64), None))
+        sums, _ = squares[-1]
+        return sums.data.ptr + (blocks["inner"] * sums.itemsize if part == "rest" else 0)
 
 
 class Launch(NamedTuple):
@@ -117,7 +134,7 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
         return False
     real = np.dtype(dtype.char.lower())
     rows, columns = math.prod(shape[:-1]), shape[-1]
-    return _problem_type(len(terms), real).itemsize <= _ARGUMENT_BYTES and max(rows, columns) < _MOST_ROWS
+    return _problem_type(len(terms), real, squares=True).itemsize <= _ARGUMENT_BYTES and max(rows, columns) < _MOST_ROWS
 
 
 class Launches:
@@ -125,11 +142,11 @@ class Launches:
 
     ``options`` are those of the compiler. ``parts`` are the launches for all rows (``whole``), those that need no face
     (``inner``), and the others (``rest``); ``None`` if there are none. The last two are used if all faces are those of
-    the axis along which threads march, that of the term number ``march``.
+    the axis along which threads march, that of the term number ``march``. ``blocks`` are the numbers of their blocks.
     """
 
     def __init__(self, problem: Problem, wide: bool) -> None:
-        shape, terms, several, dtype, _, add = problem
+        shape, terms, several, dtype, _, add, self._squares = problem
         self._real = np.dtype(dtype.char.lower())
         parts = _PARTS[dtype.char]
         extents = (*shape[:-1], shape[-1] * parts)
@@ -165,9 +182,10 @@ class Launches:
             "inner": self._launch((begin, end), (0, 0)),
             "rest": self._launch((0, begin), (end, self._rows)),
         }
+        self.blocks = {part: math.prod(launch.grid) if launch else 0 for part, launch in self.parts.items()}
         # The addresses are the first four fields of a band, and the bands the first field of the struct.
         self._words = [launch.argument.view(np.uint64) for launch in self.parts.values() if launch]
-        self._words_per_band = _problem_type(len(terms), self._real)["bands"].base.itemsize // 8
+        self._words_per_band = _problem_type(len(terms), self._real, self._squares)["bands"].base.itemsize // 8
         self._seen: tuple[Any, ...] = ()
 
     def point_at(self, sources: Sequence[int], targets: Sequence[int], landing: int, itemsize: int) -> None:
@@ -191,6 +209,8 @@ class Launches:
         options = ["-std=c++17", f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
         if self._add:
             options.append("-DADD=1")
+        if self._squares:
+            options.append("-DSQUARES=1")
         if self._flat:
             options.append("-DFLAT=1")
         if self._real.char == "d":
@@ -220,7 +240,7 @@ class Launches:
             chunk //= 2
         chunk = max(chunk, -(-rows // (_MOST_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
-        argument = np.zeros(1, _problem_type(len(self._terms), self._real))
+        argument = np.zeros(1, _problem_type(len(self._terms), self._real, self._squares))
         for place, number in enumerate(self._order):
             self._describe(argument["bands"][0][place], number)
         for name, value in (
@@ -275,7 +295,7 @@ def _inner_rows(term: Term) -> tuple[int, int]:
     return (low, high) if low < high else (0, 0)
 
 
-def _problem_type(bands: int, real: np.dtype) -> np.dtype:
+def _problem_type(bands: int, real: np.dtype, squares: bool) -> np.dtype:
     """Return the dtype of ``Problem`` in banded.cu, laid out as C lays out a struct."""
     band = np.dtype(
         [
@@ -294,6 +314,7 @@ def _problem_type(bands: int, real: np.dtype) -> np.dtype:
             *((name, np.int64) for name in ("columns", "packs", "inner", "last")),
             *((name, np.int32) for name in ("rows", "first_begin", "first_end", "second_begin", "second_end")),
             *((name, np.int32) for name in ("chunk", "first_chunks", "chunks", "backwards")),
+            *([("squares", np.uint64)] if squares else []),
         ],
         align=True,
     )

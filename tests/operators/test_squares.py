@@ -1,0 +1,175 @@
+"""Results with their squares: operators whose kernels add up what they write, and what is made of them.
+
+Kernels of NumPy pretend to be those of a device: they leave sums of squares, and inner products take these.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pylops
+import pytest
+
+from collops import profile
+from collops.array import Layout, dots, random, zeros
+from collops.array.kernels import numpy_kernels
+from collops.operators import (
+    BlockDiag,
+    Diagonal,
+    FirstDerivative,
+    Gradient,
+    HStack,
+    Laplacian,
+    StackedBlockDiag,
+    StackedHStack,
+    StackedVStack,
+    VStack,
+)
+from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
+from collops.solvers import cgls
+
+
+def sums_of(*arrays):
+    """Partial sums of the squares of arrays, in no natural order."""
+    flat = np.concatenate([array.ravel() for array in arrays]).astype("f8")
+    return np.array([np.sum(flat[first::3] ** 2) for first in range(3)])
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Kernels that leave sums of squares; a list of the numbers of them that each inner product takes."""
+    run, combine, multiply = ArrayKernel.run, numpy_kernels.axpby, numpy_kernels.dots
+    counts = []
+
+    def run_and_sum(self, part, sources, targets, landing, squares=None):
+        result = run(self, part, sources, targets, landing)
+        if squares is not None and part != "inner":
+            squares.append((sums_of(*targets), None))
+        return result
+
+    def combine_and_sum(a, x, b, y, out):
+        assert combine(a, x, b, y, out) is out
+        return sums_of(out)
+
+    def multiply_or_sum(slots, dtype, conjugate):
+        counts.extend(sum(y is None for _, y in pairs) for pairs in slots)
+        known = [sum(x.sum() for x, y in pairs if y is None) for pairs in slots]
+        others = multiply([[(x, y) for x, y in pairs if y is not None] for pairs in slots], dtype, conjugate)
+        return (others + known).astype(dtype)
+
+    monkeypatch.setattr(ArrayKernel, "run", run_and_sum)
+    monkeypatch.setattr(numpy_kernels, "axpby_and_squares", combine_and_sum, raising=False)
+    monkeypatch.setattr(numpy_kernels, "dots", multiply_or_sum)
+    return counts
+
+
+def operators(comm):
+    """Operators, and the least number of sums that this rank takes, forward and in the adjoint."""
+    size, rank = comm.size, comm.rank
+    layout = Layout.split((4 * size + 3, 5), size)
+    laplacian = Laplacian(layout, comm=comm, dtype="f4")
+    local = pylops.FirstDerivative(layout.local_shape(rank), axis=0, dtype="float32")
+    derivative = BlockDiag([local], comm)
+    n = layout.local_size(rank)
+    dense = BlockDiag([np.random.default_rng(rank).standard_normal((rank + 2, n)).astype("f4")], comm)
+    rows = Layout.split((size + 2, 7), size, sizes=[size + 2, *[0] * (size - 1)])
+    replicated = Laplacian(Layout.replicated((6, 5), size), comm=comm, dtype="f4")
+    return {
+        "derivative": (FirstDerivative(layout, 1, comm=comm, dtype="f4"), 1, 1),
+        "empty ranks": (Laplacian(rows, comm=comm, dtype="f4"), 1, 1),
+        "gradient": (Gradient(layout, comm=comm, dtype="f4"), 1, 1),
+        "replicated": (replicated, 1, 1),
+        "flat": (laplacian.flat, 1, 1),
+        "local": (derivative, 1, 1),
+        "two local": (BlockDiag([local] * 2, comm), 2, 2),
+        "shared by local": (VStack([pylops.FirstDerivative(30, dtype="float32")], comm), 1, 0),
+        "sum of local": (HStack([pylops.FirstDerivative(30, dtype="float32")], comm), 0, 1),
+        "dense": (dense, 0, 0),
+        "stack": (StackedVStack([derivative, laplacian.flat]), 2, 1),
+        "other way round": (StackedVStack([laplacian.flat, derivative]), 2, 0),
+        "with a dense one": (StackedVStack([dense, laplacian.flat]), 1, 1),
+        "twice": (StackedVStack([laplacian, laplacian]), 2, 1),
+        "of one": (StackedVStack([laplacian]), 1, 1),
+        "nested": (
+            StackedVStack([StackedVStack([laplacian, laplacian]), Gradient(layout, comm=comm, dtype="f4")]),
+            3,
+            0,
+        ),
+        "side by side": (StackedHStack([laplacian, laplacian]), 1, 2),
+        "diagonal": (
+            StackedBlockDiag([laplacian, Diagonal(np.float32(2) + random(layout, comm=comm, dtype="f4"))]),
+            1,
+            1,
+        ),
+        # The other ranks' copies do not count in a sum.
+        "with copies": (StackedBlockDiag([laplacian, replicated]), 2 * (rank == 0), 2 * (rank == 0)),
+    }
+
+
+NAMES = [
+    "derivative",
+    "empty ranks",
+    "gradient",
+    "replicated",
+    "flat",
+    "local",
+    "two local",
+    "shared by local",
+    "sum of local",
+    "dense",
+    "stack",
+    "other way round",
+    "with a dense one",
+    "twice",
+    "of one",
+    "nested",
+    "side by side",
+    "diagonal",
+    "with copies",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_square_of_a_result(comm, name, taken):
+    op, *least = operators(comm)[name]
+    for way, number in enumerate(least):
+        given, wanted = (op.domain, op.range)[:: 1 - 2 * way]
+        x = random(given, seed=3, comm=comm, dtype="f4")
+        out = zeros(wanted, comm=comm, dtype="f4")
+        expected = (op._adjoint if way else op._forward)(x, None)
+        for _ in range(2):
+            result, square = (op._adjoint_and_square if way else op._forward_and_square)(x, out)
+            taken.clear()
+            with profile.count_messages() as messages:
+                products = dots(square, (x, x))
+            assert messages.total <= (comm.size > 1)
+            assert taken[0] == number
+            np.testing.assert_allclose(float(products[0]), float(expected.norm()) ** 2, rtol=1e-5)
+            np.testing.assert_allclose(float(dots(square)[0]), float(expected.norm()) ** 2, rtol=1e-5)
+            for leaf, other in zip(result.leaves, expected.leaves, strict=True):
+                np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-5)
+
+
+def test_without_kernels_that_sum(comm):
+    op, *_ = operators(comm)["stack"]
+    result, square = op._forward_and_square(random(op.domain, comm=comm, dtype="f4"), None)
+    assert square.parts is None and square[0] is square[1] is result
+
+
+@pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"M": True}, {"reductions": 1}, {"reductions": "pipelined"}])
+@pytest.mark.parametrize("name", ["stack", "with a dense one", "replicated", "with copies", "side by side"])
+def test_iterates(comm, name, options, request):
+    """CGLS takes the same steps, with the same messages."""
+    op, *_ = operators(comm)[name]
+    options = {name: op.H @ op if value is True else value for name, value in options.items()}
+    y = random(op.range, seed=5, comm=comm, dtype="f4")
+    with profile.count_messages() as messages:
+        expected = cgls(op, y, niter=5, tol=0, **options)
+    taken = request.getfixturevalue("taken")
+    with profile.count_messages() as same:
+        result = cgls(op, y, niter=5, tol=0, **options)
+    assert same.counts() == messages.counts()
+    assert result.iterations == expected.iterations == 5
+    assert any(taken) or name == "with copies"
+    for leaf, other in zip(result.x.leaves, expected.x.leaves, strict=True):
+        scale = float(np.abs(other.local_array).max(initial=1))
+        np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-4 * scale)
