@@ -237,7 +237,7 @@ def test_square_of_a_combination(comm, name, size, aligned):
     x, y = (ca.from_local(cupy.asarray(a)[first:], layout, comm=comm) for a in whole)
     factor = cupy.asarray(4, kind if name != "float16" else "float32")
     y, square = ca.axpby_and_square((-1.0, factor, 2 * factor), x, 2.0, y, out=y)
-    assert (square.squares is not None) == (kind.kind == "f")
+    assert (square.parts is not None) == (kind.kind == "f")
     got = [complex(value) for value in ca.dots((x, x), square)] + [complex(ca.dots(square)[0])]
     wide = "complex128" if kind.kind == "c" else "float64"
     parts = comm.allgather_metadata([np.linalg.norm(a[first:].astype(wide)) ** 2 for a in whole[:1]])

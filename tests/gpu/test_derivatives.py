@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pylops
 import pytest
 
 from collops import profile
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, from_global, random, zeros
-from collops.operators import BlockDiag, FirstDerivative, Gradient, Laplacian, SecondDerivative, StackedVStack
+from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, dots, from_global, random, zeros
+from collops.array.fused import Square
+from collops.operators import (
+    BlockDiag,
+    FirstDerivative,
+    Gradient,
+    Laplacian,
+    LinearOperator,
+    SecondDerivative,
+    StackedVStack,
+)
 from collops.operators.halo import Halo
 from collops.solvers import cgls
 from tests.operators.derivatives.problems import assert_same, layouts, values
@@ -146,6 +156,88 @@ def test_iteration_of_a_regularized_solver(comm, beside):
     np.testing.assert_allclose(result.x.local_array.get(), expected.x.local_array, atol=1e-3 * scale)
     if comm.size > 1:
         assert messages["exchange"] in (2 * 8, 2 * 8 + 1)
+
+
+def regularized(comm, layout, dtype):
+    """A derivative of each rank's own rows on top of a Laplacian over all."""
+    local = pylops.FirstDerivative(layout.local_shape(comm.rank), axis=0, dtype=np.dtype(dtype).name)
+    return StackedVStack([BlockDiag([local], comm), Laplacian(layout, comm=comm, dtype=dtype).flat])
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [(9, 7), (257, 384), (300, 1024), (64, 21)])
+def test_squares_of_results(comm, shape, dtype, beside):
+    """Kernels add up the squares of what they write: right, and always the same bits."""
+    layout = Layout.split((shape[0] * comm.size, shape[1]), comm.size)
+    second = Layout.split(layout.shape, comm.size, axis=1)
+    for op in (
+        FirstDerivative(layout, order=5, comm=comm, dtype=dtype),
+        SecondDerivative(second, 1, edge=True, comm=comm, dtype=dtype),
+        Laplacian(layout, edge=True, comm=comm, dtype=dtype),
+        Gradient(layout, edge=True, comm=comm, dtype=dtype),
+        Laplacian(Layout.replicated(shape, comm.size), comm=comm, dtype=dtype),
+        regularized(comm, layout, dtype),
+    ):
+        x, y = (random(side, comm=comm, dtype=dtype, engine="cupy") for side in (op.domain, op.range))
+        for apply, both, given in (
+            (op._forward, op._forward_and_square, x),
+            (op._adjoint, op._adjoint_and_square, y),
+        ):
+            expected = apply(given, None)
+            out = expected.copy()
+            for leaf in out.leaves:
+                leaf.fill(np.nan)
+            found = set()
+            for _ in range(4):  # blocks begin with the first rows and the last in turns
+                result, square = both(given, out)
+                assert all(other is None for _, other in square.parts)
+                found.add(float(dots(square)[0]))
+            for one, other in zip(result.leaves, expected.leaves, strict=True):
+                cupy.testing.assert_array_equal(one.local_array, other.local_array)
+            assert len(found) == 1
+            double = sum(
+                float(cupy.linalg.norm(leaf.local_array.ravel().astype("f8")) ** 2) for leaf in expected.leaves
+            )
+            shared = op.domain is Layout.replicated(shape, comm.size)
+            wanted = double if shared else sum(sum(part) for part in comm.allgather_metadata([double]))
+            np.testing.assert_allclose(found.pop(), wanted, rtol=1e-5 if dtype == "f4" else 1e-12)
+
+
+def test_one_message_for_several_sums(comm):
+    layout = Layout.split((16 * comm.size, 64), comm.size)
+    op = regularized(comm, layout, "f4")
+    result, square = op._forward_and_square(
+        random(op.domain, comm=comm, dtype="f4", engine="cupy"), zeros(op.range, comm=comm, dtype="f4", engine="cupy")
+    )
+    other = random(op.range, comm=comm, dtype="f4", engine="cupy")
+    for pairs in ((square,), (square, (other, other)), (square, (result, other), square), (square,) * 3):
+        with profile.count_messages() as messages:
+            products = dots(*pairs)
+        assert messages.total == (comm.size > 1)
+        np.testing.assert_allclose(
+            [float(value) for value in products], [float(x.dot(y)) for x, y in pairs], rtol=1e-4, atol=1e-2
+        )
+
+
+@pytest.mark.parametrize("name", ["f4", "f8"])
+def test_regularized_iterations_with_squares(comm, name, beside, monkeypatch):
+    """Replayed, launched, and without the sums of the kernels; 20 steps, so that memory of a step is used again."""
+    op = regularized(comm, Layout.split((40 * comm.size, 96), comm.size), name)
+    y = random(op.range, seed=1, comm=comm, dtype=name, engine="cupy")
+    replayed = cgls(op, y, niter=20, tol=0, graph=True)
+    launched = cgls(op, y, niter=20, tol=0, graph=False)
+    cupy.testing.assert_array_equal(replayed.x.local_array, launched.x.local_array)
+    monkeypatch.setattr(LinearOperator, "_forward_and_square", lambda self, x, out: known(self._forward(x, out)))
+    monkeypatch.setattr(LinearOperator, "_adjoint_and_square", lambda self, y, out: known(self._adjoint(y, out)))
+    without = cgls(op, y, niter=20, tol=0, graph=False)
+    scale = float(abs(without.x.local_array).max())
+    atol = (1e-3 if name == "f4" else 1e-10) * scale
+    np.testing.assert_allclose(replayed.x.local_array.get(), without.x.local_array.get(), atol=atol)
+
+
+def known(result):
+    """A result and its square, which is still to be computed."""
+    return result, Square(result)
 
 
 def test_one_exchange(comm):

@@ -8,9 +8,9 @@ import pytest
 import scipy.linalg
 
 from collops import profile
-from collops.array import from_global, random, zeros
+from collops.array import Layout, from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
-from collops.operators import BlockDiag, StackedVStack, VStack, lift_local
+from collops.operators import BlockDiag, SecondDerivative, StackedVStack, VStack, lift_local
 from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix
 from collops.preconditioners import inner_solve
@@ -218,6 +218,29 @@ def test_starting_model_images_and_stacks(comm):
     expected, result = stacks
     assert result.execution == REPLAYED and result.x.shape == (2, 3)
     assert_close(result.x.gather().get(), expected.x.gather(), "f4", factor=10)
+
+
+@pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"reductions": 1}, {"reductions": 1, "damp": 0.5}])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dense_first", [True, False])
+def test_squares_that_operators_know(comm, dense_first, dtype, options):
+    """Kernels of a derivative add up squares, those of matrices do not; replayed and launched give the same bits."""
+    layout = Layout.split(40 * comm.size + 3, comm.size)
+    matrix = random_matrix(comm.rank + 5, layout.local_size(comm.rank), dtype, comm.rank)
+    results = []
+    for local in (matrix, cupy.asarray(matrix)):
+        parts = [BlockDiag([local], comm), SecondDerivative(layout, edge=True, comm=comm, dtype=dtype)]
+        op = StackedVStack(parts if dense_first else parts[::-1])
+        engine = "numpy" if local is matrix else "cupy"
+        y = random(op.range, comm=comm, dtype=dtype, engine=engine, seed=1)
+        results += [
+            cgls(op, y, niter=6, tol=0, graph=graph, **options) for graph in ([True, False] if results else [False])
+        ]
+    expected, replayed, launched = results
+    assert replayed.execution == REPLAYED
+    assert_same_bits(replayed, launched)
+    assert_close(replayed.x.gather().get(), expected.x.gather(), dtype, factor=10)
+    assert_close(replayed.residual_norms, expected.residual_norms, dtype, factor=10)
 
 
 def test_stops_at_a_tolerance(comm):

@@ -169,7 +169,8 @@ def test_iterates(comm, name, options, request):
         result = cgls(op, y, niter=5, tol=0, **options)
     assert same.counts() == messages.counts()
     assert result.iterations == expected.iterations == 5
-    assert any(taken) or name == "with copies"
+    # On several ranks, products of copies are made the same on all by an empty split part, without what is known.
+    assert any(taken) or name in ("replicated", "with copies")
     for leaf, other in zip(result.x.leaves, expected.x.leaves, strict=True):
         scale = float(np.abs(other.local_array).max(initial=1))
         np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-4 * scale)

@@ -31,7 +31,7 @@ _COLUMNS = ("forward_columns", "adjoint_columns")
 class _Block(NamedTuple):
     """A local operator, the slice of a vector that it reads, and the slice that it computes; ``None`` for all of it."""
 
-    apply: Callable[[Any, Any], Any]
+    apply: Callable[..., Any]
     read: slice | None
     write: slice | None
 

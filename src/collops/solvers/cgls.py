@@ -199,10 +199,11 @@ class CGLS(ConjugateGradients):
         if self.M is None and not damped:
             return A._adjoint_and_square(image, out)
         g = A._adjoint(image, out if self.M is None else state.g)
+        square = Square(g)
         if damped:
             g, square = axpby_and_square(sign * self.damp * self.damp, x, 1.0, g, out=g)
-            if self.M is None:
-                return g, square
+        if self.M is None:
+            return g, square
         state.g = g
         return self.M._adjoint_and_square(g, out)
 

@@ -412,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
     of_threads[thread] = 0;
 #endif
     if (!busy) return;
-    Real square_of_last = 0, square = 0;  // of the target that add_ends changes, and of the others
+    Real squares[] = {0, 0};  // of the target that add_ends changes, and of the others
     const bool first = number < p.first_chunks;
     const int begin = first ? p.first_begin + number * p.chunk : p.second_begin + (number - p.first_chunks) * p.chunk;
     const int limit = first ? p.first_end : p.second_end;
@@ -506,7 +506,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
                     add(sum, march.usual[REACH + offset], window[b + LOWER + offset]);
             }
 #if SEVERAL == 2
-            store_result(march.target + here, sum, square);
+            store_result(march.target + here, sum, squares[1]);
             sum = zeros();
 #endif
 #endif
@@ -517,7 +517,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
                 const Long planes = here / band.stride;
                 add_row(sum, band, planes / band.extent, static_cast<int>(planes % band.extent), here % band.stride);
 #if SEVERAL == 2
-                store_result(band.target + here, sum, square);
+                store_result(band.target + here, sum, squares[1]);
                 sum = zeros();
 #endif
             }
@@ -531,11 +531,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
             pass_sides(sides[b], center, lanes);
             add_last(sum, last, center, sides[b], ends);
 #if SEVERAL == 2
-            store_result(last.target + here, sum, square_of_last);
+            store_result(last.target + here, sum, squares[0]);
 #endif
 #endif
 #if SEVERAL != 2
-            store_result(p.bands[0].target + here, sum, square_of_last);
+            store_result(p.bands[0].target + here, sum, squares[0]);
 #endif
         }
 #if MARCH
@@ -552,13 +552,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
         Real* const target = p.bands[SEVERAL == 2 ? LAST_BAND : 0].target + start + begin * p.inner;
         add_ends(last, target, lowest_row + begin * row_step, row_step, p.inner, along, end - begin, ends);
 #if SQUARES
-        square_of_last = 0;
-        for (int row = 0; row < end - begin; ++row) add_squares(square_of_last, load_own(target + row * p.inner));
+        squares[0] = 0;
+        for (int row = 0; row < end - begin; ++row) add_squares(squares[0], load_own(target + row * p.inner));
 #endif
     }
 #endif
 #if SQUARES
-    of_threads[thread] = static_cast<double>(square) + static_cast<double>(square_of_last);
+    of_threads[thread] = static_cast<double>(squares[0]) + squares[1];
     // The place depends on the rows that the block has computed, not on when it did.
     write_block_sum(of_threads, thread, p.squares + static_cast<Long>(number / blockDim.y) * gridDim.x + blockIdx.x);
 #endif

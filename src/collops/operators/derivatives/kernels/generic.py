@@ -19,7 +19,7 @@ class GenericKernel:
     splits = False
 
     def __init__(self, problem: Problem) -> None:
-        self._shape, self._terms, self._several, dtype, engine, self._add = problem
+        self._shape, self._terms, self._several, dtype, engine, self._add, _ = problem
         self._xp = engine.xp
         self._factors = [_factors(term, len(self._shape), real_of(dtype)) for term in self._terms]
 
