@@ -33,7 +33,6 @@ __all__ = [
     "is_complex",
     "new_array",
     "product",
-    "recording",
     "reinterpret",
 ]
 
