@@ -250,6 +250,34 @@ def test_square_of_a_combination(comm, name, size, aligned):
     assert got == [complex(value) for value in ca.dots((x, x), square)] + [complex(ca.dots(square)[0])]
 
 
+@pytest.mark.parametrize("first", [0, 1])  # 1: not at a multiple of 16 bytes
+def test_large_arrays_from_either_end(comm, first):
+    """Passes over large arrays begin with the first blocks and the last in turns, to the same bits."""
+    size, generator = 4_200_003, cupy.random.default_rng(comm.rank)
+    layout = Layout.split(size * comm.size, comm.size)
+    whole = [generator.standard_normal(size + first, dtype="f4") for _ in range(3)]
+    given = [a[first:] for a in whole]
+    sums, combinations, updates = set(), [], []
+    for _ in range(3):
+        x, y, z = (ca.from_local(a.copy()[first:], layout, comm=comm) for a in whole)
+        combinations.append(ca.axpby(2.0, x, -1.0, y).local_array)
+        y, square = ca.axpby_and_square(2.0, x, -1.0, y, out=y)
+        cupy.testing.assert_array_equal(y.local_array, combinations[0])
+        sums.add(float(ca.dots(square)[0]))
+        ca.update_solution_and_direction(x, 0.5, y, -1.0, z)
+        updates.append((x.local_array, y.local_array))
+    expected = 2 * given[0] - given[1]
+    cupy.testing.assert_allclose(combinations[0], expected, atol=1e-5)
+    cupy.testing.assert_allclose(updates[0][0], given[0] + 0.5 * expected, atol=1e-5)
+    cupy.testing.assert_allclose(updates[0][1], given[2] - expected, atol=1e-5)
+    for later in updates[1:]:
+        for a, b in zip(later, updates[0], strict=True):
+            cupy.testing.assert_array_equal(a, b)
+    parts = comm.allgather_metadata(float(cupy.linalg.norm(expected.astype("f8")) ** 2))
+    assert len(sums) == 1
+    np.testing.assert_allclose(sums.pop(), sum(parts), rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", INEXACT)
 def test_new_stacks_are_combined_as_one_array(comm, name):
     layout = StackedLayout(

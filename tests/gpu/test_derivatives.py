@@ -165,7 +165,7 @@ def regularized(comm, layout, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("shape", [(9, 7), (257, 384), (300, 1024), (64, 21)])
+@pytest.mark.parametrize("shape", [(9, 7), (257, 384), (300, 1024), (64, 21), (4100, 1024)])
 def test_squares_of_results(comm, shape, dtype, beside):
     """Kernels add up the squares of what they write: right, and always the same bits."""
     layout = Layout.split((shape[0] * comm.size, shape[1]), comm.size)
@@ -188,7 +188,7 @@ def test_squares_of_results(comm, shape, dtype, beside):
             for leaf in out.leaves:
                 leaf.fill(np.nan)
             found = set()
-            for _ in range(4):  # blocks begin with the first rows and the last in turns
+            for _ in range(4):  # blocks of large arrays begin with the first rows and the last in turns
                 result, square = both(given, out)
                 assert all(other is None for _, other in square.parts)
                 found.add(float(dots(square)[0]))

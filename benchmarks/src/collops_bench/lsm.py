@@ -33,7 +33,7 @@ from collops.array import DistributedArray
 from collops.operators import LinearOperator
 from collops.operators.kirchhoff import Kirchhoff
 from collops.solvers import CG
-from collops_bench.peers import PEER, Peer, load_peer
+from collops_bench.peers import PEER, Peer, load_peer, why_not_loaded
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
 from collops_bench.shared import (
@@ -172,14 +172,12 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _obstacle(context: Context, peer: Peer | str) -> str | None:
-    """Return why any rank lacks the fastest engine of the operator of PyLops, or None."""
+    """Return why any rank lacks the fastest engine of the operator of PyLops, or None. Collective."""
     if isinstance(peer, str):
         return None
-    found = importlib.util.find_spec("numba") is not None
-    if found and context.engine.name == "cupy":
-        found = importlib.util.find_spec("numba.cuda") is not None
-    everywhere = all(context.comm.allgather_metadata(found))
-    return None if everywhere else "PyLops' fast engines need Numba, which is not installed on all ranks"
+    module = "numba.cuda.cudaimpl" if context.engine.name == "cupy" else "numba"
+    reasons = context.comm.allgather_metadata(why_not_loaded(module))
+    return next((f"PyLops' fast engines need Numba: {reason}" for reason in reasons if reason is not None), None)
 
 
 def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[Measurement]:

@@ -141,10 +141,10 @@ def _peer(engine: str, ranks: int) -> Peer:
 
 
 def why_not_loaded(module: str) -> str | None:
-    """Return why an installed peer cannot be imported (a missing dependency, or another MPI), or None."""
+    """Return why a peer cannot be imported (it or a dependency is missing, another MPI or NumPy), or None."""
     try:
         importlib.import_module(module)
-    except (ImportError, RuntimeError) as error:
+    except (AttributeError, ImportError, RuntimeError) as error:
         return f"{module.replace('_', '-')} does not load: {error}"
     return None
 

@@ -15,14 +15,20 @@ import importlib.util
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from collops.backend import Engine
 
-__all__ = ["LONG", "kernels_for", "loops"]
+__all__ = ["LONG", "begins_with_last", "ended_with_first", "kernels_for", "loops"]
 
 LONG = 1 << 16
 """Elements of vectors and entries of sparse matrices from which on the host uses Numba's loops, where it is installed.
 
 The first use takes half a second, which shorter vectors seldom save."""
+
+_LARGE = 16 << 20  # bytes of an array, of which the cache of a device can keep a part
+_WAYS = np.int32(0), np.int32(1)
+_last_way = [1]  # of the last pass over large arrays on a device
 
 _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 
@@ -31,6 +37,23 @@ _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 def kernels_for(engine: Engine) -> Any:
     """Return the module of kernels for `engine`."""
     return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")
+
+
+def begins_with_last(nbytes: int) -> np.int32:
+    """Return whether a kernel begins with the last elements of arrays of this size: in turns if they are large, else 0.
+
+    Where the last pass ended, what it read and wrote is in the cache.
+    """
+    if nbytes < _LARGE:
+        return _WAYS[0]
+    _last_way[0] = 1 - _last_way[0]
+    return _WAYS[_last_way[0]]
+
+
+def ended_with_first(nbytes: int) -> None:
+    """Say that a kernel, which always ends with the first elements, has read an array of this size."""
+    if nbytes >= _LARGE:
+        _last_way[0] = 1
 
 
 @cache

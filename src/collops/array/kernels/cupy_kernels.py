@@ -19,6 +19,7 @@ import numpy as np
 
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
+from collops.array.kernels import begins_with_last, ended_with_first
 from collops.comm import Communicator
 from collops.comm.device_launch import Launch
 from collops.comm.peer_stores import kernel_source
@@ -122,7 +123,9 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
     size = target.size
     if size:
-        functions.axpby(functions.grid(size), _ONE_BLOCK, (x, y, target, np.int64(size), *first, *second))
+        backwards = begins_with_last(target.nbytes)
+        arguments = (x, y, target, np.int64(size), *first, *second, backwards)
+        functions.axpby(functions.grid(size), _ONE_BLOCK, arguments)
     return target
 
 
@@ -140,7 +143,9 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         return None
     grid = functions.grid(out.size)
     squares = cupy.ndarray(grid, np.float64)
-    functions.axpby_and_squares(grid, _ONE_BLOCK, (x, y, out, np.int64(out.size), *first, *second, squares))
+    backwards = begins_with_last(out.nbytes)
+    arguments = (x, y, out, np.int64(out.size), *first, *second, backwards, squares)
+    functions.axpby_and_squares(grid, _ONE_BLOCK, arguments)
     return squares
 
 
@@ -152,9 +157,10 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
-                functions.update_solution_and_direction(
-                    functions.grid(x.size), _ONE_BLOCK, (*arrays, np.int64(x.size), *first, *second)
-                )
+                grid = functions.grid(2 * x.size)  # its threads have half as many loads under way
+                backwards = begins_with_last(x.nbytes)
+                scalars = np.int64(x.size), *first, *second, backwards
+                functions.update_solution_and_direction(grid, _ONE_BLOCK, (*arrays, *scalars))
             return
     axpby(length, direction, 1, x, x)
     axpby(1, gradient, ratio, direction, direction)
@@ -269,6 +275,7 @@ def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
 def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.ndarray((), functions.number_dtype)
+    ended_with_first(x.nbytes)
     link = 0 if comm is None else comm.join_sum(out)
     return _prepared_dots(functions, (x.size,), _scratch(), 0, 1, conjugate, link)(x, y, out)
 
@@ -368,7 +375,8 @@ def _launch(
     link = 0 if comm is None else comm.join_sum(out)
     launch = _prepared_dots(functions, sizes, _scratch(), places, fresh >> base & _PLACES_MASK, conjugate, link)
     launch(*(array for _, x, y in jobs for array in (x, x if y is None else y)), out[base:] if base else out)
-    for number, _, _ in jobs:
+    for number, x, _ in jobs:
+        ended_with_first(x.nbytes)
         fresh &= ~(1 << number)
     return fresh
 

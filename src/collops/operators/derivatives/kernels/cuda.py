@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.array.kernels import begins_with_last
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
@@ -35,8 +35,6 @@ _ARGUMENT_BYTES = 4096
 _PARTS = {"f": 1, "d": 1, "F": 2, "D": 2}
 _ALIGNMENT = 16
 _LARGE = 16 << 20  # bytes of an array: from here on overlapping the exchange with the interior saves time
-# In turns for large arrays: where the last launch ended, what it read and wrote is in the cache.
-_backwards = cycle((0, 1))
 
 
 def make_kernel(problem: Problem) -> Any:
@@ -71,9 +69,9 @@ class _CudaKernel:
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
         others = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
-        self._large = math.prod(problem.shape) * self._itemsize >= _LARGE
+        self._nbytes = math.prod(problem.shape) * self._itemsize
         self.splits = (
-            self._large
+            self._nbytes >= _LARGE
             and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
@@ -98,8 +96,7 @@ class _CudaKernel:
         if launch is not None:
             if squares is not None:
                 launch.argument["squares"] = self._sums(part, launches.blocks, squares)
-            if self._large:
-                launch.backwards[0] = next(_backwards)
+            launch.backwards[0] = begins_with_last(self._nbytes)
             kernel = _compiled(self._device, launches.options).ptr
             self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
