@@ -28,7 +28,7 @@ The first use takes half a second, which shorter vectors seldom save."""
 
 _LARGE = 16 << 20  # bytes of an array, of which the cache of a device can keep a part
 _WAYS = np.int32(0), np.int32(1)
-_last_way = [1]  # of the last pass over large arrays on a device
+_ends: set[int] = set()  # addresses where the arrays end of the last pass over large ones, if it ended there
 
 _SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
 
@@ -39,21 +39,25 @@ def kernels_for(engine: Engine) -> Any:
     return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")
 
 
-def begins_with_last(nbytes: int) -> np.int32:
-    """Return whether a kernel begins with the last elements of arrays of this size: in turns if they are large, else 0.
+def begins_with_last(nbytes: int, *arrays: Any) -> np.int32:
+    """Return 1 if a kernel is to begin with the last elements of arrays on a device, all of this size, else 0.
 
-    Where the last pass ended, what it read and wrote is in the cache.
+    It is if the last pass over large arrays ended with these elements: then they are in the cache.
     """
     if nbytes < _LARGE:
         return _WAYS[0]
-    _last_way[0] = 1 - _last_way[0]
-    return _WAYS[_last_way[0]]
+    ends = {array.data.ptr + nbytes for array in arrays}
+    backwards = not _ends.isdisjoint(ends)
+    _ends.clear()
+    if not backwards:
+        _ends.update(ends)
+    return _WAYS[backwards]
 
 
 def ended_with_first(nbytes: int) -> None:
-    """Say that a kernel, which always ends with the first elements, has read an array of this size."""
+    """Say that a kernel, which always ends with the first elements, has read an array of this size on a device."""
     if nbytes >= _LARGE:
-        _last_way[0] = 1
+        _ends.clear()
 
 
 @cache

@@ -123,7 +123,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
     size = target.size
     if size:
-        backwards = begins_with_last(target.nbytes)
+        backwards = begins_with_last(target.nbytes, x, y, target)
         arguments = (x, y, target, np.int64(size), *first, *second, backwards)
         functions.axpby(functions.grid(size), _ONE_BLOCK, arguments)
     return target
@@ -143,7 +143,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         return None
     grid = functions.grid(out.size)
     squares = cupy.ndarray(grid, np.float64)
-    backwards = begins_with_last(out.nbytes)
+    backwards = begins_with_last(out.nbytes, x, y, out)
     arguments = (x, y, out, np.int64(out.size), *first, *second, backwards, squares)
     functions.axpby_and_squares(grid, _ONE_BLOCK, arguments)
     return squares
@@ -158,7 +158,7 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
                 grid = functions.grid(2 * x.size)  # its threads have half as many loads under way
-                backwards = begins_with_last(x.nbytes)
+                backwards = begins_with_last(x.nbytes, *arrays)
                 scalars = np.int64(x.size), *first, *second, backwards
                 functions.update_solution_and_direction(grid, _ONE_BLOCK, (*arrays, *scalars))
             return

@@ -96,7 +96,7 @@ class _CudaKernel:
         if launch is not None:
             if squares is not None:
                 launch.argument["squares"] = self._sums(part, launches.blocks, squares)
-            launch.backwards[0] = begins_with_last(self._nbytes)
+            launch.backwards[0] = begins_with_last(self._nbytes, *sources, *targets)
             kernel = _compiled(self._device, launches.options).ptr
             self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
