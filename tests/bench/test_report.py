@@ -40,9 +40,16 @@ def test_the_table_has_every_headline_that_both_programs_have_done() -> None:
     assert len(lines) == 2 + 2
 
 
-def test_the_longest_of_each_kind_of_work_on_each_kind_of_machine() -> None:
-    def row(benchmark: str, case: str, seconds: float, headline: str, devices: tuple[str, ...] = ()) -> Record:
-        made = record(benchmark, devices)
+def test_the_longest_of_each_kind_of_work_on_hosts_and_on_gpus() -> None:
+    def row(
+        benchmark: str,
+        case: str,
+        seconds: float,
+        headline: str,
+        devices: tuple[str, ...] = (),
+        started: str = "2026-01-02",
+    ) -> Record:
+        made = replace(record(benchmark, devices), started=started)
         timings = {"collops": timing(seconds), "PyLops-MPI": timing(1.0)}
         made.measurements[:] = [replace(made.measurements[0], case=case, timings=timings, headline=headline)]
         return made
@@ -53,15 +60,17 @@ def test_the_longest_of_each_kind_of_work_on_each_kind_of_machine() -> None:
         row("lsm", "iteration", 9e-3, "on one GPU", ("H200",)),
         row("lsm", "iteration", 1e-3, "on four GPUs, small", ("H200",) * 4),
         row("lsm", "iteration", 4e-3, "on four GPUs", ("H200",) * 4),
+        row("lsm", "iteration", 8e-3, "on four GPUs, older", ("H100",) * 4, "2026-01-01"),
         row("operators", "Laplacian, forward", 3e-3, "Laplacian, forward"),
         row("operators", "Laplacian, adjoint", 2e-3, "Laplacian, adjoint"),
         row("operators", "Gradient, adjoint", 1e-3, "Gradient"),
+        row("operators", "Gradient, adjoint", 5e-4, "Gradient, newer", started="2026-01-03"),
     ]
     shown = [one.work for one in longest(speed_rows(records))]
     assert shown == ["iteration, small", "on four GPUs", "Laplacian, forward", "Gradient"]
     summary = speed_summary(records)
     assert summary.count("x |\n") == 4
-    assert "Of 8 measurements" in summary
+    assert "Of 10 measurements" in summary
 
 
 def test_only_the_text_between_the_markers_changes(tmp_path) -> None:
