@@ -77,6 +77,16 @@ def test_claims_are_ratios_of_times() -> None:
     assert rows["gain", "host", "MPI neighbourhood"] == ["+100 %", "3.2"]
 
 
+def test_gpus_that_may_not_access_each_other_are_compared_with_those_of_then() -> None:
+    alone = {"machine": {**RECORDS[0].machine, "devices": ["A40"] * 2, "p2p": False}}
+    claims, table = sections([replace(RECORDS[0], **alone)])
+    assert "2 x A40, NCCL without P2P" in table.title
+    assert "without-p2p" in table.name
+    measured = [row for row in claims.rows if row[2]]
+    assert [row[0] for row in measured] == ["the same without NVLink"] * 2
+    assert [row[3:] for row in measured] == [["400x", "40"], ["2x", "0.2"]]
+
+
 def test_what_was_not_measured_is_said() -> None:
     [claims] = sections([record()])
     assert [row[2:] for row in claims.rows] == [["", "not measured", ""]] * len(CLAIMS)

@@ -66,6 +66,7 @@ def test_a_record_says_where_and_with_what_it_was_made(comm, monkeypatch) -> Non
     assert made.ranks == comm.size
     assert made.commit == "0123abc"
     assert made.machine["devices"] == []
+    assert made.machine["p2p"] is None and made.p2p
     assert made.machine["cores"] >= 1
     assert made.versions["numpy"] is not None
     json.dumps(made.machine)

@@ -29,6 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.comm import world
+from collops.comm.nccl import p2p_is_off
 from collops.errors import TransportError
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement, check
@@ -50,6 +51,7 @@ _PERIOD = 251
 _CAPTURED_CALLS = 20
 _LONGEST_CALL = 0.2  # seconds; slower transports are not timed with this message or larger ones
 _LARGEST = {"device": 4 << 30, "host": 64 << 20}
+_LARGEST_ALLREDUCE = 8 << 30  # on devices: 32 GiB in total on four
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -86,7 +88,8 @@ def measure(context: Context) -> Iterator[Measurement]:
     for operation in OPERATIONS:
         slow: dict[str, str] = {}
         for size in sizes_up_to(_largest(context, operation)):
-            yield _measure(context, plan, operation, size, communicators, raw, peer, missing, slow)
+            if not communicators.keys() <= slow.keys():
+                yield _measure(context, plan, operation, size, communicators, raw, peer, missing, slow)
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -98,7 +101,7 @@ def sizes_up_to(largest: int) -> list[int]:
         4 << 10,
         64 << 10,
         256 << 10,
-        *((1 << 20) << shift for shift in (0, 2, 4, 6, 8, 10, 12)),
+        *((1 << 20) << shift for shift in (0, 2, 4, 6, 8, 10, 12, 13)),
     ]
     return [size for size in wanted if size <= largest]
 
@@ -106,6 +109,8 @@ def sizes_up_to(largest: int) -> list[int]:
 def _largest(context: Context, operation: str) -> int:
     """Return the size of the largest message that leaves memory for checks; the same on all ranks."""
     most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
+    if most == _LARGEST["device"] and operation == "allreduce":
+        most = _LARGEST_ALLREDUCE
     return min(most, context.free_memory() // 8)
 
 
@@ -150,8 +155,9 @@ def _measure(
         absent[RAW_NCCL if engine.memory == "device" else RAW_MPI] = raw
         peer = None
     else:
-        programs[raw.name] = raw.program(operation, buffers)
         peer = raw.name
+        if peer not in absent:
+            programs[peer] = raw.program(operation, buffers)
     returning: dict[str, Callable[[], Any]] = {}
     if operation == "allreduce" and isinstance(package, str):
         absent[PEER] = package
@@ -164,7 +170,7 @@ def _measure(
     with ExitStack() as stack:
         replayed = [_NCCL] if operation in _IN_WINDOWS and _NCCL in programs else []
         held = dict.fromkeys(programs, buffers)
-        if replayed:
+        if replayed and _REGISTERED not in absent:
             try:
                 held[_REGISTERED] = stack.enter_context(_registered(communicators[_NCCL], buffers))
             except TransportError as problem:
@@ -181,11 +187,10 @@ def _measure(
         for name, program in list(programs.items()):
             # The peer allocates its result; the copy of it is not timed.
             check_values(name, _into(buffers.target, program) if name in returning else program, held[name])
-            if name in communicators or name in returning:
-                seconds = time_batch(program, 1, comm, engine)["wall"]
-                if seconds > _LONGEST_CALL:
-                    slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
-                    del programs[name]
+            seconds = time_batch(program, 1, comm, engine)["wall"]
+            if seconds > _LONGEST_CALL:
+                slow[name] = absent[name] = f"a message of {size} bytes takes {seconds:.2g} s"
+                del programs[name]
         timings = interleave(programs, comm, engine, plan)
         graphs = {
             f"{name}, replayed": (name, Captured(engine.xp, programs[name], _CAPTURED_CALLS))
@@ -211,9 +216,9 @@ def _measure(
 
 
 def _headline(operation: str, size: int, ranks: int) -> str | None:
-    """Return the label in the README, for a small, a medium and a large allreduce on several ranks."""
+    """Return the label in the README, for a small, a medium and a large allreduce on several ranks with NVLink."""
     labels = {8: "8 B", 1 << 20: "1 MiB", 256 << 20: "256 MiB"}
-    if operation != "allreduce" or size not in labels or ranks == 1:
+    if operation != "allreduce" or size not in labels or ranks == 1 or p2p_is_off():
         return None
     return f"allreduce of {labels[size]}"
 

@@ -8,7 +8,7 @@ The file is one object:
 - ``commit``: of the repository, with ``-dirty`` if files were changed; null if unknown.
 - ``machine``: ``processor``, ``cores`` (available to this process), ``system``, ``devices`` (the name of each rank's
   GPU; empty on hosts), ``driver`` (CUDA version of the driver; null on hosts), ``memory`` (free bytes per rank, on the
-  device or host; absent in older records).
+  device or host), ``p2p`` (whether NCCL may access other GPUs; null on hosts). Older records lack the last two.
 - ``versions``: of Python and of relevant packages; null for one that is not installed.
 - ``ranks``, ``engine``, ``transport`` (a list: the transports, as the communicator describes them).
 - ``options``: the options of the run.
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin, get_type_
 
 import collops
 from collops.apps.files import atomic, check_writable
+from collops.comm.nccl import p2p_is_off
 from collops.errors import CollopsError, InputError
 from collops_bench.timing import CLOCKS, SIGNED, Timing
 
@@ -132,7 +133,13 @@ class Record:
     def machine_name(self) -> str:
         """Short name for files and tables: the GPUs, or else the number of cores."""
         devices = self.machine["devices"]
-        return _slug(devices[0]) if devices else f"cpu-{self.machine['cores']}-cores"
+        name = _slug(devices[0]) if devices else f"cpu-{self.machine['cores']}-cores"
+        return name if self.p2p else f"{name}-without-p2p"
+
+    @property
+    def p2p(self) -> bool:
+        """False where NCCL was told not to access other GPUs (``NCCL_P2P_DISABLE``)."""
+        return self.machine.get("p2p") is not False
 
 
 def check(comm: Communicator, what: str, error: float, tolerance: float) -> Check:
@@ -167,6 +174,7 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
             "devices": devices,
             "driver": driver,
             "memory": free_memory(comm, engine),
+            "p2p": not p2p_is_off() if devices else None,
         },
         versions={"python": platform.python_version(), "collops": collops.__version__}
         | {name: _version(name) for name in _PACKAGES},

@@ -11,6 +11,7 @@ import typer
 
 from collops.cli.command import Debug, Engine, guarded
 from collops.cli.console import console
+from collops.comm.nccl import NO_P2P
 from collops_bench.everything import Limit, NoPeers, Outcome, Quick, RanksOfEach, planned, show
 from collops_bench.published import Section, sections, text_of
 from collops_bench.record import read_folder
@@ -42,7 +43,8 @@ def bench_published(
     """Repeat what the literature reports on this machine, and compare.
 
     Runs the benchmarks of collectives, migration, Jacobi's method, JAX, star forests and pairs of ranks, on GPUs also
-    collectives and migration on hosts, and writes tables of published and measured figures with a picture each.
+    collectives without access between GPUs, and collectives and migration on hosts. Writes tables of published and
+    measured figures with a picture each.
     """
 
     def here() -> int:
@@ -55,7 +57,8 @@ def bench_published(
             alone = replace(plan, names=["jax"], folder=out / "one-process", ranks=1, environment=_CPU_DEVICES)
             options = ["--engine", "numpy", *(["--no-peer"] if no_peer else [])]
             hosts = replace(plan, names=["collectives", "lsm"], folder=out / "hosts", options=options)
-            for more in [alone, *([hosts] if any(record.engine == "cupy" for record in records) else [])]:
+            slow = replace(plan, names=["collectives"], folder=out / "without-p2p", environment={NO_P2P: "1"})
+            for more in [alone, *([slow, hosts] if any(record.engine == "cupy" for record in records) else [])]:
                 show(more, where, outcomes)
         else:
             records = list(read_folder(results).values())

@@ -91,10 +91,10 @@ def label(measurement: Measurement) -> str:
 
 
 def place(record: Record) -> str:
-    """Return the GPUs of a record, or else its cores and ranks."""
+    """Return the GPUs of a record and what they may not do, or else its cores and ranks."""
     devices = record.machine["devices"]
     if devices:
-        return f"{len(devices)} x {devices[0]}"
+        return f"{len(devices)} x {devices[0]}{'' if record.p2p else ', NCCL without P2P'}"
     return f"{record.machine['cores']} CPU cores, {record.ranks} rank{'s' if record.ranks > 1 else ''}"
 
 

@@ -25,7 +25,7 @@ from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
 
-__all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding"]
+__all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
@@ -148,6 +148,11 @@ def load_binding() -> Nccl4py | NcclOfCupy:
     return binding
 
 
+def p2p_is_off() -> bool:
+    """Return whether this process may not access other GPUs by NCCL, which ``NCCL_P2P_DISABLE`` says."""
+    return os.environ.get(NO_P2P, "0") != "0"
+
+
 def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
     """Return what this machine lacks for windows of NCCL, as the end of a sentence, or ``None``. Not collective.
 
@@ -155,7 +160,7 @@ def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
     """
     if available_binding() != Nccl4py.name:
         return "needs nccl4py: install collops[cuda13]"
-    if os.environ.get(NO_P2P, "0") != "0":
+    if p2p_is_off():
         return f"needs access to the memory of other GPUs, which {NO_P2P} turns off"
     version = nccl_version()
     if tuple(map(int, version.split("."))) < first:

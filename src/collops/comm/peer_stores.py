@@ -8,7 +8,6 @@ serve any ranks of a host, whereas NVSHMEM's heap serves those of one communicat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
-from collops.comm.nccl import NO_P2P
+from collops.comm.nccl import NO_P2P, p2p_is_off
 from collops.comm.transport import KnownExchange
 
 __all__ = ["kernel_source", "map_memory"]
@@ -200,7 +199,7 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"
-    mine = cupy.cuda.Device().pci_bus_id, os.environ.get(NO_P2P, "0") != "0"
+    mine = cupy.cuda.Device().pci_bus_id, p2p_is_off()
     devices, refusals = zip(*control.allgather(mine), strict=True)
     if any(refusals):
         return None, f"NCCL, since {NO_P2P} turns access to other GPUs off"
