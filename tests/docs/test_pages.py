@@ -34,6 +34,11 @@ def test_links_lead_to_files(path):
     assert [t for t in targets if t.split("/")[0] not in MADE and not (path.parent / t).exists()] == []
 
 
+def test_every_picture_is_on_a_page():
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    assert [path.name for path in (DOCS / "images").iterdir() if path.name not in text] == []
+
+
 def test_every_page_is_in_a_table_of_contents():
     text = (DOCS / "index.md").read_text("utf-8")
     listed = {name.rstrip("*") for table in re.findall(r"```\{toctree\}(.*?)```", text, re.S) for name in table.split()}

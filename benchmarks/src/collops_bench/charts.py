@@ -26,7 +26,7 @@ _SIZES = ("size", "bytes_per_rank")
 _MOST_LINES = 6
 _LIMIT = "memory's limit"
 _BOUND = -1  # number of the colour of a bound
-_MARKERS, _GLYPHS = "osD^", "●■◆▲"
+_MARKERS, _GLYPHS = "osD^v", "●■◆▲▼"  # as many as share no factor with the colours
 _MOST_RANKS = 1024  # of a prediction
 
 
