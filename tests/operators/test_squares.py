@@ -155,6 +155,45 @@ def test_without_kernels_that_sum(comm):
     assert square.parts is None and square[0] is square[1] is result
 
 
+class Twice:
+    """A mix-in for a class that replaces the products of another."""
+
+    def _forward(self, x, out):
+        result = super()._forward(x, out)
+        result *= 2
+        return result
+
+    def _adjoint(self, y, out):
+        result = super()._adjoint(y, out)
+        result *= 2
+        return result
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("base", [Laplacian, BlockDiag])
+def test_a_subclass_with_its_own_products(comm, base, inherited, taken):
+    """They are not those that the base class adds and squares."""
+    doubled = type("Doubled", (Twice, base), {})
+    if inherited:
+        doubled = type("Derived", (doubled,), {})
+    if base is Laplacian:
+        given, options = Layout.split((2 * comm.size + 1, 7), comm.size), {"dtype": "f4"}
+    else:
+        given, options = [pylops.FirstDerivative(9, dtype="float32")], {}
+    one, twice = (kind(given, comm=comm, **options) for kind in (base, doubled))
+    for op, expected in ((twice, 2 * one), (StackedVStack([one, twice]), StackedVStack([one, 2 * one]))):
+        x, y = (random(side, seed=2, comm=comm, dtype="f4") for side in (op.domain, op.range))
+        assert op.dottest()
+        for apply, source, wanted in (
+            (op._forward_and_square, x, expected.forward(x)),
+            (op._adjoint_and_square, y, expected.adjoint(y)),
+        ):
+            result, square = apply(source, zeros(wanted.layout, comm=comm, dtype="f4"))
+            np.testing.assert_allclose(float(dots(square)[0]), float(wanted.norm()) ** 2, rtol=1e-5)
+            for leaf, other in zip(result.leaves, wanted.leaves, strict=True):
+                np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"M": True}, {"reductions": 1}, {"reductions": "pipelined"}])
 @pytest.mark.parametrize("name", ["stack", "with a dense one", "replicated", "with copies", "side by side"])
 def test_iterates(comm, name, options, request):
