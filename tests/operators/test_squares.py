@@ -12,6 +12,7 @@ import pytest
 from collops import profile
 from collops.array import Layout, dots, random, zeros
 from collops.array.kernels import numpy_kernels
+from collops.comm import alone
 from collops.operators import (
     BlockDiag,
     Diagonal,
@@ -19,6 +20,7 @@ from collops.operators import (
     Gradient,
     HStack,
     Laplacian,
+    LinearOperator,
     StackedBlockDiag,
     StackedHStack,
     StackedVStack,
@@ -62,6 +64,21 @@ def taken(monkeypatch):
     return counts
 
 
+class OwnMemory(LinearOperator):
+    """Returns its own array, which the next product overwrites."""
+
+    def __init__(self, size):
+        layout = Layout.split(size, 1)
+        super().__init__(layout, layout, "f4", alone())
+        self.result = zeros(layout, comm=self.comm, dtype="f4")
+
+    def _forward(self, x, out):
+        self.result.local_array[:] = 2 * x.local_array
+        return self.result
+
+    _adjoint = _forward
+
+
 def operators(comm):
     """Operators, and the least number of sums that this rank takes, forward and in the adjoint."""
     size, rank = comm.size, comm.rank
@@ -70,7 +87,9 @@ def operators(comm):
     local = pylops.FirstDerivative(layout.local_shape(rank), axis=0, dtype="float32")
     derivative = BlockDiag([local], comm)
     n = layout.local_size(rank)
-    dense = BlockDiag([np.random.default_rng(rank).standard_normal((rank + 2, n)).astype("f4")], comm)
+    matrix = np.random.default_rng(rank).standard_normal((rank + 2, n)).astype("f4")
+    dense = BlockDiag([matrix], comm)
+    own = OwnMemory(n)
     rows = Layout.split((size + 2, 7), size, sizes=[size + 2, *[0] * (size - 1)])
     replicated = Laplacian(Layout.replicated((6, 5), size), comm=comm, dtype="f4")
     return {
@@ -81,6 +100,8 @@ def operators(comm):
         "flat": (laplacian.flat, 1, 1),
         "local": (derivative, 1, 1),
         "two local": (BlockDiag([local] * 2, comm), 2, 2),
+        "local and dense": (BlockDiag([local, matrix], comm), 0, 0),
+        "own memory": (BlockDiag([own, own, local], comm), 1, 1),
         "shared by local": (VStack([pylops.FirstDerivative(30, dtype="float32")], comm), 1, 0),
         "sum of local": (HStack([pylops.FirstDerivative(30, dtype="float32")], comm), 0, 1),
         "dense": (dense, 0, 0),
@@ -113,6 +134,8 @@ NAMES = [
     "flat",
     "local",
     "two local",
+    "local and dense",
+    "own memory",
     "shared by local",
     "sum of local",
     "dense",
@@ -149,10 +172,60 @@ def test_square_of_a_result(comm, name, taken):
                 np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-5)
 
 
+def test_complex_results_have_no_sums(comm, taken):
+    op = Gradient(Layout.split((2 * comm.size + 1, 5), comm.size), comm=comm, dtype="c8")
+    x, y = (random(side, seed=3, comm=comm, dtype="c8") for side in (op.domain, op.range))
+    for apply, given, wanted in ((op._forward_and_square, x, op.range), (op._adjoint_and_square, y, op.domain)):
+        result, square = apply(given, zeros(wanted, comm=comm, dtype="c8"))
+        np.testing.assert_allclose(float(dots(square)[0]), float(result.norm()) ** 2, rtol=1e-5)
+    assert not any(taken)
+
+
 def test_without_kernels_that_sum(comm):
     op, *_ = operators(comm)["stack"]
-    result, square = op._forward_and_square(random(op.domain, comm=comm, dtype="f4"), None)
-    assert square.parts is None and square[0] is square[1] is result
+    x, out = (random(side, comm=comm, dtype="f4") for side in (op.domain, op.range))
+    for memory in (None, out):
+        result, square = op._forward_and_square(x, memory)
+        assert square.parts is None and square[0] is square[1] is result
+
+
+class Twice:
+    """A mix-in for a class that replaces the products of another."""
+
+    def _forward(self, x, out):
+        result = super()._forward(x, out)
+        result *= 2
+        return result
+
+    def _adjoint(self, y, out):
+        result = super()._adjoint(y, out)
+        result *= 2
+        return result
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("base", [Laplacian, BlockDiag])
+def test_a_subclass_with_its_own_products(comm, base, inherited, taken):
+    """They are not those that the base class adds and squares."""
+    doubled = type("Doubled", (Twice, base), {})
+    if inherited:
+        doubled = type("Derived", (doubled,), {})
+    if base is Laplacian:
+        given, options = Layout.split((2 * comm.size + 1, 7), comm.size), {"dtype": "f4"}
+    else:
+        given, options = [pylops.FirstDerivative(9, dtype="float32")], {}
+    one, twice = (kind(given, comm=comm, **options) for kind in (base, doubled))
+    for op, expected in ((twice, 2 * one), (StackedVStack([one, twice]), StackedVStack([one, 2 * one]))):
+        x, y = (random(side, seed=2, comm=comm, dtype="f4") for side in (op.domain, op.range))
+        assert op.dottest()
+        for apply, source, wanted in (
+            (op._forward_and_square, x, expected.forward(x)),
+            (op._adjoint_and_square, y, expected.adjoint(y)),
+        ):
+            result, square = apply(source, zeros(wanted.layout, comm=comm, dtype="f4"))
+            np.testing.assert_allclose(float(dots(square)[0]), float(wanted.norm()) ** 2, rtol=1e-5)
+            for leaf, other in zip(result.leaves, wanted.leaves, strict=True):
+                np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"M": True}, {"reductions": 1}, {"reductions": "pipelined"}])

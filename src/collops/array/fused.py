@@ -114,10 +114,10 @@ def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
 
 class Square(tuple[Any, Any]):
-    """A pair of one array with itself, for :func:`dots`, which a device may know before it reads the array again.
+    """A pair of one array with itself, for :func:`dots`, which need not read the array if kernels have left its square.
 
-    ``parts`` are ``None``, or pairs of local arrays whose products add up to this rank's part of the square. A pair of
-    partial sums and ``None`` stands for the squares that a kernel has added up.
+    ``parts`` are ``None``, or pairs of local arrays whose products add up to this rank's part of the square. In some of
+    them the first array has partial sums that a kernel left, and ``None`` is in the place of the second.
     """
 
     parts: Sequence[tuple[Any, Any]] | None = None

@@ -134,6 +134,15 @@ class LinearOperator:
     _adjoint_columns: Any = None
     _columns_engine: str | None = "numpy"  # of both blocks; ``None`` if parts of this operator cannot do so
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Drop the inherited forms of a product that are those of a base class whose product `cls` replaces."""
+        super().__init_subclass__(**options)
+        for way in ("forward", "adjoint"):
+            for form in (f"_add_{way}", f"_square_{way}", f"_{way}_columns"):
+                newest = next(vars(base) for base in cls.__mro__ if {f"_{way}", form} & vars(base).keys())
+                if form not in newest:
+                    setattr(cls, form, None)
+
     def _forward(self, x: Any, out: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 

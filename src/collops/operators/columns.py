@@ -178,7 +178,7 @@ def _engines(operator: LinearOperator) -> set[str]:
     if inner := _inner(operator):
         return set[str]().union(*map(_engines, inner))
     engine = operator._columns_engine
-    return {engine} if engine and _belong(operator, "_forward") and _belong(operator, "_adjoint") else set()
+    return {engine} if engine and operator._forward_columns and operator._adjoint_columns else set()
 
 
 def _longest(operator: LinearOperator) -> int:
@@ -195,14 +195,6 @@ def _inner(operator: LinearOperator) -> Sequence[LinearOperator]:
     if isinstance(operator, Product):
         return operator.factors
     return [term for _, term in operator.terms] if isinstance(operator, Combination) else ()
-
-
-def _belong(operator: LinearOperator, name: str) -> bool:
-    """Return whether the form of a function for columns is not older than a subclass' own form of the function."""
-    own, of_columns = (
-        next(cls for cls in type(operator).__mro__ if each in vars(cls)) for each in (name, f"{name}_columns")
-    )
-    return issubclass(of_columns, own)
 
 
 def block_layout(layout: AnyLayout, count: int) -> Any:

@@ -195,17 +195,16 @@ class CGLS(ConjugateGradients):
 
     def _back(self, A: LinearOperator, state: CGLSState, image: Any, sign: int, x: Any, out: Any) -> tuple[Any, Square]:
         """Return M^H (A^H image + sign damp^2 x), and its square."""
-        damped = takes_part(self.damp)
-        if self.M is None and not damped:
-            return A._adjoint_and_square(image, out)
-        g = A._adjoint(image, out if self.M is None else state.g)
-        square = Square(g)
-        if damped:
-            g, square = axpby_and_square(sign * self.damp * self.damp, x, 1.0, g, out=g)
+        damped, weight = takes_part(self.damp), sign * self.damp * self.damp
         if self.M is None:
-            return g, square
-        state.g = g
-        return self.M._adjoint_and_square(g, out)
+            if not damped:
+                return A._adjoint_and_square(image, out)
+            g = A._adjoint(image, out)
+            return axpby_and_square(weight, x, 1.0, g, out=g)
+        state.g = A._adjoint(image, state.g)
+        if damped:
+            state.g = axpby(weight, x, 1.0, state.g, out=state.g)
+        return self.M._adjoint_and_square(state.g, out)
 
     def _in_model(self, state: CGLSState) -> Any:
         """Return t = M s, or s itself without a preconditioner."""

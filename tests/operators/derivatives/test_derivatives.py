@@ -12,6 +12,7 @@ from collops import profile
 from collops.array import Layout, StackedArray, StackedLayout, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, FirstDerivative, Gradient, Laplacian, SecondDerivative, StackedVStack
+from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 from collops.solvers import cgls
 
 from .problems import assert_same, distributed, layouts, part, values
@@ -98,6 +99,29 @@ def test_gradient(comm, kind, edge, dtype):
             expected = sum(derivative.rmatvec(one.ravel()) for derivative, one in zip(serial, ys, strict=True))
             result = op.adjoint(y, out)
             assert_same(result.local_array, part(expected.reshape(layout.shape), layout, comm), dtype)
+
+
+def test_gradient_into_arrays_of_two_dtypes(comm, monkeypatch):
+    """A kernel writes arrays of one dtype: on a device, wider numbers would be written beyond the end of an array."""
+    given, run = [], ArrayKernel.run
+
+    def run_and_note(self, part, sources, targets, *others):
+        given.extend(array.dtype for array in (*sources, *targets))
+        return run(self, part, sources, targets, *others)
+
+    monkeypatch.setattr(ArrayKernel, "run", run_and_note)
+    for layout in layouts(comm.size):
+        op = Gradient(layout, comm=comm)
+        x = values(layout.shape, "f8", 1)
+        dtypes = [("f8", "f4")[axis % 2] for axis in range(layout.ndim)]
+        out = StackedArray([zeros(layout, comm=comm, dtype=dtype) for dtype in dtypes])
+        memory = [leaf.local_array for leaf in out.leaves]
+        assert op.forward(distributed(x, layout, comm), out) is out
+        for axis, (leaf, dtype) in enumerate(zip(out.leaves, dtypes, strict=True)):
+            expected = pylops.FirstDerivative(layout.shape, axis).matvec(x.ravel()).reshape(layout.shape)
+            assert leaf.local_array is memory[axis]
+            assert_same(leaf.local_array, part(expected, layout, comm).astype(dtype), dtype)
+    assert set(given) == {np.dtype("f8")}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,7 +15,7 @@ from collops.operators.base import AnyLayout, Squaring
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import filled, operand
+from collops.operators.memory import contiguous, filled, operand
 
 
 class _Banded(Squaring):
@@ -232,7 +232,7 @@ class Gradient(_Banded):
 
     def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
         sources = [operand(leaf, out.dtype) for leaf in x.leaves]
-        targets = [leaf.local_array for leaf in out.leaves]
+        targets = [contiguous(leaf.local_array, out.dtype) for leaf in out.leaves]  # kernels write one dtype
         results = self._stencils[adjoint](sources, targets, out.engine, squares=squares)
         for leaf, result in zip(out.leaves, results, strict=True):
             filled(leaf, result)

@@ -192,9 +192,9 @@ __device__ __forceinline__ void store_result(Real* address, const Pack& pack, Re
 }
 
 #if SQUARES
-// Write the sum over a block, always added up in the same order. Its threads have set their elements of `of_threads`; those
-// that have nothing to compute have set theirs to 0 and ended. No thread that remains needs one of them to go on,
-// since they are the last of each row of threads, and the last rows.
+// Write the sum over a block, always added up in the same order. Its threads have set their elements of `of_threads`. Those
+// without work have set theirs to 0 and ended: they are the last of each row of threads, and the last rows. What an ended
+// thread would have added is 0 too, so that the others add up everything.
 __device__ __forceinline__ void write_block_sum(double* of_threads, int thread, double* out)
 {
     for (int half = THREADS / 2; half > 0; half /= 2) {
