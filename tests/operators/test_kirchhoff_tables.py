@@ -12,7 +12,7 @@ from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
 from collops.operators.kirchhoff.fixed_point import Scale
 from collops.operators.kirchhoff.geometry import Grid, analytic
 from collops.operators.kirchhoff.nodes import Nodes
-from collops.operators.kirchhoff.stations import number_positions, tables_of_stations
+from collops.operators.kirchhoff.stations import distinct_rows, tables_of_stations
 
 pytest.importorskip("numba")
 
@@ -137,7 +137,7 @@ def test_operators_share_the_rows_of_one_table():
 def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
     grid = Grid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
     places = np.array([[30.0, 5.0], [0.0, 0.0], [30.0, 5.0], [80.0, 10.0], [10.0, 0.0], [45.0, 2.0]])
-    positions, number = number_positions(places)
+    positions, number = distinct_rows(places)
     assert number.tolist() == [0, 1, 0, 2, 3, 4]
     calls = []
 

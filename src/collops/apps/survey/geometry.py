@@ -228,10 +228,10 @@ class Geometry:
 
         Shots whose receivers are the very same object have the very same numbers.
         """
-        from collops.operators.kirchhoff.stations import number_positions
+        from collops.operators.kirchhoff.stations import distinct_rows
 
         groups = self.distinct_receivers()
-        positions, number = number_positions(np.concatenate([self.sources, *groups], axis=1).T)
+        positions, number = distinct_rows(np.concatenate([self.sources, *groups], axis=1).T)
         ends = np.cumsum([self.shots, *(each.shape[1] for each in groups)])
         of_group = {id(each): part for each, part in zip(groups, np.split(number, ends[:-1])[1:], strict=True)}
         return positions, number[: self.shots], [of_group[id(each)] for each in self.receivers]

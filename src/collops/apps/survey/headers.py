@@ -11,6 +11,7 @@ import numpy as np
 from collops.apps.survey.checks import Terms, check_positions
 from collops.apps.survey.geometry import Bins, Geometry, Line
 from collops.errors import InputError
+from collops.operators.kirchhoff.stations import distinct_rows
 
 if TYPE_CHECKING:
     from collops.apps.segy import SegyFile
@@ -83,8 +84,8 @@ def survey_headers(
     """
     if dims not in (None, 2, 3):
         raise InputError(f"a survey has 2 or 3 dimensions, not {dims}")
-    shot_of, first_traces = _shots(traces.shot)
-    warnings = check_positions(file.path, traces.source, traces.group, traces.offset, len(first_traces), terms)
+    shots, shot_of = distinct_rows(traces.shot.T)
+    warnings = check_positions(file.path, traces.source, traces.group, traces.offset, len(shots), terms)
     stations = np.concatenate([traces.source, traces.group], axis=1)
     line = Line.through(*stations)
     length, off_line = float(np.ptp(line.distance(*stations))), float(np.abs(line.across(*stations)).max())
@@ -109,6 +110,7 @@ def survey_headers(
         for places, depth in zip((traces.source, traces.group), depths, strict=True)
     )
     order = np.split(np.argsort(shot_of, kind="stable"), np.cumsum(np.bincount(shot_of))[:-1])
+    first_traces = [each[0] for each in order]
     # Shots with the same receivers share one object, so that they share an operator.
     distinct: dict[bytes, np.ndarray] = {}
     receivers = [distinct.setdefault(groups[:, each].tobytes(), groups[:, each]) for each in order]
@@ -164,12 +166,3 @@ def _below_datum(depths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, floa
     ends = [" to ".join(f"{end:g}" for end in sorted({each.min(), each.max()})) for each in depths]
     notes.append(f"depths in metres below {place}: sources {ends[0]}, receivers {ends[1]}")
     return depths, datum
-
-
-def _shots(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shot of every trace, numbered in order of appearance, and the first trace of every shot."""
-    _, first, inverse = np.unique(keys.T, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank_of = np.empty_like(order)
-    rank_of[order] = np.arange(len(order))
-    return rank_of[inverse.reshape(-1)], first[order]

@@ -34,7 +34,7 @@ from collops.operators.kirchhoff.geometry import (
 from collops.operators.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.operators.kirchhoff.nodes import checked_factor
 from collops.operators.kirchhoff.split import SplitImage, boxes_of, shot_blocks
-from collops.operators.kirchhoff.stations import number_positions, tables_of_stations
+from collops.operators.kirchhoff.stations import distinct_rows, tables_of_stations
 from collops.operators.kirchhoff.weights import Amplitude, Bands, Weighting, checked_antialias
 from collops.operators.stacks import VStack
 
@@ -260,7 +260,7 @@ class Kirchhoff(LinearOperator):
             positions = np.concatenate([sources, receivers])
             number = np.arange(len(positions))
             if mode != "byot":
-                positions, number = number_positions(positions)
+                positions, number = distinct_rows(positions)
         if mode == "byot":
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
 

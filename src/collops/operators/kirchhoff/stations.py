@@ -21,14 +21,14 @@ from collops.operators.kirchhoff.geometry import Grid
 from collops.operators.kirchhoff.nodes import Nodes
 from collops.operators.kirchhoff.weights import Weighting, Weights
 
-__all__ = ["number_positions", "tables_of_stations"]
+__all__ = ["distinct_rows", "tables_of_stations"]
 
 _ROUND = 1 << 26  # bytes of whole tables that a rank computes before it cuts and sends them, about
 
 
-def number_positions(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ones of positions, (positions, axes), in order of appearance, and the number of each."""
-    distinct, first, inverse = np.unique(positions, axis=0, return_index=True, return_inverse=True)
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ones of rows, in order of appearance, and for each row the number of its equal."""
+    distinct, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
