@@ -7,13 +7,12 @@ import importlib
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from collops.errors import InputError
 from collops.profile import marks
-from collops.profile.device import CudaClock
 from collops.profile.report import Report, check, make_report
 from collops.profile.trace import write_trace
 
@@ -82,7 +81,7 @@ class Recording:
 
         Collective if `comm` is given, whose ranks are compared; by default the report is of this rank alone.
         """
-        set_device_times(self.spans, marks.device, marks.clock)
+        set_device_times(self.spans)
         return make_report(self.spans, self.begin, self.now, comm)
 
     def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
@@ -100,12 +99,13 @@ class Recording:
 
         Every rank is a process of the trace, with a track for each host thread and each device stream.
         """
-        set_device_times(self.spans, marks.device, marks.clock)
+        set_device_times(self.spans)
         write_trace(path, self.spans, self.now, self.epoch, comm)
 
 
-def set_device_times(spans: Sequence[marks.Span], device: CudaClock, clock: Callable[[], int]) -> None:
+def set_device_times(spans: Sequence[marks.Span]) -> None:
     """Set `device_times` of the spans whose stamps both have an event. Waits for the device."""
+    device = marks.device
     pending = [
         (span, span.device_begin.event, span.device_end.event)
         for span in spans
@@ -119,7 +119,7 @@ def set_device_times(spans: Sequence[marks.Span], device: CudaClock, clock: Call
     if anchor is None or anchor.event is None:
         return  # a stream is being captured; the next report sets the times
     device.wait(anchor.event)
-    now = clock()
+    now = marks.clock()
     # A device gives differences in milliseconds with 24 bits, so far-apart events are related in short steps.
     offsets = []
     offset, previous = 0.0, pending[0][1]
