@@ -50,8 +50,6 @@ _SUM, _FLOAT32 = 0, 7  # ncclSum, ncclFloat32
 _PERIOD = 251
 _CAPTURED_CALLS = 20
 _LONGEST_CALL = 0.2  # seconds; slower transports are not timed with this message or larger ones
-_LARGEST = {"device": 4 << 30, "host": 64 << 20}
-_LARGEST_ALLREDUCE = 8 << 30  # on devices: 32 GiB in total on four
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -108,9 +106,12 @@ def sizes_up_to(largest: int) -> list[int]:
 
 def _largest(context: Context, operation: str) -> int:
     """Return the size of the largest message that leaves memory for checks; the same on all ranks."""
-    most = 1 << 20 if context.options.quick else _LARGEST[context.engine.memory]
-    if most == _LARGEST["device"] and operation == "allreduce":
-        most = _LARGEST_ALLREDUCE
+    if context.options.quick:
+        most = 1 << 20
+    elif context.engine.memory == "host":
+        most = 64 << 20
+    else:
+        most = 8 << 30 if operation == "allreduce" else 4 << 30  # allreduces of 32 GiB in total on four
     return min(most, context.free_memory() // 8)
 
 
