@@ -414,7 +414,7 @@ class Directed(LinearOperator):
 
 
 class Squaring(Directed):
-    """A directed operator that knows squares: ``_apply(x, out, adjoint, squares)`` with a list or ``None``."""
+    """A directed operator whose kernels may add up squares: ``_apply`` also takes the list for them, or ``None``."""
 
     def _square_forward(self, x: Any, out: Any, squares: Any) -> Any:
         return self._apply(x, out, False, squares)
