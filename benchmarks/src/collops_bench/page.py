@@ -34,6 +34,7 @@ _SUBJECTS = {
     "cgls": "Solvers",
     "solvers": "Krylov methods",
     "lsm": "Migration",
+    "posterior": "Samples of a posterior",
     "jacobi": "Jacobi's method",
     "starforest": "Star forests",
     "scaling": "Scaling",

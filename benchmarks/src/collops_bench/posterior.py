@@ -51,12 +51,13 @@ class _Work:
     def of(cls, context: Context, problem: Problem, count: int) -> _Work:
         """Return the work for a survey. Collective."""
         A, name = problem.operator(context), context.engine.name
+        domain: Any = A.domain  # one layout, not a stack of them
         x = problem.model(context, A)
         y = A @ x
         noise, prior = (factor * float(z.norm()) / z.layout.size**0.5 for factor, z in ((_NOISE, y), (1.0, x)))
         y = y + noise * random(A.range, seed=2, comm=context.comm, dtype=y.dtype, engine=name)
         posterior = GaussianPosterior(A, noise=noise, prior=prior)
-        inverse = posterior.hessian + posterior.damp * Identity(A.domain, comm=context.comm)
+        inverse = posterior.hessian + posterior.damp * Identity(domain, comm=context.comm)
         return cls(A, y, noise, posterior, inverse, count, name)
 
     def mean(self) -> SolverResult:
