@@ -13,7 +13,8 @@ import pytest
 
 import collops
 
-PACKAGES = {found.name for found in pkgutil.iter_modules(collops.__path__)} - {"__main__", "graph"}  # deprecated
+PACKAGES = {found.name for found in pkgutil.iter_modules(collops.__path__) if not found.name.startswith("_")}
+PACKAGES -= {"graph"}  # deprecated
 
 
 def run(program):

@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops._nvrtc import cuda_kernel
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
@@ -307,20 +307,3 @@ def repeatable() -> bool:
     if text not in ("", "0", "1"):
         raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")
     return text == "1"
-
-
-@cache
-def _cuda_module(paths: tuple[Path, ...], *options: str) -> Any:
-    code = "".join(path.read_text(encoding="utf-8") for path in paths)
-    return engine("cupy").xp.RawModule(code=code, options=("-std=c++17", *options))
-
-
-@cache
-def cuda_kernel(module: str, source: str | tuple[str, ...], name: str, *options: str) -> Any:
-    """Return the CUDA kernel `name` of a file next to a Python module, to be called with grid, block and arguments.
-
-    `module` is the ``__file__`` of the Python module. The file, or several that continue each other, is compiled once,
-    with ``-std=c++17`` and `options`.
-    """
-    sources = (source,) if isinstance(source, str) else source
-    return _cuda_module(tuple(Path(module).with_name(each) for each in sources), *options).get_function(name)

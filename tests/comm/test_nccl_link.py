@@ -6,7 +6,8 @@ import importlib.util
 
 import pytest
 
-from collops.comm import nccl, nccl_link, nvrtc, symmetric_nccl
+from collops import _nvrtc as nvrtc
+from collops.comm import nccl, nccl_link, symmetric_nccl
 from collops.errors import InputError, TransportError
 from tests.array.test_cuda_sources import NEEDS_NCCL, text_of
 

@@ -9,12 +9,14 @@ import pytest
 
 from collops import profile
 from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
+from collops.apps.jacobi.job import Options, run_job
 from collops.apps.jacobi.measure import Reference
 from collops.apps.jacobi.one_process import OneProcess
 from collops.apps.jacobi.timeline import HOST, record_spans, shares_of, spans_of
 from collops.backend import engine
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.test_variants import compare, process_grids
+from tests.apps.jobs import Listener
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]
@@ -54,9 +56,10 @@ def test_equals_numpy_bit_for_bit(comm, name, nx, ny, dtype):
 
 @pytest.mark.parametrize("name", DEVICE)
 def test_many_sweeps_and_few_checks(comm, name):
-    """Several stretches of odd length, so that both grids come first in one."""
-    problem = Problem(nx=140, ny=83, iterations=231, check=4)
+    """Several stretches of odd length, so that both grids come first in one. Far from edges values are subnormal."""
+    problem = Problem(nx=317, ny=83, iterations=231, check=4)
     want, norms = relaxed(problem, 231)
+    assert np.count_nonzero((want != 0) & (np.abs(want) < np.finfo(want.dtype).tiny)) > 1000
     variant = made(name, problem, comm)
     check(variant, want, run(variant), norms)
 
@@ -74,8 +77,7 @@ def test_single(comm, dtype):
 def test_one_process_with_a_gpu_several_times(comm, name, dtype):
     """Blocks of uneven sizes, also of one row, in the memory of one GPU, with streams and threads of their own."""
     here, alone = cupy.cuda.Device().id, comm.split(comm.rank)
-    # Small enough that no value is so tiny that a GPU takes it for zero.
-    for nx, ny, iterations in ((517, 132, 41), (117, 132, 231), (140, 5, 7)):
+    for nx, ny, iterations in ((517, 132, 41), (317, 132, 231), (140, 5, 7)):
         problem = Problem(nx=nx, ny=ny, iterations=iterations, check=4, dtype=dtype)
         want, norms = relaxed(problem, iterations)
         for parts in (1, 2, 3):
@@ -96,6 +98,17 @@ def test_one_process_with_all_gpus(comm, name):
     assert reference.difference(variant).points == 0
     assert result.norms == pytest.approx(reference.run.norms, rel=1e-4)
     variant.free()
+
+
+def test_command_compares_all_models_by_default(comm, tmp_path_factory):
+    """``collops jacobi --compare``: after 1000 iterations no point of any model differs from one rank."""
+    folder = comm.allgather_metadata(str(tmp_path_factory.mktemp("jacobi")))[0]
+    outcome = run_job(Options(compare=True, engine="cupy", out=f"{folder}/out"), comm, Listener(), print)
+    if comm.rank == 0:
+        names = [measured.name for measured in outcome.variants]
+        assert {"nccl", "peer", "persistent", "blocked"} <= {*names}
+        assert {measured.difference.points for measured in outcome.variants} == {0}
+        assert {measured.iterations for measured in outcome.variants} == {1000}
 
 
 @pytest.mark.parametrize("name", ["staged", "mpi", "mpi_overlap", "nccl", "nccl_overlap", "nccl_graphs", "blocked"])

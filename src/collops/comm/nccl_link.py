@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
+from collops._nvrtc import compiled, headers, missing
 from collops.comm.nccl import missing_for_device_functions, nccl_version
-from collops.comm.nvrtc import compiled, headers, missing
 from collops.errors import TransportError
 
 _LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc"}
@@ -70,7 +70,7 @@ def _other_version() -> str | None:
 def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call the device functions of NCCL's windows.
 
-    NCCL's headers are included before `source`. Raises what :func:`collops.comm.nvrtc.compiled` does, and
+    NCCL's headers are included before `source`. Raises what :func:`collops._nvrtc.compiled` does, and
     `TransportError` if something is :func:`missing_for_nccl` for that.
     """
     if (reason := missing_for_nccl()) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from collops.comm.nvrtc import compiled, headers, missing, text_of
+from collops._nvrtc import compiled, headers, missing, text_of
 from collops.errors import TransportError
 
 # NVSHMEM's headers take these names from the standard library, which NVRTC does not have.
@@ -47,7 +47,7 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
     """Return the machine code (cubin) of kernels that call NVSHMEM's device functions.
 
     `source` includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. Raises what
-    :func:`collops.comm.nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
+    :func:`collops._nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
     :func:`missing_for_nvshmem` for that.
     """
     if (reason := missing_for_nvshmem()) is not None:

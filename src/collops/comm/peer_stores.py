@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
@@ -254,5 +255,5 @@ def kernel_source() -> str:
 
 @cache
 def _kernels(device: int) -> tuple[Any, Any]:
-    module = cupy.RawModule(code=kernel_source(), options=("-std=c++17",))
+    module = cuda_module(kernel_source())
     return module.get_function("call_collective"), module.get_function("exchange_pairs")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.backend import Engine
 from collops.comm.agreement import collective_errors
 from collops.comm.device_wait import wait_while_source
@@ -134,7 +135,5 @@ def _module(source: str, options: tuple[str, ...], processor: str) -> Any:
 @cache
 def _kernels(processor: str) -> Any:
     """Return the kernels of signals and atomic operations for the processor of this device."""
-    import cupy
-
     source = Path(__file__).with_name("symmetric_nccl.cu").read_text(encoding="utf-8")
-    return cupy.RawModule(code=wait_while_source() + source, options=("-std=c++17",))
+    return cuda_module(wait_while_source() + source)

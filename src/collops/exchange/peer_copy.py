@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops import backend
+from collops._nvrtc import cuda_kernel
 from collops.exchange.boxes import extent
 from collops.profile import mark, messages
 
@@ -158,7 +159,7 @@ class PeerCopy:
             arguments = self.arguments(strides, begin)
             assert arguments is not None
             unit, count, sizes, places = arguments
-            kernel = backend.cuda_kernel(backend.__file__, "boxes.cu", "copy_boxes", f"-DBYTES={unit}")
+            kernel = cuda_kernel(backend.__file__, "boxes.cu", "copy_boxes", f"-DBYTES={unit}")
             fixed = count, int(self._writes), *sizes
             self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MOST_BOXES, *fixed), places
         return self._launches[key]

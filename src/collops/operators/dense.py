@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import cuda_kernel, engine_of
+from collops._nvrtc import cuda_kernel
+from collops.backend import engine_of
 from collops.operators.memory import Scratch, applied, contiguous, result_memory, store
 
 _THREADS = 256

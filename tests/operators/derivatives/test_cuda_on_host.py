@@ -244,13 +244,10 @@ def device(folder, monkeypatch):
         sizes.append(((across, down), (width, height)))
         submit(modules[kernel], across, down, width, height, parameters, folder)
 
-    class RawModule:
-        def __init__(self, code, options):
-            modules.append(options)
-
-        def get_function(self, name):
-            assert name == "banded"
-            return SimpleNamespace(kernel=SimpleNamespace(ptr=len(modules) - 1))
+    def cuda_module(source, options):
+        modules.append(options)
+        kernel = SimpleNamespace(kernel=SimpleNamespace(ptr=len(modules) - 1))
+        return SimpleNamespace(get_function={"banded": kernel}.__getitem__)
 
     class Device:
         def __init__(self, number=0):
@@ -262,7 +259,8 @@ def device(folder, monkeypatch):
 
     driver, stream = SimpleNamespace(launchKernel=launch_kernel), SimpleNamespace(ptr=77)
     current = SimpleNamespace(Device=Device, driver=driver, get_current_stream=lambda: stream)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=current, RawModule=RawModule, ndarray=Sums))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=current, ndarray=Sums))
+    monkeypatch.setattr(cuda, "cuda_module", cuda_module)
     monkeypatch.setattr(cuda, "_compiled", cuda._compiled.__wrapped__)
     return sizes
 

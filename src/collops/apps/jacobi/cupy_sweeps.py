@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.apps.jacobi.problem import Grid, Part
 from collops.comm import wait_while_source
 
@@ -40,9 +41,8 @@ _NONE = np.uint64(0)
 @cache
 def _module(device: int, real: str, cooperative: bool) -> Any:
     source = wait_while_source() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
-    options = ("-std=c++17", f"-DREAL={real}")
     with cupy.cuda.Device(device):
-        return cupy.RawModule(code=source, options=options, enable_cooperative_groups=cooperative)
+        return cuda_module(source, (f"-DREAL={real}",), cooperative)
 
 
 class Neighbours:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
 from collops.array.kernels import begins_with_last, ended_with_first
@@ -51,7 +52,7 @@ class _Functions:
 
     def __init__(self, element: int, dtype: np.dtype) -> None:
         source = kernel_source() + Path(__file__).with_name("vector.cu").read_text()
-        module = cupy.RawModule(code=source, options=("-std=c++17", f"-DELEMENT={element}"))
+        module = cuda_module(source, (f"-DELEMENT={element}",))
         self.axpby = module.get_function("axpby")
         self.axpby_and_squares = module.get_function("axpby_and_squares")
         self.update_solution_and_direction = module.get_function("update_solution_and_direction")

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import cupy
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.comm import wait_while_source
 from collops.comm.device_launch import Launch
 from collops.errors import LayoutError
@@ -118,8 +119,8 @@ def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -
 @cache
 def _module(device: int, element: int, operation: int, following: Path | None) -> Any:
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
-    options = ("-std=c++17", *contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
+    options = (*contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
     source = wait_while_source() + Path(__file__).with_name("moves.cu").read_text()
     if following is not None:
         source += following.read_text()
-    return cupy.RawModule(code=source, options=options)
+    return cuda_module(source, options)

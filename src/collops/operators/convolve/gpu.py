@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import cuda_kernel
+from collops._nvrtc import cuda_kernel
 from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 

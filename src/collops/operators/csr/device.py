@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.comm.device_launch import Launch
 from collops.errors import UnsupportedTypeError
 
@@ -90,6 +91,5 @@ class _Rows:
 
 @cache
 def _kernel(device: int, element: int, lanes: int, wide: bool) -> Any:
-    options = ["-std=c++17", f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide else [])]
-    module = cupy.RawModule(code=Path(__file__).with_name("spmv.cu").read_text(), options=tuple(options))
-    return module.get_function("multiply")
+    options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide else []))
+    return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")

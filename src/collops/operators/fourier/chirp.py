@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.backend import Engine, cuda_kernel
+from collops._nvrtc import cuda_kernel
+from collops.backend import Engine
 
 _RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # of the steps, as in real.cu
 _MOST_THREADS = 512  # of a block

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.backend import cuda_kernel, engine
+from collops._nvrtc import cuda_kernel
+from collops.backend import engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
 _SECTOR = 32  # bytes of memory that are read at once

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.operators.kirchhoff.fixed_point import FixedTables
 from collops.operators.kirchhoff.weights import Bands, Weights
 
@@ -32,7 +33,7 @@ def _module(device: int, options: tuple[str, ...]) -> Any:
 
     source = Path(__file__).with_name("kirchhoff.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
-        return cupy.RawModule(code=source, options=("-std=c++17", *options))
+        return cuda_module(source, options)
 
 
 def _options(

@@ -12,7 +12,8 @@ from enum import IntEnum
 from functools import cache, partial
 from typing import Any
 
-from collops.backend import Engine, cuda_kernel
+from collops._nvrtc import cuda_kernel
+from collops.backend import Engine
 
 __all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
 

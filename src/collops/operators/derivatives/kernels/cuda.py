@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops._nvrtc import cuda_module
 from collops.array.kernels import begins_with_last
 from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
@@ -49,7 +50,7 @@ def _compiled(device: int, options: tuple[str, ...]) -> Any:
 
     source = Path(__file__).with_name("banded.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
-        return cupy.RawModule(code=source, options=options).get_function("banded").kernel
+        return cuda_module(source, options).get_function("banded").kernel
 
 
 class _CudaKernel:
@@ -203,7 +204,7 @@ class Launches:
                 words[first : first + 4] = addresses
 
     def _compile_options(self, pack: int, parts: int, last: int | None) -> tuple[str, ...]:
-        options = ["-std=c++17", f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
+        options = [f"-DPACK={pack}", f"-DPARTS={parts}", f"-DSEVERAL={self._several.value}"]
         if self._add:
             options.append("-DADD=1")
         if self._squares:
