@@ -28,6 +28,12 @@ def test_reductions(comm, name, op):
         checks.check_reductions(comm, np, name, op)
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, name, op):
+    checks.check_nan_wins(comm, np, name, op)
+
+
 @pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
 @pytest.mark.parametrize("op", ["land", "lor", "lxor"])
 def test_logical_reductions(comm, name, op):

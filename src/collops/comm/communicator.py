@@ -332,9 +332,8 @@ class Communicator:
     def group(self) -> Iterator[None]:
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
-        Inside, arrays must be contiguous, and results are there when the group ends. NCCL has no reductions of
-        booleans, 16-bit integers and logical operations inside. An error that leaves the group does not wait for what
-        has been started; nothing can be sent any more then.
+        Inside, arrays must be contiguous, and results are there when the group ends. An error that leaves the group
+        does not wait for what has been started; nothing can be sent any more then.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")
