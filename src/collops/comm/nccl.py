@@ -3,8 +3,8 @@
 The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
 is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
 convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers, logical operations, and
-extremes of floating numbers, in which NCCL loses NaN, are reduced in integers, complex numbers as pairs of reals, unequal
-gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without NCCL,
+extremes of floating numbers, in which NCCL loses NaN, are reduced in integers, complex numbers as pairs of reals,
+unequal gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without NCCL,
 see :mod:`collops.comm.peer_stores`.
 """
 
@@ -24,7 +24,7 @@ from collops.comm.failure import at_giving_up
 from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
-from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
+from collops.errors import CommunicationError, TransportError
 
 __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
 
