@@ -175,9 +175,11 @@ def test_strangers_are_counted_when_ranks_are_missing(monkeypatch):
     with Ranks(2) as ranks:
         first = ranks.start(0)
         text = r"rank 1 of 2 did not come .*; 2 connections did not prove"
-        with closing(connected(ranks.port)), closing(connected(ranks.port)):
-            with pytest.raises(CommunicationTimeout, match=text):
-                first.result(20)
+        idle = [connected(ranks.port) for _ in range(2)]
+        with pytest.raises(CommunicationTimeout, match=text):
+            first.result(20)
+        for connection in idle:
+            connection.close()
 
 
 def test_a_listener_without_file_descriptors_closes_strangers(monkeypatch):

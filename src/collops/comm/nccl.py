@@ -4,8 +4,8 @@ The transport enqueues every call on the caller's stream, and the host never wai
 is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
 convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers, logical operations, and
 extremes of floating numbers, in which NCCL loses NaN, are reduced in integers, complex numbers as pairs of reals,
-unequal gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without NCCL,
-see :mod:`collops.comm.peer_stores`.
+unequal gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without
+NCCL, see :mod:`collops.comm.peer_stores`.
 """
 
 from __future__ import annotations
