@@ -157,6 +157,7 @@ class Communicator:
             The same shape and dtype on every rank.
         op : str
             ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` says what each dtype allows.
+            ``min`` and ``max`` are NaN where any rank has NaN, as in NumPy.
         out : array, optional
             Gets the result; `x` itself works in place.
 
