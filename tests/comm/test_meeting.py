@@ -336,3 +336,17 @@ def test_a_message_that_is_too_long_is_an_error(pair):
     request = second.receive(0, 5, 0, view(np.zeros(1)))
     with pytest.raises(TcpError, match="24 bytes have arrived for 8"):
         until(request.Test, second)
+
+
+def test_a_send_is_complete_when_its_memory_may_change(pair):
+    """Not before: the other rank does not read yet, and no socket holds so much."""
+    first, second = pair
+    values = np.arange(2_000_000)
+    request = first.send(1, 5, 0, view(values))
+    assert not request.Test()
+    until(lambda: request.done, first, second)
+    values[:] = 0
+    out = np.zeros_like(values)
+    arriving = second.receive(0, 5, 0, view(out))
+    until(arriving.Test, second)
+    np.testing.assert_array_equal(out, np.arange(2_000_000))
