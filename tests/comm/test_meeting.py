@@ -350,3 +350,16 @@ def test_a_send_is_complete_when_its_memory_may_change(pair):
     arriving = second.receive(0, 5, 0, view(out))
     until(arriving.Test, second)
     np.testing.assert_array_equal(out, np.arange(2_000_000))
+
+
+def test_what_a_rank_has_sent_arrives_after_its_end(pair):
+    first, second = pair
+    request = first.send(1, 5, 0, view(np.arange(2_000_000)))
+    assert not request.done
+    closing_rank = close(first)
+    time.sleep(0.2)  # the other rank does not read yet
+    until(lambda: not second._connections, second)
+    closing_rank.join(20)
+    out = np.zeros(2_000_000, int)
+    assert second.receive(0, 5, 0, view(out)).Test() and second.lost == set()
+    np.testing.assert_array_equal(out, np.arange(2_000_000))
