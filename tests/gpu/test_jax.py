@@ -23,6 +23,7 @@ numbers_with_nan = pytest.importorskip("tests.comm.checks").numbers_with_nan
 cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 programs = pytest.importorskip("tests.jax.programs")
+model = pytest.importorskip("tests.exchange.model")
 
 try:
     cj.use_local_device()
@@ -75,6 +76,20 @@ def test_nan_wins(comm, name, op):
         _, tangent = jax.jvp(lambda x: cj.allreduce(x, op), (x,), (jnp.ones_like(x),))
         np.testing.assert_array_equal(np.isnan(np.asarray(tangent).astype("float32")), np.isnan(expected))
         assert (tangent[size + 1 :] == 1).all()
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins_in_star_forests(comm, op):
+    """Several leaves of a root are combined by XLA, on a GPU by atomic operations."""
+    rng = np.random.default_rng(5)
+    graph, rank = model.Graph.drawn(rng, comm.size, most_roots=9, most_leaves=90), comm.rank
+    roots = model.with_nan(rng, model.values(rng, graph.nroots, (2,), "float32"))
+    leaves = model.with_nan(rng, model.values(rng, [graph.space(r) for r in range(comm.size)], (2,), "float32"))
+    forest = collops.StarForest(comm, graph.nroots[rank], graph.leaves[rank], graph.ranks[rank], graph.indices[rank])
+    x, y = jnp.asarray(roots[rank]), jnp.asarray(leaves[rank])
+    down, up = cj.jit(lambda x, y: (forest.bcast(x, y, op), forest.reduce(y, x, op)))(x, y)
+    np.testing.assert_array_equal(down, graph.bcast(roots, leaves, op)[rank])
+    np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[rank])
 
 
 def test_order_in_control_flow(comm):

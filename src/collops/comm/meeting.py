@@ -97,6 +97,7 @@ class _Meeting:
             error = error or late
         message = json.dumps([where, described(error)]).encode()
         for connection in came:
+            connection.settimeout(_GRACE_SECONDS)
             with suppress(OSError):  # a rank that has ended meanwhile is missed later
                 connection.sendall(_LENGTH.pack(len(message)) + message)
         if error is not None:
