@@ -15,7 +15,8 @@ import pytest
 
 from collops.comm import meeting, mesh
 from collops.comm.mesh import Mesh, TcpError
-from collops.errors import CommunicationTimeout, InputError, TransportError
+from collops.comm.tcp import Group
+from collops.errors import CommunicationError, CommunicationTimeout, InputError, TransportError
 
 pytestmark = pytest.mark.serial
 
@@ -363,3 +364,17 @@ def test_what_a_rank_has_sent_arrives_after_its_end(pair):
     out = np.zeros(2_000_000, int)
     assert second.receive(0, 5, 0, view(out)).Test() and second.lost == set()
     np.testing.assert_array_equal(out, np.arange(2_000_000))
+
+
+def test_a_setup_ends_at_its_deadline(pair, monkeypatch):
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "0.3")
+    with pytest.raises(CommunicationTimeout, match=r"rank 1 of 2 sent nothing within 0.3 s \(COLLOPS_TIMEOUT\)"):
+        Group(pair[0], [0, 1], "some ranks").allgather("here")
+
+
+def test_a_setup_ends_when_a_rank_is_lost(pair):
+    pair[1]._connections[0].close()
+    begin = time.monotonic()
+    with pytest.raises(CommunicationError, match="rank 1 of 2 ended while ranks were starting"):
+        Group(pair[0], [0, 1], "some ranks").allgather("here")
+    assert time.monotonic() - begin < 10  # long before the deadline
