@@ -81,7 +81,7 @@ def numbers_with_nan(rank: int, size: int, count: int, dtype: np.dtype[Any]) -> 
     return numbers.astype(dtype)
 
 
-def check_nan_wins(comm: Any, xp: Any, name: str, op: str) -> None:
+def check_nan_wins(comm: Any, xp: Any, name: str, op: str, longest: int = 30_001) -> None:
     """NaN on any rank is the result on all, by every call that reduces, and other numbers are as they are."""
     dtype, size = dtype_of(name), comm.size
     wide = np.float32 if dtype.itemsize == 2 else dtype  # NumPy does not compare NaN of bfloat16
@@ -90,7 +90,7 @@ def check_nan_wins(comm: Any, xp: Any, name: str, op: str) -> None:
         assert found.dtype == dtype
         np.testing.assert_array_equal(to_host(found).astype(wide), wanted)
 
-    for count in (size + 1, size + 40, 30_001):
+    for count in (size + 1, size + 40, longest):
         parts = [numbers_with_nan(rank, size, count, dtype) for rank in range(size)]
         expected = reduce(OPERATIONS[op], [part.astype(wide) for part in parts])
         assert np.isnan(expected).sum() == size + 1

@@ -65,7 +65,7 @@ def test_reductions(joined, xp, name, op):
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_nan_wins(joined, xp, name, op):
-    checks.check_nan_wins(joined, xp, name, op)
+    checks.check_nan_wins(joined, xp, name, op, longest=301)
 
 
 @pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
