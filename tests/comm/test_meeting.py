@@ -378,3 +378,15 @@ def test_a_setup_ends_when_a_rank_is_lost(pair):
     with pytest.raises(CommunicationError, match="rank 1 of 2 ended while ranks were starting"):
         Group(pair[0], [0, 1], "some ranks").allgather("here")
     assert time.monotonic() - begin < 10  # long before the deadline
+
+
+def test_prepared_messages_start_again(pair):
+    values, out = np.zeros(3), np.zeros(3)
+    first, second = (Group(mesh, [0, 1], "some ranks") for mesh in pair)
+    sending, receiving = first.Send_init(values, 1, 4), second.Recv_init(out, 0, 4)
+    for turn in range(1, 4):
+        values[:] = turn
+        sending.start()
+        receiving.start()
+        until(lambda: sending.Test() and receiving.Test(), *pair)
+        np.testing.assert_array_equal(out, values)
