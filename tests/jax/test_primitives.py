@@ -84,10 +84,11 @@ def test_nan_wins(comm, name, op):
 
 @pytest.mark.parametrize("op", ["minloc", "maxloc"])
 def test_nan_wins_with_its_lowest_index(comm, op):
-    values = [[1.0, float(rank)] for rank in range(comm.size + 1)]
-    values[0][0], values[comm.size // 2][0], values[-2][0] = -2.0, np.nan, np.nan
-    x = jnp.asarray(values[comm.rank])
-    np.testing.assert_array_equal(cj.allreduce(x, op, comm=comm), values[comm.size // 2])
+    for first in range(comm.size):
+        missing = first, first + 2
+        values = [[np.nan if rank in missing else 3.0 - 2 * rank, float(rank)] for rank in range(comm.size)]
+        x = jnp.asarray(values[comm.rank])
+        np.testing.assert_array_equal(cj.allreduce(x, op, comm=comm), values[first])
 
 
 @pytest.mark.parametrize("op", ["land", "lor", "lxor"])
