@@ -72,6 +72,54 @@ def check_reductions(comm: Any, xp: Any, name: str, op: str) -> None:
     np.testing.assert_array_equal(to_host(scattered), reduce(OPERATIONS[op], blocks).astype(dtype)[comm.rank])
 
 
+def numbers_with_nan(rank: int, size: int, count: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return numbers of both signs; of the first ranks + 1, rank *r* alone has NaN at *r* and all do at ranks."""
+    numbers = np.random.default_rng([7, rank]).normal(size=count)
+    numbers[size + 1 :: 4], numbers[size + 2 :: 4] = np.inf, -np.inf
+    # As NumPy makes it and as processors do, which set the sign.
+    numbers[[rank, size]] = np.copysign(np.nan, 1 - 2 * (rank % 2))
+    return numbers.astype(dtype)
+
+
+def check_nan_wins(comm: Any, xp: Any, name: str, op: str, longest: int = 30_001) -> None:
+    """NaN on any rank is the result on all, by every call that reduces, and other numbers are as they are."""
+    dtype, size = dtype_of(name), comm.size
+    wide = np.float32 if dtype.itemsize == 2 else dtype  # NumPy does not compare NaN of bfloat16
+
+    def check(found: Any, wanted: np.ndarray) -> None:
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(to_host(found).astype(wide), wanted)
+
+    for count in (size + 1, size + 40, longest):
+        parts = [numbers_with_nan(rank, size, count, dtype) for rank in range(size)]
+        expected = reduce(OPERATIONS[op], [part.astype(wide) for part in parts])
+        assert np.isnan(expected).sum() == size + 1
+        x = xp.asarray(parts[comm.rank])
+        for _ in range(2):  # without and with the fast path
+            total = comm.allreduce(x, op)
+            check(total, expected)
+        if dtype.itemsize <= 8:  # long double has bytes without a meaning
+            assert len(set(comm.allgather_metadata(to_host(total).tobytes().hex()))) == 1
+        check(comm.start_allreduce(x, op)(), expected)
+        in_place = x.copy()
+        comm.allreduce(in_place, op, out=in_place)
+        check(in_place, expected)
+        for root in range(size):
+            result = comm.reduce(x, op, root)
+            assert (result is None) == (comm.rank != root)
+            if result is not None:
+                check(result, expected)
+        blocks = [np.stack([np.roll(part, block) for block in range(size)]) for part in parts]
+        scattered = comm.reduce_scatter(xp.asarray(blocks[comm.rank]), op)
+        check(scattered, np.roll(expected, comm.rank))
+        with comm.group():
+            grouped = comm.allreduce(x, op)
+        check(grouped, expected)
+    for rank in range(size):
+        alone = xp.full((), np.nan if comm.rank == rank else comm.rank, dtype)
+        assert np.isnan(to_host(comm.allreduce(alone, op)).astype(wide))
+
+
 def check_started_reductions(comm: Any, xp: Any, name: str) -> None:
     """Several allreduces at once, finished in another order than they began in, with another call in between."""
     dtype = dtype_of(name)

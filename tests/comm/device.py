@@ -17,7 +17,7 @@ from collops.comm import call
 from tests.comm.checks import dtype_of
 
 NCCL_TYPES = {0: "i1", 1: "u1", 2: "i4", 3: "u4", 4: "i8", 5: "u8", 6: "f2", 7: "f4", 8: "f8", 9: "bfloat16"}
-NCCL_OPERATIONS = {0: np.add, 1: np.multiply, 2: np.maximum, 3: np.minimum, 4: np.add}
+NCCL_OPERATIONS = {0: np.add, 1: np.multiply, 2: np.fmax, 3: np.fmin, 4: np.add}  # NCCL's extremes ignore NaN
 _AVERAGE = 4
 
 
@@ -58,6 +58,12 @@ class _Stream(_Event):
     def wait_event(self, event: _Event) -> None:
         pass
 
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
 
 def _placed(function: Any) -> Any:
     """Return a function of NumPy whose result is on the device."""
@@ -67,10 +73,10 @@ def _placed(function: Any) -> Any:
 def module() -> types.ModuleType:
     """Return a module that plays CuPy."""
     cupy: Any = types.ModuleType("cupy")
-    cupy.ndarray, cupy.uint8, cupy.int32 = Array, np.uint8, np.int32
+    cupy.ndarray, cupy.uint8, cupy.int32, cupy.float32 = Array, np.uint8, np.int32, np.float32
     for name in (
         *("empty", "empty_like", "zeros", "zeros_like", "ones", "full"),
-        *("arange", "array", "asarray", "ascontiguousarray"),
+        *("arange", "array", "asarray", "ascontiguousarray", "where"),
     ):
         setattr(cupy, name, _placed(getattr(np, name)))
     for name in ("add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"):

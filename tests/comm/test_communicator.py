@@ -28,6 +28,12 @@ def test_reductions(comm, name, op):
         checks.check_reductions(comm, np, name, op)
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, name, op):
+    checks.check_nan_wins(comm, np, name, op)
+
+
 @pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
 @pytest.mark.parametrize("op", ["land", "lor", "lxor"])
 def test_logical_reductions(comm, name, op):
@@ -42,6 +48,28 @@ def test_average(comm, name):
 @pytest.mark.parametrize("name", ["bool", "bfloat16", "float64", "complex64"])
 def test_reductions_that_are_finished_later(comm, name):
     checks.check_started_reductions(comm, np, name)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("name", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_integers_in_place_of_floating_numbers(name, op):
+    """Of any bits: subnormal numbers, infinities, zeros of both signs, and NaN with any payload."""
+    from collops.comm.reductions import sortable, unsorted
+
+    dtype = np.dtype(name)
+    bits = np.dtype(f"u{dtype.itemsize}")
+    drawn = np.random.default_rng(3).integers(0, np.iinfo(bits).max, 20_000, bits, endpoint=True)
+    drawn = np.arange(1 << 16, dtype=bits) if dtype.itemsize == 2 else drawn
+    special = np.array([0.0, np.inf, np.nan, np.finfo(dtype).max, np.finfo(dtype).tiny, 1.0], dtype)
+    x = np.concatenate([drawn.view(dtype), special, -special, np.finfo(dtype).smallest_subnormal * special])
+    y = np.random.default_rng(4).permutation(x)
+    ufunc = checks.OPERATIONS[op]
+    found = unsorted(ufunc(sortable(x, op, np), sortable(y, op, np)), dtype, np)
+    assert found.dtype == dtype and np.isnan(found).sum() > 12
+    np.testing.assert_array_equal(found, ufunc(x, y))
+    numbers = x[~np.isnan(x)]
+    assert unsorted(sortable(numbers, op, np), dtype, np).tobytes() == numbers.tobytes()
 
 
 @pytest.mark.serial

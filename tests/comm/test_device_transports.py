@@ -21,7 +21,7 @@ from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import KnownExchange
-from collops.errors import CommunicationError, CommunicationTimeout, UnsupportedTypeError
+from collops.errors import CommunicationError, CommunicationTimeout
 from collops.exchange import ExchangePlan
 from collops.profile import count_messages
 from tests.comm import checks, device
@@ -60,6 +60,12 @@ def joined(request, comm, xp):
 def test_reductions(joined, xp, name, op):
     if not (name.startswith("complex") and op != "sum"):
         checks.check_reductions(joined, xp, name, op)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(joined, xp, name, op):
+    checks.check_nan_wins(joined, xp, name, op, longest=301)
 
 
 @pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
@@ -124,11 +130,11 @@ def test_a_group_is_one_launch(joined, xp):
     with joined.group():
         joined.send(xp.full(3, float(joined.rank)), right)
         joined.recv(out, left)
-        with pytest.raises(UnsupportedTypeError, match="in a group"):
-            joined.allreduce(xp.ones(3, "int16"))
+        narrow = joined.allreduce(xp.ones(3, "int16"))
         assert not out.any() or joined.size == 1
     assert binding.launches == launches + 1
     np.testing.assert_array_equal(out.get(), np.full(3, float(left)))
+    np.testing.assert_array_equal(narrow.get(), np.full(3, joined.size))
     assert float(joined.allreduce(xp.ones(1))[0]) == joined.size
 
 

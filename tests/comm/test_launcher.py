@@ -14,7 +14,7 @@ from tests.launch import mpiexec
 
 pytestmark = pytest.mark.serial
 
-LAUNCHERS = ("PMI", "OMPI", "MPI_", "MV2", "HYDI", "SLURM", "FLUX", "PALS", "COLLOPS_")
+LAUNCHERS = ("PMI", "OMPI", "MPI_", "MV2", "HYDI", "SLURM", "FLUX", "PALS", "COLLOPS_", "RANK", "WORLD_SIZE")
 ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 STEP = {**ALLOCATION, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 BATCH, INTERACTIVE = ({**ALLOCATION, "SLURM_STEP_ID": number} for number in ("4294967291", "4294967290"))
@@ -37,7 +37,10 @@ def ended(command, **names):
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}, Started(0, 2)),
         ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, Started(1, 4)),
         ({"PMIX_RANK": "4"}, Started(4, None)),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, None),  # of torchrun, for programs that do not communicate by collops
+        ({"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "6"}, Started(1, 6)),
+        ({"PALS_RANKID": "3"}, Started(3, None)),
+        ({"ALPS_APP_PE": "0"}, Started(0, None)),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, None),  # of torchrun, which tells nothing of MPI
         ({"SLURM_JOB_ID": "7"}, None),
         (ALLOCATION, None),
         (BATCH, None),
@@ -71,6 +74,37 @@ def test_a_launcher_that_gives_no_number_needs_an_mpi(monkeypatch):
     check_world_of_one(True, "Open MPI v5.0.8")
     with pytest.raises(TransportError, match="started several processes, but there is none: install"):
         check_world_of_one(False, "there is none")
+
+
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node", "MASTER_PORT": "29500"}
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize("outside", [{}, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}, {"PMI_RANK": "0", "PMI_SIZE": "1"}])
+@pytest.mark.parametrize("names", [TORCHRUN, LIGHTNING])
+def test_launchers_without_mpi_need_an_address(monkeypatch, names, outside):
+    """Also where one of them runs in a step of another launcher that has one process."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "COLLOPS_BOOTSTRAP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**names, **outside}.items():
+        monkeypatch.setenv(name, value)
+    remedy = "COLLOPS_BOOTSTRAP=tcp://HOST:PORT, .* and COLLOPS_SECRET, .*; with COLLOPS_BOOTSTRAP=alone"
+    for has_mpi, reason in ((True, ONE), (False, "mpi4py is not installed")):
+        with pytest.raises(TransportError, match=rf"torchrun .* started 4 processes .*{reason}.*{remedy}"):
+            check_world_of_one(has_mpi, reason)
+    monkeypatch.setenv("COLLOPS_BOOTSTRAP", "alone")
+    check_world_of_one(False, "mpi4py is not installed")
+    monkeypatch.delenv("COLLOPS_BOOTSTRAP")
+    for name, value in (("WORLD_SIZE", "1"), ("WORLD_SIZE", "")):
+        monkeypatch.setenv(name, value)
+        check_world_of_one(True, ONE)
+
+
+def test_a_program_under_torchrun_is_refused():
+    done = ended([sys.executable, "-c", "import collops; collops.world()"], **TORCHRUN)
+    assert done.returncode == 1 and "TransportError: torchrun or a similar launcher" in done.stderr.splitlines()[-1]
+    program = "import collops; print(collops.world().size)"
+    assert ended([sys.executable, "-c", program], **TORCHRUN, COLLOPS_BOOTSTRAP="alone").stdout == "1\n"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_ranks_that_disagree_about_themselves(numbers, sizes, text):
     ("greeting", "reason"),
     [
         (b"220 mail.example.org ESMTP\r\n", "its greeting is another"),
-        (b"collops tcp 1\n" + bytes(42), "its proof is wrong"),
+        (b"collops tcp 2\n" + bytes(42), "its proof is wrong"),
     ],
     ids=["mail", "impostor"],
 )

@@ -186,6 +186,8 @@ def test_allgather_keeps_python_objects(comm) -> None:
     expected = [[(rank, np.int64(3)), [1.5, None]] for rank in range(comm.size)]
     found = pylops_mpi.Distributed.DistributedMixIn()._allgather(None, None, given)
     assert found == expected and isinstance(found[0][0], tuple)
+    with pytest.raises(TypeError, match="not JSON serializable"):  # nothing is pickled
+        pylops_mpi.Distributed.DistributedMixIn()._allgather(None, None, [{1}])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -107,6 +107,11 @@ class Graph:
         return np.array(found) if found else leaves[owner][:0]
 
 
+def with_nan(rng, arrays):
+    """Return the arrays with NaN of either sign at a third of the elements."""
+    return [np.where(rng.random(a.shape) < 1 / 3, np.copysign(a.dtype.type(np.nan), a), a) for a in arrays]
+
+
 def values(rng, points, block, dtype):
     """Random values for each rank; small whole numbers where products need to be exact (complex ones are not)."""
     dtype = np.dtype(dtype)

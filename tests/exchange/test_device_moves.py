@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from collops.exchange.packing import numpy_moves
 from collops.exchange.packing.index import Index
 from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
-from tests.exchange.model import values
+from tests.exchange.model import values, with_nan
 
 pytestmark = [
     pytest.mark.serial,
@@ -69,6 +69,8 @@ def test_moves(on_device, dtype, ops):
                     source = Index(INDICES[other](rng, 18)[: target.size])
                     target_of_size = Index(target.points[: source.size])
                     given, taken = values(rng, (64, 64), (width,) if width > 1 else (), dtype)
+                    if op in ("min", "max") and kind.kind == "f":
+                        given, taken = with_nan(rng, (given, taken))
                     want = taken.copy()
                     numpy_moves.mover(source, target_of_size, op, kind, width, True)(given, want)
                     for deterministic in (True, False):

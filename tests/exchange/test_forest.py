@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from collops import IndexScatter, StarForest, profile
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix
-from tests.exchange.model import Graph, operations, values
+from tests.exchange.model import Graph, operations, values, with_nan
 
 EXAMPLES = int(os.environ.get("COLLOPS_EXAMPLES", "40"))  # `make examples` draws thousands
 DTYPES = ("float64", "float32", "float16", "complex64", "complex128", "int64", "int32", "uint8", "bool")
@@ -54,6 +54,25 @@ def test_every_mover_does_what_the_model_does(comm, seed, dtype, block):
     ours = graph.leaves[rank]
     np.testing.assert_array_equal(back[ours], leaves[rank][ours])
     np.testing.assert_array_equal(forest.degrees(), forest.reduce(*_ones(forest)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, dtype, op):
+    """Whatever the order of the edges."""
+    rng = np.random.default_rng(11)
+    for block in ((), (3,)):
+        graph = Graph.drawn(rng, comm.size)
+        forest, rank = forest_of(comm, graph), comm.rank
+        roots = with_nan(rng, values(rng, graph.nroots, block, dtype))
+        leaves = with_nan(rng, values(rng, [graph.space(r) for r in range(comm.size)], block, dtype))
+        got = forest.bcast(roots[rank].copy(), leaves[rank].copy(), op)
+        np.testing.assert_array_equal(got, graph.bcast(roots, leaves, op)[rank])
+        got = forest.reduce(leaves[rank].copy(), roots[rank].copy(), op)
+        np.testing.assert_array_equal(got, graph.reduce(leaves, roots, op)[rank])
+        changed = roots[rank].copy()
+        forest.fetch_and_op(changed, leaves[rank].copy(), op=op)
+        np.testing.assert_array_equal(changed, got)
 
 
 def _ones(forest):

@@ -41,6 +41,12 @@ def test_reductions(joined, name, op):
         checks.check_reductions(joined, cupy, name, op)
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(joined, name, op):
+    checks.check_nan_wins(joined, cupy, name, op)
+
+
 @pytest.mark.parametrize("name", ["bool", "int16", "uint64"])
 @pytest.mark.parametrize("op", ["land", "lor", "lxor"])
 def test_logical_reductions(joined, name, op):

@@ -19,9 +19,11 @@ if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not i
 
 jnp = pytest.importorskip("jax.numpy")
 cj = pytest.importorskip("collops.jax")
+numbers_with_nan = pytest.importorskip("tests.comm.checks").numbers_with_nan
 cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 programs = pytest.importorskip("tests.jax.programs")
+model = pytest.importorskip("tests.exchange.model")
 
 try:
     cj.use_local_device()
@@ -48,6 +50,46 @@ def test_dtypes(comm, name):
     found = cj.allreduce(jnp.asarray(values[comm.rank]), comm=comm)
     assert found.dtype == jnp.dtype(name)
     np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, name, op):
+    """NaN on any rank is the result on all, and the derivative is NaN there, as of NumPy's extremes in JAX."""
+    size, ufunc = comm.size, {"min": np.minimum, "max": np.maximum}[op]
+    parts = [numbers_with_nan(rank, size, size + 9, np.dtype("float32")) for rank in range(size)]
+    parts = [np.asarray(jnp.asarray(part, name).astype("float32")) for part in parts]
+    x, expected = jnp.asarray(parts[comm.rank], name), ufunc.reduce(parts)
+
+    def program(x):
+        blocks = jnp.stack([x] * size)
+        return cj.allreduce(x, op), cj.reduce(x, op, size - 1), cj.reduce_scatter(blocks, op), comm.allreduce(x, op)
+
+    for run in (program, cj.jit(program)):
+        total, rooted, scattered, by_method = run(x)
+        for y in (total, rooted if comm.rank == size - 1 else total, scattered, by_method):
+            assert y.dtype == x.dtype
+            np.testing.assert_array_equal(np.asarray(y).astype("float32"), expected)
+    several = jax.vmap(lambda x: cj.allreduce(x, op))(jnp.stack([x, x]))
+    np.testing.assert_array_equal(np.asarray(several).astype("float32"), np.stack([expected] * 2))
+    if size > 1:
+        _, tangent = jax.jvp(lambda x: cj.allreduce(x, op), (x,), (jnp.ones_like(x),))
+        np.testing.assert_array_equal(np.isnan(np.asarray(tangent).astype("float32")), np.isnan(expected))
+        assert (tangent[size + 1 :] == 1).all()
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins_in_star_forests(comm, op):
+    """Several leaves of a root are combined by XLA, on a GPU by atomic operations."""
+    rng = np.random.default_rng(5)
+    graph, rank = model.Graph.drawn(rng, comm.size, most_roots=9, most_leaves=90), comm.rank
+    roots = model.with_nan(rng, model.values(rng, graph.nroots, (2,), "float32"))
+    leaves = model.with_nan(rng, model.values(rng, [graph.space(r) for r in range(comm.size)], (2,), "float32"))
+    forest = collops.StarForest(comm, graph.nroots[rank], graph.leaves[rank], graph.ranks[rank], graph.indices[rank])
+    x, y = jnp.asarray(roots[rank]), jnp.asarray(leaves[rank])
+    down, up = cj.jit(lambda x, y: (forest.bcast(x, y, op), forest.reduce(y, x, op)))(x, y)
+    np.testing.assert_array_equal(down, graph.bcast(roots, leaves, op)[rank])
+    np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[rank])
 
 
 def test_order_in_control_flow(comm):
@@ -149,6 +191,8 @@ def test_several_devices_of_one_process(comm):
     np.testing.assert_allclose(total, expected)
     np.testing.assert_allclose(gathered, expected)
     np.testing.assert_allclose(highest, np.tile(np.asarray(x).max(0), (n, 1)))
+    highest = program(x.at[n - 1, 2].set(np.nan))[2]
+    np.testing.assert_array_equal(np.isnan(highest), np.tile([False, False, True, False], (n, 1)))
     gradient = jax.grad(lambda x: jnp.sum(program(x)[0] ** 2))(x)
     np.testing.assert_allclose(gradient, 2 * n * expected)
 

@@ -11,7 +11,7 @@ from collops.array import Layout
 from collops.backend import engine
 from collops.exchange import TRANSPORTS, possible_transports
 from collops.exchange.packing import Index
-from tests.exchange.model import Graph, operations, values
+from tests.exchange.model import Graph, operations, values, with_nan
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -63,6 +63,21 @@ def test_movers_have_the_bits_of_the_host(comm, dtype):
             assert got.get().tobytes() == host.tobytes(), (op, "fetch", seed)
             assert device_roots.get().tobytes() == host_roots.tobytes(), (op, "fetch", seed)
         np.testing.assert_array_equal(forest.gather(cupy.asarray(leaves)).get(), forest.gather(leaves))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, transport, dtype, op):
+    rng = np.random.default_rng(5)
+    graph = Graph.drawn(rng, comm.size, most_roots=40, most_leaves=90)
+    forest = forest_of(comm, graph, transport=transport)
+    roots = with_nan(rng, values(rng, graph.nroots, (), dtype))
+    leaves = with_nan(rng, values(rng, [graph.space(r) for r in range(comm.size)], (), dtype))
+    mine = cupy.asarray(roots[comm.rank]), cupy.asarray(leaves[comm.rank])
+    up = forest.reduce(mine[1], mine[0].copy(), op).get()
+    np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[comm.rank])
+    down = forest.bcast(*mine, op).get()
+    np.testing.assert_array_equal(down, graph.bcast(roots, leaves, op)[comm.rank])
 
 
 def test_transports_carry_the_same_bits(comm, transport):

@@ -87,6 +87,18 @@ def test_dtypes_and_reductions(joined):
             np.testing.assert_array_equal(device, row, err_msg=f"{op} of {name}")
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float32", "float64"])
+def test_nan_on_one_device_wins(joined, name):
+    program = on_devices(joined, lambda x: [cj.allreduce(x, op, comm=joined) for op in ("min", "max")])
+    for party in range(joined.size):
+        x = numbers(joined).astype(name)
+        here = party - joined.first
+        if 0 <= here < len(joined.devices):
+            x = x.at[here].set(-np.nan if party % 2 else np.nan)
+        for result in program(x):
+            assert np.isnan(np.asarray(result).astype(float)).all()
+
+
 def test_order_in_a_program(comm, joined):
     """Independent collectives of two groups, in control flow, while the devices do different work."""
     own = cj.clique()

@@ -10,7 +10,7 @@ import pytest
 import collops.jax as cj
 from collops.errors import UnsupportedTypeError
 from collops.exchange import StarForest
-from tests.exchange.model import Graph, values
+from tests.exchange.model import Graph, values, with_nan
 
 
 def drawn(comm, seed, block=(), dtype="float64"):
@@ -42,6 +42,18 @@ def test_movers(comm, op):
         forest.bcast(mine[0]), graph.bcast(roots, [0 * y for y in leaves], "replace")[comm.rank][:-1]
     )
     np.testing.assert_array_equal(forest.gather(mine[1]), graph.gather(leaves, comm.rank))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_nan_wins(comm, dtype, op):
+    forest, graph, roots, leaves = drawn(comm, 3, dtype=dtype)
+    rng = np.random.default_rng(0)
+    roots, leaves = with_nan(rng, roots), with_nan(rng, leaves)
+    x, y = jnp.asarray(roots[comm.rank]), jnp.asarray(leaves[comm.rank])
+    down, up = cj.jit(lambda x, y: (forest.bcast(x, y, op), forest.reduce(y, x, op)))(x, y)
+    np.testing.assert_array_equal(down, graph.bcast(roots, leaves, op)[comm.rank])
+    np.testing.assert_array_equal(up, graph.reduce(leaves, roots, op)[comm.rank])
 
 
 @pytest.mark.parametrize(("dtype", "ops"), [("bool", ("sum", "prod", "max")), ("int32", ("land", "lor", "lxor"))])

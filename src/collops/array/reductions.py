@@ -193,14 +193,7 @@ def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
 def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
     if communicator is None:
         return part
-    if op not in ("min", "max") or part.dtype.kind in "biu":
-        return communicator.allreduce(part, op)
-    # As in NumPy, the result is NaN if any operand is. Transports differ in that, so NaN is sent as a flag.
-    missing = xp.isnan(part)
-    flag = missing.astype(part.dtype)
-    both = xp.stack([xp.where(missing, xp.zeros_like(part), part), flag if op == "max" else -flag])
-    both = communicator.allreduce(both, op, out=both)
-    return xp.where(both[1] != 0, xp.full_like(part, np.nan), both[0])
+    return communicator.allreduce(part, op)
 
 
 def _result(x: Any, result: Any, axes: _Axes) -> Any:

@@ -157,6 +157,7 @@ class Communicator:
             The same shape and dtype on every rank.
         op : str
             ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` says what each dtype allows.
+            ``min`` and ``max`` are NaN where any rank has NaN, as in NumPy.
         out : array, optional
             Gets the result; `x` itself works in place.
 
@@ -332,9 +333,8 @@ class Communicator:
     def group(self) -> Iterator[None]:
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
-        Inside, arrays must be contiguous, and results are there when the group ends. NCCL has no reductions of
-        booleans, 16-bit integers and logical operations inside. An error that leaves the group does not wait for what
-        has been started; nothing can be sent any more then.
+        Inside, arrays must be contiguous, and results are there when the group ends. An error that leaves the group
+        does not wait for what has been started; nothing can be sent any more then.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")

@@ -16,11 +16,15 @@ from collops.errors import InputError, TransportError
 
 __all__ = ["alone_by_request", "started"]
 
-_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
-_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
+_RANK_NAMES = (
+    *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"),
+    *("JSM_NAMESPACE_RANK", "PALS_RANKID", "ALPS_APP_PE"),
+)
+_SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE")
 # In Slurm, the steps of batch scripts and interactive shells have the highest numbers.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PALS_APID", "PMI_PORT")
+_ALONE = "with COLLOPS_BOOTSTRAP=alone each process works alone"
 _MARK = "COLLOPS_RANK_PROCESS"  # set by a rank for the processes that it starts: its number, connection and job
 
 
@@ -88,21 +92,38 @@ def check_world_of_one(has_mpi: bool, text: str) -> None:
 
     `text` is the version of the MPI that mpi4py has loaded, or why there is none.
     """
+    _check_launcher_without_mpi(has_mpi, text)
     launcher = started()
     if launcher is None or launcher.ranks == 1 or (launcher.ranks is None and has_mpi):
         return
     count = "several" if launcher.ranks is None else launcher.ranks
-    alone = "with COLLOPS_BOOTSTRAP=alone each process works alone"
     if not has_mpi:
         raise TransportError(
             f"the launcher started {count} processes, but {text}: install collops[mpi], or load the module of the "
-            f"cluster's MPI and install mpi4py; {alone}"
+            f"cluster's MPI and install mpi4py; {_ALONE}"
         )
     kind = "pmix" if "Open MPI" in text else "pmi2"
     raise TransportError(
         f"the launcher started {count} processes, but MPI sees a world of 1: mpi4py has loaded {text}; use the mpiexec "
         f"that belongs to this MPI, or under Slurm srun --mpi={kind} or SLURM_MPI_TYPE={kind} (srun --mpi=list shows "
-        f"the choices), or load the module of the launcher's MPI; {alone}"
+        f"the choices), or load the module of the launcher's MPI; {_ALONE}"
+    )
+
+
+def _check_launcher_without_mpi(has_mpi: bool, text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Raise `TransportError` if the names of torchrun, which do not come from MPI, tell of several processes.
+
+    Other launchers set the same ones (accelerate, DeepSpeed), Lightning without ``RANK``. They may be inside a step of
+    Slurm or of MPI that has one process on each node.
+    """
+    rank, ranks = _first(environment, "RANK", "LOCAL_RANK"), _first(environment, "WORLD_SIZE")
+    if rank is None or ranks is None or ranks < 2 or why_without_mpi(environment):
+        return
+    found = f"MPI sees a world of 1 ({text})" if has_mpi else text
+    raise TransportError(
+        f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {found}: set "
+        "COLLOPS_BOOTSTRAP=tcp://HOST:PORT, with an address of the host of rank 0 and a free port, and COLLOPS_SECRET, "
+        f"which connect the ranks without MPI, or start them by mpiexec or srun; {_ALONE}"
     )
 
 

@@ -4,7 +4,9 @@ Rank 0 listens at this address and at no other. Every other rank connects to it,
 reaches rank 0, and learns from rank 0 where the others listen; then it connects to the ranks below its own.
 
 Both ends of a connection prove that they know ``COLLOPS_SECRET``, by an HMAC of two random numbers, one of each end.
-Until then only bytes of a fixed number are read. Nothing is pickled, and nothing is encrypted.
+Until then only bytes of a fixed number are read. A listener checks the proofs of many connections at once, each within
+a few seconds, so that connections of other programs do not delay the ranks. Nothing is pickled, and nothing is
+encrypted.
 """
 
 from __future__ import annotations
@@ -13,25 +15,32 @@ import hmac
 import json
 import os
 import secrets
+import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from typing import Any, TypeAlias
 
 from collops.comm.agreement import described, name_ranks, raise_shared
 from collops.comm.failure import default_timeout
 from collops.errors import CollopsError, CommunicationTimeout, InputError, TransportError
 
-_NAME = b"collops tcp 1\n"
+_NAME = b"collops tcp 2\n"
 _BYTES = 32  # of a random number, and of a proof
 _PLACE = struct.Struct("!IIH")  # rank, number of ranks, and the port where this rank listens
 _LENGTH = struct.Struct("!I")
 _LEAST_SECRET = 16  # characters: whoever has seen one proof can try out secrets
+MAX_ADDRESS_BYTES = 1 << 26  # of the message in which rank 0 tells where all ranks listen
+MAX_STRANGERS = 128
+"""Maximum number of connections, besides those of the missing ranks, whose proofs a listener awaits at once."""
 _STRANGER_SECONDS = 5.0  # for the proof of an end that may be anybody
 _GRACE_SECONDS = 10.0  # for ranks that come after a mistake was found, and for what rank 0 sends at its deadline
 _NAP_SECONDS = 0.05
+_Place: TypeAlias = tuple[int, int, int]  # rank, number of ranks and port of the other end
+_Proof: TypeAlias = Generator[int, bytes, _Place]
+"""Asks for so many bytes of the other end, one part after another, and returns its place."""
 
 
 def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.socket]:
@@ -47,8 +56,13 @@ def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.soc
             "known to nobody else: export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
         )
     meeting = _Meeting(rank, size, secret)
-    if size > 1:
-        (meeting.follow if rank else meeting.lead)(*address)
+    try:
+        if size > 1:
+            (meeting.follow if rank else meeting.lead)(*address)
+    except BaseException:
+        for each in meeting.opened:
+            each.close()
+        raise
     return meeting.links
 
 
@@ -58,6 +72,7 @@ class _Meeting:
         self.size = size
         self.secret = secret
         self.links: dict[int, socket.socket] = {}
+        self.opened: list[socket.socket] = []  # what must be closed after an error
         self.timeout = default_timeout() or float("inf")
         self.end = time.monotonic() + self.timeout
 
@@ -82,6 +97,7 @@ class _Meeting:
             error = error or late
         message = json.dumps([where, described(error)]).encode()
         for connection in came:
+            connection.settimeout(_GRACE_SECONDS)
             with suppress(OSError):  # a rank that has ended meanwhile is missed later
                 connection.sendall(_LENGTH.pack(len(message)) + message)
         if error is not None:
@@ -94,6 +110,8 @@ class _Meeting:
         self.greet(first, listener, 0)
         try:
             (length,) = _LENGTH.unpack(_read(first, _LENGTH.size, self.end + _GRACE_SECONDS))
+            if length > MAX_ADDRESS_BYTES:
+                raise ConnectionError(f"it announced {length} bytes")
             where, report = json.loads(_read(first, length, self.end + _GRACE_SECONDS))
         except OSError as error:
             raise CommunicationTimeout(f"rank {self.rank} lost rank 0 while it waited for the others") from error
@@ -109,7 +127,8 @@ class _Meeting:
     def listening(self, host: str, port: int) -> socket.socket:
         try:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            return socket.create_server(address[:2], family=family, backlog=socket.SOMAXCONN)
+            self.opened.append(socket.create_server(address[:2], family=family, backlog=socket.SOMAXCONN))
+            return self.opened[-1]
         except OSError as error:
             raise TransportError(
                 f"rank {self.rank} cannot listen at {host}:{port} ({error.strerror or error}): COLLOPS_BOOTSTRAP needs "
@@ -118,30 +137,22 @@ class _Meeting:
 
     def arrivals(self, listener: socket.socket, count: int) -> Iterator[tuple[socket.socket, int, int, int]]:
         """Give so many connections whose other end knows the secret, with its rank, number of ranks and port."""
-        refused = 0
-        with listener:
-            listener.settimeout(_NAP_SECONDS)
+        with closing(_Listener(listener, self)) as arriving:
             while count:
                 if time.monotonic() > self.end:
                     missing = name_ranks([rank for rank in range(self.size) if rank not in {*self.links, self.rank}])
                     here = "rank {} at {}:{}".format(self.rank, *listener.getsockname())
-                    strangers = f"; {refused} connections did not prove that they know COLLOPS_SECRET"
+                    strangers = f"; {arriving.refused} connections did not prove that they know COLLOPS_SECRET"
                     raise CommunicationTimeout(
                         f"{missing} of {self.size} did not come to {here} within {self.timeout:g} s (COLLOPS_TIMEOUT)"
-                        f"{strangers if refused else ''}"
+                        f"{strangers if arriving.refused else ''}"
                     )
-                try:
-                    connection, _ = listener.accept()
-                except (TimeoutError, ConnectionError):
-                    continue
-                try:
-                    place = self.prove(connection, listener, False, time.monotonic() + _STRANGER_SECONDS)
-                except OSError:
-                    connection.close()
-                    refused += 1
-                else:
+                for proven in arriving.proven(MAX_STRANGERS + count):
+                    self.opened.append(proven[0])
+                    yield proven
                     count -= 1
-                    yield connection, *place
+                    if not count:
+                        break
 
     def dialled(self, host: str, port: int, who: int) -> socket.socket:
         """Connect to a rank, as soon as it listens."""
@@ -149,6 +160,7 @@ class _Meeting:
             try:
                 connection = socket.create_connection((host, port), _STRANGER_SECONDS)
                 if connection.getsockname() != connection.getpeername():  # TCP can connect a free port to itself
+                    self.opened.append(connection)
                     return connection
                 problem: object = "nobody listens"
                 connection.close()
@@ -164,32 +176,135 @@ class _Meeting:
     def greet(self, connection: socket.socket, listener: socket.socket, who: int) -> None:
         """Prove to a rank that this one knows the secret, and have it do the same."""
         try:
-            self.prove(connection, listener, True, self.end)
+            proof = self.proof(connection, listener, True)
+            needed = next(proof)
+            while True:
+                needed = proof.send(_read(connection, needed, self.end))
+        except StopIteration:
+            return
         except OSError as error:
             raise TransportError(
                 f"rank {self.rank} and what listens as rank {who} do not accept each other ({error}): COLLOPS_SECRET "
                 "differs, or another program has the port"
             ) from error
 
-    def prove(self, connection: socket.socket, listener: socket.socket, dialled: bool, end: float) -> Any:
-        """Return the other end's rank, number of ranks and port; raise `OSError` unless it knows the secret.
+    def proof(self, connection: socket.socket, listener: socket.socket, dialled: bool) -> _Proof:
+        """Ask for the bytes of the other end, and return its place; raise `OSError` unless it knows the secret.
 
-        The end that has `dialled` proves it first: what may be anybody's sees no proof.
+        The end that has `dialled` proves it first: what may be anybody's sees no proof. What is sent is short enough
+        for the buffer of a new connection.
         """
         mine = secrets.token_bytes(_BYTES) + _PLACE.pack(self.rank, self.size, listener.getsockname()[1])
         connection.sendall(_NAME + mine)
-        if _read(connection, len(_NAME), end) != _NAME:
+        if (yield len(_NAME)) != _NAME:
             raise ConnectionError("its greeting is another")
-        theirs = _read(connection, len(mine), end)
+        theirs = yield len(mine)
         both = mine + theirs if dialled else theirs + mine
         proofs = [hmac.digest(self.secret, role + both, "sha256") for role in (b"dial", b"listen")]
         if dialled:
             connection.sendall(proofs[0])
-        if not hmac.compare_digest(_read(connection, _BYTES, end), proofs[dialled]):
+        if not hmac.compare_digest((yield _BYTES), proofs[dialled]):
             raise ConnectionError("its proof is wrong")
         if not dialled:
             connection.sendall(proofs[1])
         return _PLACE.unpack(theirs[_BYTES:])
+
+
+class _Candidate:
+    """A connection that has not proved itself: the part of its proof that has arrived, and when it must be complete."""
+
+    def __init__(self, connection: socket.socket, proof: _Proof) -> None:
+        self.connection = connection
+        self.end = time.monotonic() + _STRANGER_SECONDS
+        self._proof = proof
+        self._content = b""
+        self._needed = next(proof)
+
+    def advance(self) -> _Place | None:
+        """Read what has arrived; return the place of the other end if the proof is complete, else ``None``."""
+        part = self.connection.recv(self._needed - len(self._content))
+        if not part:
+            raise ConnectionError("it closed the connection")
+        self._content += part
+        if len(self._content) == self._needed:
+            try:
+                self._needed, self._content = self._proof.send(self._content), b""
+            except StopIteration as complete:
+                return complete.value
+        return None
+
+
+class _Listener:
+    """Accepts connections and checks their proofs, of many at the same time; `refused` counts those that failed."""
+
+    def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
+        self.refused = 0
+        self._listener = listener
+        self._meeting = meeting
+        self._candidates: dict[int, _Candidate] = {}  # by file descriptor, the oldest first
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        listener.setblocking(False)
+
+    def close(self) -> None:
+        """Close the listener, and all connections that have not proved themselves."""
+        self._listener.close()
+        for candidate in self._candidates.values():
+            candidate.connection.close()
+
+    def proven(self, limit: int) -> Iterator[tuple[socket.socket, int, int, int]]:
+        """Wait a moment; give the connections whose proof is complete. At most `limit` are kept that have none."""
+        for descriptor, _ in self._poll.poll(1000 * _NAP_SECONDS):
+            if descriptor == self._listener.fileno():
+                self._accept(limit)
+            elif (candidate := self._candidates.get(descriptor)) is not None:
+                try:
+                    place = candidate.advance()
+                except BlockingIOError:
+                    continue
+                except OSError:
+                    self._refuse(descriptor)
+                    continue
+                if place is not None:
+                    self._poll.unregister(descriptor)
+                    del self._candidates[descriptor]
+                    candidate.connection.setblocking(True)
+                    yield candidate.connection, *place
+        now = time.monotonic()
+        for descriptor in [number for number, candidate in self._candidates.items() if candidate.end < now]:
+            self._refuse(descriptor)
+
+    def _accept(self, limit: int) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:  # no file descriptor is left
+            self._refuse_oldest()
+            return
+        connection.setblocking(False)
+        try:
+            candidate = _Candidate(connection, self._meeting.proof(connection, self._listener, False))
+        except OSError:
+            connection.close()
+            self.refused += 1
+            return
+        # Ranks prove themselves at once: with so many others, the oldest one is not a rank.
+        if len(self._candidates) == limit:
+            self._refuse_oldest()
+        self._candidates[connection.fileno()] = candidate
+        self._poll.register(connection, select.POLLIN)
+
+    def _refuse_oldest(self) -> None:
+        if self._candidates:
+            self._refuse(next(iter(self._candidates)))
+        else:
+            time.sleep(_NAP_SECONDS)
+
+    def _refuse(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        self._candidates.pop(descriptor).connection.close()
+        self.refused += 1
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytes:

@@ -1,8 +1,9 @@
 """Messages between processes that have a TCP connection to each other, matched by context and tag.
 
-A message is a header (context, tag and size) and its bytes; between two ranks, those of one context and tag arrive in
-order. There is no thread: whoever waits moves all messages of the process, and what arrives before its receive is kept
-in memory.
+A message is one frame or several; a frame is a header (context, tag, size, and whether more frames of the message
+follow) and its bytes. Frames have a largest size: a damaged header breaks the connection, and allocates nothing.
+Between two ranks, messages of one context and tag arrive in order. There is no thread: whoever waits moves all messages
+of the process, and what arrives before its receive is kept in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from contextlib import suppress
 from typing import NoReturn, TypeAlias, TypeVar
 
 NAP_SECONDS = 1e-4
-_HEADER = struct.Struct("!QqQ")  # context, tag, bytes
+_HEADER = struct.Struct("!QqI?")  # context, tag, bytes, more
+MAX_FRAME_BYTES = 1 << 28
 _CODE = struct.Struct("!i")
 _SHORT = 1 << 12  # bytes up to which a message is copied, to leave with its header
 _GOODBYE, _ABORT = -1, -2  # tags in context 0
@@ -94,10 +96,16 @@ class Mesh:
                     self._deliver((peer, context, tag), bytearray(view))
                 request.done = True
                 return request
-            header = _HEADER.pack(context, tag, len(view))
-            parts = [header + view] if len(view) <= _SHORT else [header, view]
-            self._leaving[peer] += [(memoryview(part), None) for part in parts[:-1]]
-            self._leaving[peer].append((memoryview(parts[-1]), request))
+            leaving = self._leaving[peer]
+            rest = memoryview(view)
+            while len(rest) > MAX_FRAME_BYTES:
+                frame, rest = rest[:MAX_FRAME_BYTES], rest[MAX_FRAME_BYTES:]
+                leaving += (memoryview(_HEADER.pack(context, tag, len(frame), True)), None), (frame, None)
+            header = _HEADER.pack(context, tag, len(rest), False)
+            if len(rest) <= _SHORT:
+                leaving.append((memoryview(header + rest), request))
+            else:
+                leaving += (memoryview(header), None), (rest, request)
             self._flush(peer)
         return request
 
@@ -178,14 +186,23 @@ class Mesh:
                 request.done = True
 
     def _messages_of(self, peer: int) -> Iterator[memoryview]:
-        """Give the memory that is to be filled next, of a header or of what follows it."""
+        """Give the memory that is to be filled next, of a header or of what follows it.
+
+        Raises `ConnectionError` if a header is not one of this class's.
+        """
+        frames: list[bytearray] = []
+        header = bytearray(_HEADER.size)
         while True:
-            header = bytearray(_HEADER.size)
             yield memoryview(header)
-            context, tag, size = _HEADER.unpack(header)
-            content = bytearray(size)
-            yield memoryview(content)
-            self._deliver((peer, context, tag), content)
+            context, tag, size, more = _HEADER.unpack(header)
+            if size > MAX_FRAME_BYTES:
+                raise ConnectionError(f"a frame of {size} bytes")
+            frames.append(bytearray(size))
+            yield memoryview(frames[-1])
+            if not more:
+                content = frames[0] if len(frames) == 1 else bytearray().join(frames)
+                frames = []
+                self._deliver((peer, context, tag), content)
 
     def _deliver(self, key: _Key, content: bytearray) -> None:
         if key[1:] == (0, _ABORT):

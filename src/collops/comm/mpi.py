@@ -26,7 +26,16 @@ from collops.comm.failure import Failures, default_timeout
 from collops.comm.launcher import bootstrap_address, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
-from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
+from collops.comm.reductions import (
+    DTYPES,
+    HALF,
+    LOGICAL,
+    LONG_DTYPES,
+    MOVED_BY_MPI,
+    OPERATIONS,
+    divide,
+    library_loses_nan,
+)
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
@@ -329,7 +338,8 @@ class MpiTransport(Transport):
             if known is None:
                 raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
             name, ufunc, _ = OPERATIONS[LOGICAL.get(op, op) if dtype.kind == "b" else op]
-            operation = _half_operation(np.dtype(dtype), ufunc) if dtype.name in HALF else getattr(self._mpi, name)
+            by_numpy = dtype.name in HALF or library_loses_nan(op, dtype)
+            operation = _numpy_operation(np.dtype(dtype), ufunc) if by_numpy else getattr(self._mpi, name)
             direct = self._direct and dtype.kind != "V"
             found = self._found[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
         return found
@@ -630,10 +640,15 @@ def _free(mpi: Any, requests: list[Any]) -> None:
 
 
 @cache  # for all communicators: mpi4py has room for 32 of these
-def _half_operation(dtype: np.dtype[Any], ufunc: str) -> Any:
-    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
-        left = np.frombuffer(incoming, dtype)
-        right = np.frombuffer(result, dtype)
-        right[...] = getattr(np, ufunc)(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+def _numpy_operation(dtype: np.dtype[Any], ufunc: str) -> Any:
+    function, half = getattr(np, ufunc), dtype.name in HALF
 
-    return mpi4py_module().Op.Create(combine, commute=True)
+    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
+        left, right = np.frombuffer(incoming, dtype), np.frombuffer(result, dtype)
+        if half:
+            right[...] = function(left.astype(np.float32), right.astype(np.float32)).astype(dtype)
+        else:
+            function(left, right, out=right)
+
+    # In the order of ranks, so that all have the bits of the same NaN: which of two is returned depends on the order.
+    return mpi4py_module().Op.Create(combine, commute=False)

@@ -2,9 +2,10 @@
 
 The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
 is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
-convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers and logical operations are
-reduced in 32-bit integers, complex numbers as pairs of reals, unequal gathers are grouped sends. Short sums,
-all-to-alls and exchanges between GPUs of one host take less time without NCCL, see :mod:`collops.comm.peer_stores`.
+convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers, logical operations, and
+extremes of floating numbers, in which NCCL loses NaN, are reduced in integers, complex numbers as pairs of reals,
+unequal gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without
+NCCL, see :mod:`collops.comm.peer_stores`.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any, NoReturn
 
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_giving_up
-from collops.comm.reductions import nccl_reduction, widened
+from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
-from collops.errors import CommunicationError, TransportError, UnsupportedTypeError
+from collops.errors import CommunicationError, TransportError
 
 __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
 
@@ -206,6 +207,8 @@ class NcclTransport(Transport):
         self.reductions = self._found
         self._token = cupy.zeros(1, cupy.uint8)
         self._grouped = False
+        self._in_use: list[Any] = []  # arrays that NCCL reads when a group is launched
+        self._conversions: list[tuple[Any, Callable[[], None]]] = []
         # Made now, since a stream that is being captured may not make any.
         self._side = SideStream()
         _connected.add(self)
@@ -217,11 +220,13 @@ class NcclTransport(Transport):
 
     def run(self, call: Call) -> None:
         """Enqueue the call on the current stream."""
+        if self._grouped:
+            self._in_use.append(call)
         try:
             if call.op is not None:
                 call.resolved = call.resolved or self._reduction(call.source.dtype, call.op)
                 if call.resolved is None:
-                    self._run_widened(call)
+                    self._run_in_integers(call)
                     return
             _ENQUEUE[call.kind](self, call, self._stream().ptr)
         except self._error as error:
@@ -232,6 +237,8 @@ class NcclTransport(Transport):
 
         They are those of users. What one rank sends and receives in one call, the other may in two, so none is `short`.
         """
+        if self._grouped:
+            self._in_use.append(sends)
         leaving, arriving = (
             [(peer, array.data.ptr, array.nbytes) for peer, array in part if array.size] for part in (sends, receives)
         )
@@ -278,7 +285,12 @@ class NcclTransport(Transport):
             yield
         finally:
             self._grouped = False
+            conversions, self._conversions = self._conversions, []
             self.binding.group_end()
+            self._in_use.clear()
+        for stream, convert in conversions:
+            with stream:
+                convert()
 
     # Windows are for nccl4py, which missing_for_windows asks for.
 
@@ -419,32 +431,39 @@ class NcclTransport(Transport):
             binding.group_end()
 
     def _reduction(self, dtype: Any, op: str) -> tuple[int, int, int] | None:
-        """Return :func:`~collops.comm.reductions.nccl_reduction`, looked up once for each dtype and operation."""
+        """Return :func:`~collops.comm.reductions.nccl_reduction`, looked up once for each dtype and operation.
+
+        ``None`` also if NCCL would lose NaN.
+        """
         found = self._found.get((dtype, op))
-        if found is None:
+        if found is None and not library_loses_nan(op, dtype):
             found = nccl_reduction(op, dtype)
             if found is not None:
                 self._found[dtype, op] = found
         return found
 
-    def _run_widened(self, call: Call) -> None:
-        """Reduce in 32-bit integers elements that NCCL has no type or operation for.
+    def _run_in_integers(self, call: Call) -> None:
+        """Reduce integers in place of elements that NCCL has no type or operation for, or of which it loses NaN.
 
-        Raises `UnsupportedTypeError` in a group, which is launched after the result would be converted.
+        In a group, the result is converted when the group has been launched.
         """
-        if self._grouped:
-            dtype = call.source.dtype
-            raise UnsupportedTypeError(f"NCCL cannot reduce {dtype} by {call.op!r} in a group: call it outside")
-        xp, target = self._cupy, call.target
+        source, target = call.source, call.target
         if self._size == 1:  # as by other transports: there is nothing to reduce
-            if target is not call.source:
-                target[...] = call.source.reshape(target.shape)
+            if target is not source:
+                target[...] = source.reshape(target.shape)
             return
-        wide, op = widened(call.source, call.op, xp.int32)
-        result: Any = None if target is None else xp.empty(target.shape, xp.int32)
-        self.run(call.on(wide, result, op))
-        if target is not None:
-            target[...] = (result & 1 if call.op == "lxor" else result).astype(target.dtype)
+        integers, op, converted = as_integers(source, call.op or "", self._cupy)
+        result: Any = None if target is None else self._cupy.empty(target.shape, integers.dtype)
+        self.run(call.on(integers, result, op))
+
+        def convert() -> None:
+            if target is not None:
+                target[...] = converted(result)
+
+        if self._grouped:
+            self._conversions.append((self._stream(), convert))
+        else:
+            convert()
 
     def _failed(self, error: object) -> NoReturn:
         """Raise what NCCL reports of a call, or of earlier ones that failed on the device or in the network."""

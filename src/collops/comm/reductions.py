@@ -1,20 +1,32 @@
 """The dtypes and the reductions that messages know: what each means, and what MPI and NCCL call it.
 
 The rules follow NumPy's reductions on each dtype: on booleans ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are
-*and*. On one rank every reduction returns the values as they are; on several, logical operations on integers return
-truth values, 0 and 1. A reduction without a meaning raises here, before a message is sent, so that all transports agree
-on it.
+*and*; ``min`` and ``max`` of floating numbers are NaN if any operand is. On one rank every reduction returns the values
+as they are; on several, logical operations on integers return truth values, 0 and 1. A reduction without a meaning
+raises here, before a message is sent, so that all transports agree on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["DTYPES", "LOGICAL", "MOVED_BY_MPI", "OPERATIONS", "check_reduction", "nccl_reduction", "widened"]
+__all__ = [
+    "DTYPES",
+    "LOGICAL",
+    "MOVED_BY_MPI",
+    "OPERATIONS",
+    "as_integers",
+    "check_reduction",
+    "library_loses_nan",
+    "nccl_reduction",
+    "sortable",
+    "unsorted",
+]
 
 
 class Dtype(NamedTuple):
@@ -134,11 +146,50 @@ def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
     return None if known.nccl is None or operation is None else (known.nccl, operation, known.width)
 
 
-def widened(x: Any, op: str, int32: Any) -> tuple[Any, str]:
-    """Return 32-bit integers to reduce in the place of `x`, and by which operation; ``& 1`` completes ``lxor``."""
-    op = LOGICAL.get(op, op) if x.dtype.kind == "b" else op
-    truth = op in _OF_ZEROS_AND_ONES
-    return (x != 0 if truth else x).astype(int32), _OF_ZEROS_AND_ONES.get(op, op)
+def library_loses_nan(op: str | None, dtype: Any) -> bool:
+    """Return whether MPI and NCCL may ignore a NaN in this reduction, each rank in another way.
+
+    Both compare floating numbers, and every comparison with NaN is false.
+    """
+    return op in ("min", "max") and dtype.kind in "fV"
+
+
+def as_integers(x: Any, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
+    """Return integers to reduce in place of `x`, the operation, and a function that converts the result.
+
+    `xp` is the array namespace of `x`. These are the reductions that NCCL does not have, or in which it loses NaN.
+    """
+    dtype = x.dtype
+    if library_loses_nan(op, dtype):
+        return sortable(x, op, xp), op, lambda keys: unsorted(keys, dtype, xp)
+    named = LOGICAL.get(op, op) if dtype.kind == "b" else op
+    values = (x != 0 if named in _OF_ZEROS_AND_ONES else x).astype(xp.int32)
+    last_bit = named == "lxor"  # of a sum of zeros and ones
+    return values, _OF_ZEROS_AND_ONES.get(named, named), lambda y: (y & 1 if last_bit else y).astype(dtype)
+
+
+def sortable(x: Any, op: str, xp: Any) -> Any:
+    """Return integers that `op`, min or max, reduces as NumPy reduces the floating numbers `x`: any NaN is the result.
+
+    The bits of a number of positive sign, read as an integer, have the order of the numbers; those of negative sign
+    have it once all bits but the sign are inverted. A NaN becomes the extreme integer. Half types are widened to 32
+    bits. :func:`unsorted` is the inverse.
+    """
+    wide = x if x.dtype.itemsize > 2 else x.astype(xp.float32)
+    bits = wide.view(_integer_like(wide.dtype))
+    limits = np.iinfo(bits.dtype)
+    keys = xp.where(bits < 0, bits ^ limits.max, bits)
+    return xp.where(wide != wide, limits.max if op == "max" else limits.min, keys).astype(bits.dtype)
+
+
+def unsorted(keys: Any, dtype: Any, xp: Any) -> Any:
+    """Return the floating numbers of `dtype` that :func:`sortable` has turned into these integers."""
+    bits = xp.where(keys < 0, keys ^ np.iinfo(keys.dtype).max, keys).astype(keys.dtype)
+    return bits.view(np.float32 if dtype.itemsize <= 4 else np.float64).astype(dtype)
+
+
+def _integer_like(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
 def divide(array: Any, size: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from collops.comm.call import Call
 from collops.comm.messages import Bounds, CallsByMessages
 from collops.comm.mpi import DeviceMpi
+from collops.comm.reductions import library_loses_nan
 from collops.comm.transport import Message, Pending, Transport
 
 CHUNK_BYTES = 4 << 20
@@ -125,8 +126,8 @@ class GpuAwareTransport(Transport):
 
     def run(self, call: Call) -> None:
         """Run the call by MPI's own algorithm or by messages."""
-        # Host code reduces half types, and cannot read the device.
-        if call.kind not in self._kinds or (call.array.dtype.itemsize == 2 and call.array.dtype.kind in "fV"):
+        # Host code reduces half types and extremes, and cannot read the device.
+        if call.kind not in self._kinds or self._needs_host_code(call):
             self._by_messages.run(call)
             return
         self._cupy.cuda.get_current_stream().synchronize()
@@ -137,6 +138,11 @@ class GpuAwareTransport(Transport):
                 array = call.source
             call = call.on(array, array)
         self._direct.run(call)
+
+    @staticmethod
+    def _needs_host_code(call: Call) -> bool:
+        dtype = call.array.dtype
+        return library_loses_nan(call.op, dtype) or (dtype.itemsize == 2 and dtype.kind in "fV")
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start the messages on device pointers."""

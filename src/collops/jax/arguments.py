@@ -14,7 +14,7 @@ import numpy as np
 from collops.comm import Communicator
 from collops.comm.call import check_rank, check_tag, rows_of_ranks
 from collops.comm.mpi import name_of_operation
-from collops.comm.reductions import LOGICAL, check_reduction, nccl_reduction, widened
+from collops.comm.reductions import LOGICAL, as_integers, check_reduction, nccl_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.jax.communicators import NativeComm
 from collops.jax.native import TYPES
@@ -117,8 +117,7 @@ def reduction(x: Any, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[An
         return x, "sum", lambda y: y / comm.size
     if not comm.on_devices or nccl_reduction(op, dtype) is not None:
         return x, op, lambda y: y
-    wide, plain = widened(x, op, jnp.int32)
-    return wide, plain, lambda y: (y & 1 if op == "lxor" else y).astype(dtype)
+    return as_integers(x, op, jnp)
 
 
 def checked_rank(rank: int, comm: NativeComm | Communicator, name: str) -> int:

@@ -95,11 +95,17 @@ def _folded(rows: Any, name: str) -> Any:
 
 
 def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the operation on pairs that keeps the better value, and of equal values the lower index."""
+    """Return the operation on pairs that keeps the better value, and of equal values the lower index.
+
+    NaN is better than any number, and equal to another NaN, as in NumPy.
+    """
 
     def combine(a: Any, b: Any) -> Any:
-        first = better(a[..., 0], b[..., 0]) | ((a[..., 0] == b[..., 0]) & (a[..., 1] <= b[..., 1]))
-        return jnp.where(first[..., None], a, b)
+        x, y = a[..., 0], b[..., 0]
+        missing, other_missing = x != x, y != y
+        equal = (x == y) | (missing & other_missing)
+        wins = (better(x, y) & ~other_missing) | (missing & ~other_missing)
+        return jnp.where((wins | (equal & (a[..., 1] <= b[..., 1])))[..., None], a, b)
 
     return combine
 

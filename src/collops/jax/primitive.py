@@ -17,6 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from collops.comm.call import in_elements
 from collops.comm.failure import call_site
+from collops.comm.reductions import library_loses_nan, sortable, unsorted
 from collops.errors import InputError
 from collops.jax import calls, versions
 from collops.jax.communicators import NativeComm
@@ -73,24 +74,46 @@ def collective(
     def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
         comm.check_devices(*versions.program_devices(context))
         count = len(values) if operands is None else operands(**parameters)
-        return versions.custom_call(
-            context,
-            ORDER,
-            f"collops_{comm.handlers(platform, recordable())}_{handler}",
-            list(values[:count]),
-            {
-                "wire": comm.number(platform),
-                "call": calls.text_of(handler, comm, context, parameters),
-                **attributes(context.avals_in, parameters),
-            },
-            {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
-        )
+
+        def called(context: Any, *values: Any) -> Any:
+            return versions.custom_call(
+                context,
+                ORDER,
+                f"collops_{comm.handlers(platform, recordable())}_{handler}",
+                list(values),
+                {"wire": comm.number(platform), "call": text, **attributes(context.avals_in, parameters)},
+                {0: 0} if in_place and versions.is_intermediate(values[0]) else {},
+            )
+
+        text = calls.text_of(handler, comm, context, parameters)
+        op = parameters.get("op")
+        if comm.size > 1 and op is not None and library_loses_nan(op, context.avals_in[0].dtype):
+            return _lowered_in_integers(called, context, values[0], op)
+        return called(context, *values[:count])
 
     for platform in _PLATFORMS:
         # Not cached on hosts, where the text of a call has its line.
         cacheable = platform != "cpu"
         mlir.register_lowering(primitive, functools.partial(lower, platform), platform=platform, cacheable=cacheable)
     return primitive
+
+
+def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, op: str) -> Any:
+    """Lower a reduction by min or max of floating numbers, in which libraries may lose NaN, as one of integers.
+
+    Here and not where the primitive is bound, since integers have no derivatives.
+    """
+    (given,), (result,) = context.avals_in, context.avals_out
+    to_integers = functools.partial(sortable, op=op, xp=jnp)
+    keys = jax.eval_shape(to_integers, given)
+    arriving = context.replace(avals_out=[like(keys, keys.shape)])
+    (value,) = mlir.lower_fun(to_integers, multiple_results=False)(arriving, value)
+    reduced = context.replace(avals_in=[like(keys, given.shape)], avals_out=[like(keys, result.shape)])
+    (value,) = called(reduced, value)
+    leaving = context.replace(avals_in=reduced.avals_out)
+    value = mlir.lower_fun(lambda y: unsorted(y, given.dtype, jnp), multiple_results=False)(leaving, value)
+    context.set_tokens_out(reduced.tokens_out)
+    return value
 
 
 def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:

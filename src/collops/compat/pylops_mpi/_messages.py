@@ -9,10 +9,11 @@ by mpi4py itself.
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
+
+import numpy as np
 
 from collops.backend import engine as engine_named
 from collops.backend import engine_of
@@ -62,6 +63,22 @@ def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]],
     given, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
     comm.allgatherv(given.reshape(-1), counts, out=gathered)
     return _unroll_allgather_recv(_stored(gathered, recv_buf), given.shape, shapes, starts)
+
+
+def _with_tuples(value: Any) -> Any:
+    """Return integers and nested tuples or lists of them as JSON carries them, with tuples marked."""
+    if isinstance(value, tuple):
+        return {"tuple": [_with_tuples(part) for part in value]}
+    if isinstance(value, list):
+        return [_with_tuples(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _without_marks(value: Any) -> Any:
+    """Return what :func:`_with_tuples` was given."""
+    if isinstance(value, dict):
+        return tuple(_without_marks(part) for part in value["tuple"])
+    return [_without_marks(part) for part in value] if isinstance(value, list) else value
 
 
 def _stored(result: Any, recv_buf: Any) -> Any:
@@ -255,8 +272,8 @@ class DistributedMixIn:
         if isinstance(send_buf, tuple | list | int):
             if base_comm_nccl is not None:
                 return nccl_allgather(base_comm_nccl, send_buf, recv_buf)
-            texts = _ranks(base_comm).allgather_metadata(pickle.dumps(send_buf).hex())
-            return [pickle.loads(bytes.fromhex(text)) for text in texts]
+            rows = _ranks(base_comm).allgather_metadata(_with_tuples(send_buf))
+            return [_without_marks(row) for row in rows]
         return mpi_allgather(_chosen(base_comm, base_comm_nccl), send_buf, recv_buf, engine)
 
     def _allgather_subcomm(self, sub_comm, base_comm_nccl, send_buf, recv_buf=None, engine="numpy") -> Any:

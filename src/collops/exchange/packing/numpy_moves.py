@@ -125,7 +125,11 @@ def _accumulating(source: Index, target: Index, op: str, dtype: np.dtype, width:
         ufunc.at(taken.reshape(-1), flat, read(given).reshape(-1))
         return taken
 
-    return accumulate
+    def accumulate_extremes(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):  # unlike other calls of these functions, `at` warns of NaN
+            return accumulate(given, taken)
+
+    return accumulate_extremes if op in ("min", "max") else accumulate
 
 
 def _reader(index: Index, dtype: np.dtype, width: int) -> Callable[[np.ndarray], np.ndarray]:
