@@ -86,6 +86,9 @@ def test_they_are_removed_before_mpi_starts(monkeypatch):
     steps = []
 
     class Package(types.ModuleType):
+        Is_initialized = staticmethod(lambda: True)
+        Is_finalized = staticmethod(lambda: False)
+
         @property
         def MPI(self):
             steps.append("start")

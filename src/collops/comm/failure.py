@@ -297,9 +297,18 @@ class Failures:
         Not collective.
         """
         with self._lock:
-            if self.failure:
-                raise CommunicationError(_closed(self.failure))
+            self.check_open()
             self._react(operation, inside=False)
+
+    def check_open(self) -> None:
+        """Raise if this communicator is closed. Not collective."""
+        if self.failure:
+            raise CommunicationError(_closed(self.failure))
+
+    def leave(self, why: str) -> None:
+        """Close the communicator in a forked child, in which a lock of another thread of its parent is never free."""
+        self._lock = threading.RLock()
+        self.failure, self.attention = why, True
 
     def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
@@ -340,8 +349,7 @@ class Failures:
         others completed, and a `CommunicationTimeout` otherwise.
         """
         with self._lock:
-            if self.failure:  # another thread has given up
-                raise CommunicationError(_closed(self.failure))
+            self.check_open()  # another thread has given up
             self._give_up(cause, operation, reason)
 
     def _give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:

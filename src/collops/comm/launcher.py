@@ -1,7 +1,7 @@
 """Finds out from the environment what started this process, and whether MPI agrees with it.
 
 A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
-it: it has inherited the place of that rank, with which MPI cannot start a second time. With
+or forked it: it has inherited the place of that rank, with which MPI cannot start a second time. With
 ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` ranks start without MPI (:mod:`collops.comm.tcp`).
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from collops.comm.forks import at_fork
 from collops.errors import InputError, TransportError
 
-__all__ = ["alone_by_request", "started"]
+__all__ = ["FORKED", "alone_by_request", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
@@ -22,6 +24,7 @@ _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PALS_APID", "PMI_PORT")
 _MARK = "COLLOPS_RANK_PROCESS"  # set by a rank for the processes that it starts: its number, connection and job
+FORKED = "this process was forked from a rank, whose place it must not take: collops.world() is a world of one here"
 
 
 class Started(NamedTuple):
@@ -67,6 +70,8 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
     """Return why this process must not start MPI; empty if it may."""
     if alone_by_request(environment):
         return "COLLOPS_BOOTSTRAP=alone"
+    if is_forked():
+        return "a rank forked this process"
     process, _, rest = environment.get(_MARK, "").partition("/")
     connection, _, job = rest.partition("/")
     if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
@@ -76,11 +81,29 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
     return "a rank started this process" if _connection(environment) in ("", connection) else ""
 
 
+def is_forked() -> bool:
+    """Return whether this process was forked from a rank, or from a process that could become one by MPI."""
+    return _state["forked"]
+
+
 def mark_rank() -> None:
-    """Let processes that this rank starts know that they are no ranks, where its launcher distinguishes jobs."""
+    """Let processes that this rank starts or forks know that they are not ranks.
+
+    Processes that it starts know it where its launcher distinguishes jobs.
+    """
+    _state["is rank"] = True
     place = f"{_connection(os.environ)}/{_job(os.environ)}"
     if started() is not None and place.strip("/"):
         os.environ[_MARK] = f"{os.getpid()}/{place}"
+
+
+def _fork() -> None:
+    by_mpi = "mpi4py.MPI" in sys.modules or (started() is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
+    _state["forked"] = _state["forked"] or _state["is rank"] or by_mpi
+
+
+_state = {"is rank": False, "forked": False}
+at_fork(_fork)
 
 
 def check_world_of_one(has_mpi: bool, text: str) -> None:
