@@ -17,10 +17,10 @@ from collops.comm.agreement import name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
-from collops.comm.forks import at_fork, register_at_exit
 from collops.comm.launcher import FORKED, is_forked
 from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
+from collops.forks import at_fork, register_at_exit
 
 __all__ = ["abort", "end_if_blocked"]
 

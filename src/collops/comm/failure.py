@@ -308,7 +308,7 @@ class Failures:
     def leave(self, why: str) -> None:
         """Close the communicator in a forked child, in which a lock of another thread of its parent is never free."""
         self._lock = threading.RLock()
-        self.failure, self.attention = why, True
+        self._restart(why)
 
     def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.

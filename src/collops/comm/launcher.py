@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from collops.comm.forks import at_fork
 from collops.errors import InputError, TransportError
+from collops.forks import at_fork, had_mpi, is_child
 
-__all__ = ["FORKED", "alone_by_request", "started"]
+__all__ = ["alone_by_request", "started"]
 
 _RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK")
 _SIZE_NAMES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE")
@@ -36,8 +35,10 @@ class Started(NamedTuple):
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    if why_without_mpi(environment):
-        return None
+    return None if why_without_mpi(environment) else _place(environment)
+
+
+def _place(environment: Mapping[str, str]) -> Started | None:
     names = _RANK_NAMES, _SIZE_NAMES
     if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
         names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -83,7 +84,9 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
 
 def is_forked() -> bool:
     """Return whether this process was forked from a rank, or from a process that could become one by MPI."""
-    return _state["forked"]
+    if not is_child() or _state["forked from a rank"]:
+        return is_child()
+    return had_mpi() or (_place(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
 
 
 def mark_rank() -> None:
@@ -98,11 +101,10 @@ def mark_rank() -> None:
 
 
 def _fork() -> None:
-    by_mpi = "mpi4py.MPI" in sys.modules or (started() is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
-    _state["forked"] = _state["forked"] or _state["is rank"] or by_mpi
+    _state.update({"forked from a rank": _state["is rank"], "is rank": False})
 
 
-_state = {"is rank": False, "forked": False}
+_state = {"is rank": False, "forked from a rank": False}
 at_fork(_fork)
 
 

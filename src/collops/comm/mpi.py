@@ -23,7 +23,6 @@ from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.forks import end_child_without, register_at_exit
 from collops.comm.launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
@@ -31,6 +30,7 @@ from collops.comm.reclaim import own
 from collops.comm.reductions import DTYPES, HALF, LOGICAL, LONG_DTYPES, MOVED_BY_MPI, OPERATIONS, divide
 from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
+from collops.forks import end_child_without, register_at_exit
 
 __all__ = [
     "ControlChannel",

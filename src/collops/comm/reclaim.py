@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from collops.comm.forks import at_fork
+from collops.forks import at_fork
 
-__all__ = ["free", "in_use", "is_owned", "own", "owned", "reclaim", "unreachable"]
+__all__ = ["own"]
 
 _MIN_COLLECTED = 64  # resources from where a garbage collection is worth its time
 

@@ -22,11 +22,11 @@ import numpy as np
 from collops.backend import Engine, engine, memory_of
 from collops.comm.agreement import collective_errors
 from collops.comm.ending import wait_for_ends
-from collops.comm.forks import at_fork
 from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
 from collops.comm.reclaim import free, in_use, is_owned, owned, reclaim, unreachable
 from collops.comm.reductions import check_dtype
 from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
+from collops.forks import at_fork
 
 Where: TypeAlias = Any
 """An index of an array: slices, integers, or ``...`` for all of it."""

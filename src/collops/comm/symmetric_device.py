@@ -8,7 +8,6 @@ windows of NCCL.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import socket
@@ -27,6 +26,7 @@ from collops.comm.nvshmem_link import linked_with_nvshmem
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
 from collops.errors import CommunicationError, InputError, TransportError
+from collops.forks import register_at_exit
 
 _CHUNK = 512 << 20  # bytes by which NVSHMEM's heap grows
 _ADAPTERS = "/sys/class/infiniband"
@@ -236,7 +236,7 @@ class _Library:
         device.set_current()
         nvshmem.core.init(device=device, uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid")
         # Before MPI ends, and after the arrays are freed, whose function is registered later.
-        atexit.register(self._end)
+        register_at_exit(self._end)
 
     def stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr

@@ -5,7 +5,6 @@ Its messages travel by TCP (:mod:`collops.comm.mesh`); ranks meet as :mod:`collo
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import json
@@ -24,6 +23,7 @@ from collops.comm.failure import default_timeout
 from collops.comm.launcher import bootstrap_address, started
 from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
+from collops.forks import at_fork, register_at_exit
 
 _SETUP, _BARRIER = -1, -2  # tags that nobody else has
 
@@ -180,7 +180,8 @@ def join() -> SimpleNamespace:
     from collops.comm.meeting import meet  # costs time that only these ranks need
 
     mesh = Mesh(place.rank, meet(address, place.rank, place.ranks))
-    atexit.register(mesh.close)
+    register_at_exit(mesh.close)
+    at_fork(partial(_leave, mesh))
     joined = SimpleNamespace(
         COMM_WORLD=Group(mesh, range(place.ranks), "world"),
         Intracomm=Group,
@@ -198,6 +199,12 @@ def join() -> SimpleNamespace:
         **dict.fromkeys(("BYTE", "COMM_NULL", "COMM_TYPE_SHARED", "IN_PLACE", "UNDEFINED")),
     )
     return joined
+
+
+def _leave(mesh: Mesh) -> None:
+    global joined  # noqa: PLW0603 (a forked child has not joined)
+    joined = None
+    mesh.leave()
 
 
 def _bytes_of(buffer: Any) -> memoryview:

@@ -18,7 +18,6 @@ from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together, stop_answering
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.forks import at_fork
 from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.mpi import (
     CALL_TAG,
@@ -41,6 +40,7 @@ from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
 from collops.errors import CollopsError, InputError, TransportError
+from collops.forks import at_fork
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "world"]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collops.errors import CollopsError, InputError
+from collops.forks import at_fork
 from collops.profile import recording
 
 __all__ = ["check_environment"]
@@ -90,6 +91,18 @@ def start() -> None:
     except InputError as error:
         _error = error
         atexit.register(_print_error)
+
+
+def _forget() -> None:
+    """Leave the profile of a forked child's parent alone."""
+    global _at_exit  # noqa: PLW0603 - the state of the process
+    for function in (_at_exit, _print_error):
+        atexit.unregister(function)
+    _at_exit = None
+    recording.disable()
+
+
+at_fork(_forget)
 
 
 def check_environment() -> None:

@@ -14,7 +14,19 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["at_fork", "end_child_without", "register_at_exit"]
+__all__ = ["at_fork", "end_child_without", "had_mpi", "is_child", "register_at_exit"]
+
+_state = {"is child": False, "had MPI": False}
+
+
+def is_child() -> bool:
+    """Return whether this process was forked after ``import collops``."""
+    return _state["is child"]
+
+
+def had_mpi() -> bool:
+    """Return whether mpi4py had been loaded when this process was forked."""
+    return _state["had MPI"]
 
 
 def at_fork(function: Callable[[], None]) -> None:
@@ -60,3 +72,10 @@ class _Ending:
             with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads it
                 stream.flush()
         os._exit(1 if failed else status & 0xFF)
+
+
+def _fork() -> None:
+    _state.update({"is child": True, "had MPI": "mpi4py.MPI" in sys.modules})
+
+
+at_fork(_fork)
