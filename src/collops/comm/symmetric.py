@@ -38,6 +38,10 @@ _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
 _MAX_IN_USE = 1024  # windows and communicators of this process: MPICH ends programs that need more than 2048
 
 
+class _Owner:
+    """The owner of memory: arrays refer to it, and it to nothing."""
+
+
 class Symmetric:
     """An array on every rank of a communicator, of one shape, that all of them can address.
 
@@ -64,6 +68,7 @@ class Symmetric:
         self.dtype = dtype
         self.signals = signals
         self.local: Any = None
+        self._owner = _Owner()
         self._key: str | None = None  # of several ranks' memory
         self._allocate(engine)
         # Always the last to be registered, and so run before what ends MPI and the GPU libraries.

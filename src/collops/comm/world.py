@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -233,6 +234,8 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         from collops.comm.peer_stores import connected
 
         device.short, where = connected(control, place.nodes)
+        if device.short is not None:
+            host.releases.append(partial(device.short.release, control))
         common["reasons"] += (f"short calls on devices: {where}",)
     answer_after_the_end(failures)
     host.releases += [*common["releases"], partial(stop_answering, failures)]
@@ -253,14 +256,23 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         here = place._replace(local_rank=local_rank, local_size=len(others), nodes=nodes, hosts=hosts)
         return _communicator(here, split)
 
-    return _owned(Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common))
+    made = Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
+    return _owned(made, partial(_wait_for_device, failures) if place.device == "nccl" else None)
 
 
-def _owned(made: Communicator) -> Communicator:
+def _owned(made: Communicator, settle: Callable[[], None] | None = None) -> Communicator:
     """Have what a communicator has freed when no rank can reach it any more. Collective."""
     if made.control is not None:
-        own(made, made.ranks, made.releases)
+        own(made, made.ranks, made.releases, settle=settle)
     return made
+
+
+def _wait_for_device(failures: Failures) -> None:
+    import cupy
+
+    event = cupy.cuda.get_current_stream().record()
+    failures.until(lambda: event.done, "device work before a communicator is freed")
+    cupy.cuda.Device().synchronize()
 
 
 def _device_transport(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Transport | None:
@@ -272,7 +284,9 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
         gathered_values(control.allgather, lambda: load_binding().name)
         binding = load_binding()
         unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
-        return NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
+        device = NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
+        host.releases.append(device.release)
+        return device
     device = DeviceMpi(control, failures)
     host.releases += device.releases
     return GpuAwareTransport(device, control.size, place.device.removeprefix("mpi-"))
