@@ -13,7 +13,7 @@ from tests.launch import run_ranks
 
 pytestmark = pytest.mark.serial
 
-ENVIRONMENT = {"COLLOPS_TIMEOUT": "10"}
+ENVIRONMENT = {"COLLOPS_TIMEOUT": "10", "CUDA_VISIBLE_DEVICES": ""}  # CUDA cannot be used after a fork
 BEGIN = """
 import os, sys, time
 import numpy as np

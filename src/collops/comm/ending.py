@@ -17,7 +17,7 @@ from collops.comm.agreement import name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
-from collops.comm.launcher import FORKED, is_forked
+from collops.comm.launcher import is_forked
 from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
 from collops.forks import at_fork, register_at_exit
@@ -41,13 +41,7 @@ def stop_answering(failures: Failures) -> None:
     _answering.discard(failures)
 
 
-def _leave_all() -> None:
-    for each in _answering:
-        each.leave(FORKED)
-    _answering.clear()
-
-
-at_fork(_leave_all)
+at_fork(_answering.clear)
 
 
 def end_together(failures: Failures, agreement: CallAgreement | None) -> None:

@@ -51,6 +51,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -58,7 +59,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
+from collops.comm.launcher import FORKED
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
+from collops.forks import at_fork
 
 __all__ = [
     "Cause",
@@ -187,6 +190,7 @@ class Failures:
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
         self._abandoned: list[Any] = []  # requests that were given up, and memory that MPI may still use
+        _all.add(self)
 
     def wait(
         self,
@@ -305,9 +309,8 @@ class Failures:
         if self.failure:
             raise CommunicationError(_closed(self.failure))
 
-    def leave(self, why: str) -> None:
-        """Close the communicator in a forked child, in which a lock of another thread of its parent is never free."""
-        self._lock = threading.RLock()
+    def close(self, why: str) -> None:
+        """Close the communicator without a word to the other ranks. Not collective."""
         self._restart(why)
 
     def reject(self, call: str, error: Exception) -> None:
@@ -483,6 +486,24 @@ class Failures:
     def _send(self, message: FailureNotice | CallReport | ProgramEnd) -> None:
         with self._lock:
             self.channel.send([self.incident, type(message).__name__, *message])
+
+
+_all: weakref.WeakSet[Failures] = weakref.WeakSet()
+
+
+def close_all(why: str) -> None:
+    """Close all communicators of several ranks. Not collective."""
+    for each in _all:
+        each.close(why)
+
+
+def _leave_all() -> None:
+    for each in _all:
+        each._lock = threading.RLock()  # another thread of the parent may have held it
+    close_all(FORKED)
+
+
+at_fork(_leave_all)
 
 
 def _rejections(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:

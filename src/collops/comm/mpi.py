@@ -22,7 +22,7 @@ import numpy as np
 from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
-from collops.comm.failure import Failures, default_timeout
+from collops.comm.failure import Failures, close_all, default_timeout
 from collops.comm.launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
@@ -99,7 +99,15 @@ def mpi4py_module() -> Any:
             "MPI has been finalised and cannot be initialised again: call MPI.Finalize() after the last call of "
             "collops, or leave it to mpi4py, which calls it at the end of the program"
         )
+    _watch_end(MPI)
     return MPI
+
+
+@cache
+def _watch_end(mpi: Any) -> None:
+    """Close all communicators when MPI is finalised, which first removes the attributes of this communicator."""
+    key = mpi.Comm.Create_keyval(delete_fn=lambda *_: close_all("MPI has been finalised"))
+    mpi.COMM_SELF.Set_attr(key, None)
 
 
 def _initialise(mpi: Any) -> None:
