@@ -29,7 +29,7 @@ def had_mpi() -> bool:
     return _state["had MPI"]
 
 
-def at_fork(function: Callable[[], None]) -> None:
+def at_fork(function: Callable[[], object]) -> None:
     """Have `function` called in each forked child."""
     os.register_at_fork(after_in_child=function)
 

@@ -131,7 +131,7 @@ def test_forests_and_matrices_need_no_garbage_collection(comm):
         exchanges = [weakref.ref(each) for each in forest._exchanges.values()]
         del forest
         matrix = collops.CSRMatrix(sp.eye_array(comm.size).tocsr()[comm.rank : comm.rank + 1])
-        matrix @ collops.ones(comm.size)
+        assert (matrix @ collops.ones(comm.size)).gather().tolist() == [1.0] * comm.size
         exchanges += [weakref.ref(each) for each in matrix.forest._exchanges.values()]
         del matrix
         assert [each() for each in exchanges] == [None] * len(exchanges)
@@ -179,15 +179,15 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
     limits[-1] = reclaim.in_use() + 3
     monkeypatch.setattr(symmetric, "_MAX_IN_USE", limits[comm.rank])
     forests = [ring(comm) for _ in range(6)]
-    for number, forest in enumerate(forests):
-        assert moved(comm, forest, number) == number + (comm.rank + 1) % comm.size
+    for number in range(len(forests)):
+        assert moved(comm, forests[number], number) == number + (comm.rank + 1) % comm.size
     kinds = [type(exchange) for forest in forests for exchange in forest._exchanges.values()]
     assert kinds == [SharedExchange] * 3 + [MpiExchange] * 3
     with pytest.raises(MemoryError, match=r"shared windows .* free"):
         comm.symmetric(1, engine="numpy")
     with pytest.raises(MemoryError, match="shared windows"):
         moved(comm, ring(comm, transport="shared"), 0)
-    del forests[0], forest
+    del forests[0]
     assert moved(comm, ring(comm, transport="shared"), 5) == 5 + (comm.rank + 1) % comm.size
 
 

@@ -537,14 +537,15 @@ class Communicator:
         Returns
         -------
         Symmetric
-            Freed by its ``free()``, at the end of a ``with`` block, or when the program ends.
+            Freed by its ``free()`` or at the end of a ``with`` block; otherwise some time after no rank can reach it,
+            nor an array of it, or when the program ends.
 
         Raises
         ------
         LayoutError
             If the ranks pass different arguments.
         MemoryError
-            If one of them cannot have the memory.
+            If one of them cannot have the memory, or has more than a thousand windows and communicators.
         TransportError
             If these ranks cannot share memory.
         """

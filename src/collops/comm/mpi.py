@@ -92,15 +92,16 @@ def mpi4py_module() -> Any:
         remove_leftovers()
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():
-        _initialise(MPI)
-    elif MPI.Is_finalized():
+    mpi: Any = MPI
+    if not mpi.Is_initialized():
+        _initialise(mpi)
+    elif mpi.Is_finalized():
         raise TransportError(
             "MPI has been finalised and cannot be initialised again: call MPI.Finalize() after the last call of "
             "collops, or leave it to mpi4py, which calls it at the end of the program"
         )
-    _watch_end(MPI)
-    return MPI
+    _watch_end(mpi)
+    return mpi
 
 
 @cache

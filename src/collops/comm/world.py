@@ -65,7 +65,7 @@ def world(transport: str = "auto") -> Communicator:
         or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
         arrays always go by MPI, or by TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks without it. One
         process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its environment, and
-        each that a rank has started.
+        each that a rank has started or forked.
 
     Notes
     -----
@@ -78,8 +78,8 @@ def world(transport: str = "auto") -> Communicator:
         If there is no such transport, ``COLLOPS_BOOTSTRAP`` has another value, or a start without MPI lacks rank,
         number of ranks or ``COLLOPS_SECRET``.
     TransportError
-        If the ranks cannot use it, if a launcher started several processes and MPI does not load or sees only one, or
-        if ranks without MPI do not accept each other.
+        If the ranks cannot use it, if MPI has been finalised, if a launcher started several processes and MPI does not
+        load or sees only one, or if ranks without MPI do not accept each other.
     CommunicationTimeout
         If ranks without MPI are missing at the deadline.
 
@@ -128,7 +128,8 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        It is used for set-up only, and messages of the caller on it are not disturbed.
+        It is used for set-up only, and messages of the caller on it are not disturbed. After its ``Free`` the
+        communicator that was made of it can still be used; it is freed when no rank refers to it any more.
     transport : str
         See :func:`world`.
 

@@ -96,8 +96,9 @@ def start() -> None:
 def _forget() -> None:
     """Leave the profile of a forked child's parent alone."""
     global _at_exit  # noqa: PLW0603 - the state of the process
-    for function in (_at_exit, _print_error):
-        atexit.unregister(function)
+    atexit.unregister(_print_error)
+    if _at_exit is not None:
+        atexit.unregister(_at_exit)
     _at_exit = None
     recording.disable()
 
