@@ -85,6 +85,19 @@ def check_signals(comm, name, rounds):
         memory.barrier()
 
 
+def check_late_values(comm, name, delayed):
+    """Values that a processor or a network delivers late, at the next fence, come before the signal all the same."""
+    xp = engine(name).xp
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    with comm.symmetric((3, 4), "int64", engine=name, signals=1) as memory, delayed(memory):
+        for turn, where in enumerate((np.s_[1], np.s_[:, 2], ...), 1):
+            shape = memory.local[where].shape
+            memory.put_signal(xp.full(shape, 10 * turn + comm.rank, "int64"), after, where, 0, turn)
+            memory.wait_signal(0, turn)
+            np.testing.assert_array_equal(host(memory.local[where]), np.full(shape, 10 * turn + before))
+            memory.barrier()
+
+
 def check_empty(comm, name):
     """Nothing at all is an array, too."""
     with comm.symmetric((0, 3), "float64", engine=name, signals=1) as memory:

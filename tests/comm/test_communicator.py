@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import ANY
+
 import numpy as np
 import pytest
 
@@ -359,7 +361,7 @@ def calls_that_send(comm):
         "allgather_metadata": (lambda: comm.allgather_metadata(7), {"metadata": 1}),
         "check": (lambda: comm.check(None), {"metadata": 1}),
         "agree": (lambda: comm.agree("a number", 7), {"agreement": 2}),
-        "split": (lambda: comm.split(0, key=-size - rank), {"metadata": len(f"[0, {-size - rank}]"), "split": 0}),
+        "split": (lambda: comm.split(0, key=-size - rank), {"metadata": ANY, "split": 0}),
         "subgroup": (lambda: comm.subgroup((*range(size - 1), 77)), {"split": 0}),
         "symmetric": (lambda: comm.symmetric(3, engine="numpy").free(), None),
     }

@@ -86,6 +86,9 @@ def test_they_are_removed_before_mpi_starts(monkeypatch):
     steps = []
 
     class Package(types.ModuleType):
+        Is_initialized = staticmethod(lambda: True)
+        Is_finalized = staticmethod(lambda: False)
+
         @property
         def MPI(self):
             steps.append("start")
@@ -94,6 +97,7 @@ def test_they_are_removed_before_mpi_starts(monkeypatch):
     package = Package("mpi4py")
     monkeypatch.setitem(sys.modules, "mpi4py", package)
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setattr(mpi, "_watch_end", lambda _: None)
     monkeypatch.setattr(mpi, "remove_leftovers", lambda: steps.append("remove"))
     assert mpi.mpi4py_module() is package
     assert steps == ["remove", "start"]

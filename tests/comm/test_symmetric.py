@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import types
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,32 @@ def test_put_and_get(comm, dtype):
 
 def test_signals_come_after_values(comm):
     one_sided.check_signals(comm, "numpy", rounds=200)
+
+
+@pytest.fixture
+def delayed(monkeypatch):
+    """What delays the values that a memory puts until its fence, as processors with weak ordering may."""
+
+    @contextmanager
+    def delay(memory):
+        waiting = []
+        put, fence = memory._put, memory._fence
+
+        def deliver():
+            while waiting:
+                put(*waiting.pop(0))
+            fence()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "_put", lambda source, *there: waiting.append((source.copy(), *there)))
+            patch.setattr(memory, "_fence", deliver)
+            yield
+
+    return delay
+
+
+def test_signals_come_after_values_that_are_delivered_late(comm, delayed):
+    one_sided.check_late_values(comm, "numpy", delayed)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])

@@ -21,6 +21,14 @@ def numbered(forest):
     return np.arange(forest.nroots) + 1000 * (forest.comm.rank + 1)
 
 
+def test_values_of_a_point_may_be_as_far_apart_as_the_arrays_are_long(comm):
+    ring = StarForest(comm, 2, [1, 2], [(comm.rank + 1) % comm.size] * 2, [1, 0])
+    planes = ring.strided(2, root_stride=2, leaf_stride=3)
+    got = planes.bcast(10.0 * comm.rank + np.arange(4))
+    after = 10.0 * ((comm.rank + 1) % comm.size)
+    np.testing.assert_array_equal(got, [0, after + 1, after, 0, after + 3, after + 2])
+
+
 @SOME
 @given(seed=SEEDS)
 def test_compose_is_one_bcast_after_the_other(comm, seed):

@@ -41,6 +41,17 @@ def test_steps_are_not_contiguous():
     assert _place((slice(2, 6),), array) == 16
 
 
+def test_arrays_in_another_order_of_memory_have_their_boxes_elsewhere(comm):
+    """What a plan keeps for arrays of one shape must not be taken for others."""
+    box, peer = (slice(1, 2), slice(0, 4)), (comm.rank + 1) % comm.size
+    plan = ExchangePlan(comm, [(peer, box)], [((comm.rank - 1) % comm.size, box)])
+    rows, columns = np.zeros((3, 4)), np.zeros((3, 4), order="F")
+    for source, target in ((rows, rows), (columns, rows), (rows, columns), (columns, columns)):
+        places = plan._places_in((source,), target)
+        inside = [32 if array is rows else None for array in (source, target)]
+        assert [*places.sent_from, *places.received_at] == (inside if comm.size > 1 else [])
+
+
 def test_elements_of_another_size_lie_elsewhere(comm):
     """Strides that are contiguous for one dtype are not for another, and a plan takes arrays of both."""
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

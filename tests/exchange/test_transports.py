@@ -97,6 +97,52 @@ def test_long_runs_of_points(comm, transport, shape, monkeypatch):
             kept.append((down, up))
 
 
+def test_a_displaced_transfer_is_finished_before_others_begin(comm, transport):
+    """More are in flight than an exchange has buffers; the buffer of the oldest has a newer one's values."""
+    forest = StarForest(comm, 2, None, [(comm.rank + 1) % comm.size] * 2, [0, 1], transport=transport)
+    after, under_way = (comm.rank + 1) % comm.size, []
+    for step in range(12):
+        under_way.append((forest.start_bcast(np.array([10.0 * step + comm.rank, step])), step))
+        if len(under_way) == 4:
+            for which in (0, -1):  # a displaced one, and one in its buffer
+                started, number = under_way.pop(which)
+                assert started.finish().tolist() == [10 * number + after, number]
+    for started, number in under_way:
+        assert started.finish().tolist() == [10 * number + after, number]
+    forest.free()
+
+
+def test_moves_between_one_source_and_several_targets(comm, transport):
+    """Long runs of points, for which messages are kept, each for one source and one target."""
+    count = 400
+    forest = StarForest(comm, count, None, [(comm.rank + 1) % comm.size] * count, range(count), transport=transport)
+    roots, targets = np.empty(count), [np.zeros(count) for _ in range(3)]
+    for step in range(6):
+        roots[...] = np.arange(count) + 1000 * comm.rank + step
+        for target in targets:
+            target[...] = -1
+        assert forest.bcast(roots, targets[step % 3]) is targets[step % 3]
+        want = np.arange(count) + 1000 * ((comm.rank + 1) % comm.size) + step
+        for number, target in enumerate(targets):
+            np.testing.assert_array_equal(target, want if number == step % 3 else -np.ones(count))
+    forest.free()
+
+
+def test_the_last_leaf_replaces_a_root_when_messages_are_early(comm, transport):
+    """A root's own leaf comes before those of other ranks, also if these have arrived before the call."""
+    count = 400
+    forest = StarForest(comm, count if comm.rank == 0 else 0, None, [0] * count, range(count), transport=transport)
+    leaves = np.arange(count) + 1000.0 * comm.rank
+    for early in (False, True, True):
+        if early and comm.rank == 0:
+            comm.barrier()  # which the others enter when they have sent, and in which their messages arrive
+        roots = forest.reduce(leaves, np.zeros(forest.nroots), "replace")
+        if early and comm.rank > 0:
+            comm.barrier()
+        np.testing.assert_array_equal(roots, (np.arange(count) + 1000.0 * (comm.size - 1))[: forest.nroots])
+    forest.free()
+
+
 def test_transports_in_the_documented_order(comm):
     possible = possible_transports(comm, engine())
     if comm.control is None:

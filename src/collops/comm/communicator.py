@@ -19,6 +19,7 @@ from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguou
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import Failures
 from collops.comm.mpi import split
+from collops.comm.reclaim import reclaim, unreachable
 from collops.comm.reductions import check_dtype
 from collops.comm.symmetric import SharedWindow, Symmetric, validated_memory
 from collops.comm.transport import FIRST_USER_TAG, Pending, Transport
@@ -88,6 +89,8 @@ class Communicator:
         failures: Failures | None = None,
         derive: Callable[[Any], Communicator] | None = None,
         calls: CallAgreement | None = None,
+        ranks: Sequence[int] = (),
+        releases: list[Callable[[], None]] | None = None,
     ) -> None:
         self.control = control
         self.rank: int = 0 if control is None else control.rank
@@ -96,6 +99,8 @@ class Communicator:
         self.local_size = local_size
         self.nodes = tuple(range(self.size)) if nodes is None else nodes
         self.reasons = tuple(reasons)
+        self.ranks = tuple(ranks)  # in the world
+        self.releases = [] if releases is None else releases  # free what this communicator has, on all ranks together
         self.calls = calls
         self._host = host
         self._device = device
@@ -475,7 +480,9 @@ class Communicator:
                 raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
             if not -_MOST_COLORS <= key < _MOST_COLORS:
                 raise InputError(f"a key must be an integer of 32 bits, not {key}")
-            choices = tuple((row[0], row[1]) for row in self.allgather_metadata([color, key]))
+            rows = self.allgather_metadata([color, key, unreachable(self.ranks)])
+            reclaim(self.ranks, [row[2] for row in rows])
+            choices = tuple((row[0], row[1]) for row in rows)
             if choices not in self._splits:
                 self._splits[choices] = self._split(color, key)
             return self._splits[choices]
@@ -530,14 +537,15 @@ class Communicator:
         Returns
         -------
         Symmetric
-            Freed by its ``free()``, at the end of a ``with`` block, or when the program ends.
+            Freed by its ``free()`` or at the end of a ``with`` block; otherwise some time after no rank can reach it,
+            nor an array of it, or when the program ends.
 
         Raises
         ------
         LayoutError
             If the ranks pass different arguments.
         MemoryError
-            If one of them cannot have the memory.
+            If one of them cannot have the memory, or has more than a thousand windows and communicators.
         TransportError
             If these ranks cannot share memory.
         """

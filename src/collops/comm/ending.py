@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import fcntl
 import os
 import stat
@@ -14,10 +13,12 @@ import weakref
 from types import TracebackType
 from typing import Any, TextIO
 
+from collops._forks import at_fork, register_at_exit
 from collops.comm.agreement import name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
+from collops.comm.launcher import is_forked
 from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
 
@@ -35,6 +36,14 @@ def answer_after_the_end(failures: Failures) -> None:
     _answering.add(failures)
 
 
+def stop_answering(failures: Failures) -> None:
+    """End this for a communicator that is freed."""
+    _answering.discard(failures)
+
+
+at_fork(_answering.clear)
+
+
 def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
     """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
 
@@ -46,7 +55,7 @@ def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
         if not mpi.Is_finalized():
             wait_for_ends(failures, agreement)
 
-    atexit.register(end)
+    register_at_exit(end)
 
 
 def wait_for_ends(failures: Failures, agreement: CallAgreement | None) -> None:
@@ -99,7 +108,7 @@ def abort_on_uncaught_errors() -> None:
         try:
             report(kind, error, trace)
         finally:
-            if not getattr(error, "on_all_ranks", False) or is_blocked():
+            if not is_forked() and (not getattr(error, "on_all_ranks", False) or is_blocked()):
                 here = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
                 abort(mpi, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
 

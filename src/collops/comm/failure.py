@@ -51,13 +51,16 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from collops._forks import at_fork
 from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
+from collops.comm.launcher import FORKED
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
 __all__ = [
@@ -187,6 +190,7 @@ class Failures:
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
         self._abandoned: list[Any] = []  # requests that were given up, and memory that MPI may still use
+        _all.add(self)
 
     def wait(
         self,
@@ -297,9 +301,17 @@ class Failures:
         Not collective.
         """
         with self._lock:
-            if self.failure:
-                raise CommunicationError(_closed(self.failure))
+            self.check_open()
             self._react(operation, inside=False)
+
+    def check_open(self) -> None:
+        """Raise if this communicator is closed. Not collective."""
+        if self.failure:
+            raise CommunicationError(_closed(self.failure))
+
+    def close(self, why: str) -> None:
+        """Close the communicator without a word to the other ranks. Not collective."""
+        self._restart(why)
 
     def reject(self, call: str, error: Exception) -> None:
         """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
@@ -340,8 +352,7 @@ class Failures:
         others completed, and a `CommunicationTimeout` otherwise.
         """
         with self._lock:
-            if self.failure:  # another thread has given up
-                raise CommunicationError(_closed(self.failure))
+            self.check_open()  # another thread has given up
             self._give_up(cause, operation, reason)
 
     def _give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:
@@ -475,6 +486,24 @@ class Failures:
     def _send(self, message: FailureNotice | CallReport | ProgramEnd) -> None:
         with self._lock:
             self.channel.send([self.incident, type(message).__name__, *message])
+
+
+_all: weakref.WeakSet[Failures] = weakref.WeakSet()
+
+
+def close_all(why: str) -> None:
+    """Close all communicators of several ranks. Not collective."""
+    for each in _all:
+        each.close(why)
+
+
+def _leave_all() -> None:
+    for each in _all:
+        each._lock = threading.RLock()  # another thread of the parent may have held it
+    close_all(FORKED)
+
+
+at_fork(_leave_all)
 
 
 def _rejections(reports: Mapping[int, CallReport]) -> dict[int, CallReport]:

@@ -1,7 +1,7 @@
 """Finds out from the environment what started this process, and whether MPI agrees with it.
 
 A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
-it: it has inherited the place of that rank, with which MPI cannot start a second time. With
+or forked it: it has inherited the place of that rank, with which MPI cannot start a second time. With
 ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` ranks start without MPI (:mod:`collops.comm.tcp`).
 """
 
@@ -12,6 +12,7 @@ import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from collops._forks import at_fork, had_mpi, is_child
 from collops.errors import InputError, TransportError
 
 __all__ = ["alone_by_request", "started"]
@@ -26,6 +27,7 @@ _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 _JOB_NAMES = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID", "FLUX_JOB_ID", "PALS_APID", "PMI_PORT")
 _ALONE = "with COLLOPS_BOOTSTRAP=alone each process works alone"
 _MARK = "COLLOPS_RANK_PROCESS"  # set by a rank for the processes that it starts: its number, connection and job
+FORKED = "this process was forked from a rank, whose place it must not take: collops.world() is a world of one here"
 
 
 class Started(NamedTuple):
@@ -37,8 +39,10 @@ class Started(NamedTuple):
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    if why_without_mpi(environment):
-        return None
+    return None if why_without_mpi(environment) else _place(environment)
+
+
+def _place(environment: Mapping[str, str]) -> Started | None:
     names = _RANK_NAMES, _SIZE_NAMES
     if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
         names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -71,6 +75,8 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
     """Return why this process must not start MPI; empty if it may."""
     if alone_by_request(environment):
         return "COLLOPS_BOOTSTRAP=alone"
+    if is_forked():
+        return "a rank forked this process"
     process, _, rest = environment.get(_MARK, "").partition("/")
     connection, _, job = rest.partition("/")
     if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
@@ -80,11 +86,30 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
     return "a rank started this process" if _connection(environment) in ("", connection) else ""
 
 
+def is_forked() -> bool:
+    """Return whether this process was forked from a rank, or from a process that could become one by MPI."""
+    if not is_child() or _state["forked from a rank"]:
+        return is_child()
+    return had_mpi() or (_place(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
+
+
 def mark_rank() -> None:
-    """Let processes that this rank starts know that they are no ranks, where its launcher distinguishes jobs."""
+    """Let processes that this rank starts or forks know that they are not ranks.
+
+    Processes that it starts know it where its launcher distinguishes jobs.
+    """
+    _state["is rank"] = True
     place = f"{_connection(os.environ)}/{_job(os.environ)}"
     if started() is not None and place.strip("/"):
         os.environ[_MARK] = f"{os.getpid()}/{place}"
+
+
+def _fork() -> None:
+    _state.update({"forked from a rank": _state["is rank"], "is rank": False})
+
+
+_state = {"is rank": False, "forked from a rank": False}
+at_fork(_fork)
 
 
 def check_world_of_one(has_mpi: bool, text: str) -> None:

@@ -153,6 +153,14 @@ class Mesh:
             self.progress()
             time.sleep(NAP_SECONDS)
 
+    def leave(self) -> None:
+        """Close this process's copies of the connections in a forked child, without a word to the other ranks."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._poll = select.poll()
+        self._leaving.clear()
+        while self._connections:
+            self._connections.popitem()[1].close()
+
     def _flush(self, peer: int) -> None:
         leaving = self._leaving[peer]
         with suppress(OSError):  # a broken connection is found by reading

@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 
+from collops._forks import end_child_without, register_at_exit
 from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
-from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import bootstrap_address, why_without_mpi
+from collops.comm.failure import Failures, close_all, default_timeout
+from collops.comm.launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
+from collops.comm.reclaim import own
 from collops.comm.reductions import (
     DTYPES,
     HALF,
@@ -83,17 +85,58 @@ def load_mpi() -> tuple[Any, str]:
 
 
 def mpi4py_module() -> Any:
-    """Return ``mpi4py.MPI``, which initialises MPI when it is first imported.
+    """Return ``mpi4py.MPI`` with MPI initialised.
 
-    Raises `TransportError` on ranks that were started without MPI.
+    mpi4py initialises MPI when it is first imported. If it was told not to (``mpi4py.rc.initialize``) and nobody else
+    has done so, MPI is initialised here, at mpi4py's level of thread support, and finalised at the end of the program.
+
+    Raises `TransportError` on ranks that were started without MPI, in children that a rank has forked, and after MPI
+    was finalised.
     """
     if tcp.joined is not None:
         raise TransportError("this needs MPI, but COLLOPS_BOOTSTRAP has started these ranks without it")
+    if is_forked():
+        raise TransportError(f"MPI cannot be used: {FORKED}")
     if "mpi4py.MPI" not in sys.modules:
         remove_leftovers()
     from mpi4py import MPI
 
-    return MPI
+    mpi: Any = MPI
+    if not mpi.Is_initialized():
+        _initialise(mpi)
+    elif mpi.Is_finalized():
+        raise TransportError(
+            "MPI has been finalised and cannot be initialised again: call MPI.Finalize() after the last call of "
+            "collops, or leave it to mpi4py, which calls it at the end of the program"
+        )
+    _watch_end(mpi)
+    return mpi
+
+
+@cache
+def _watch_end(mpi: Any) -> None:
+    """Close all communicators when MPI is finalised, which first removes the attributes of this communicator."""
+    key = mpi.Comm.Create_keyval(delete_fn=lambda *_: close_all("MPI has been finalised"))
+    mpi.COMM_SELF.Set_attr(key, None)
+
+
+def _initialise(mpi: Any) -> None:
+    """Initialise MPI as mpi4py does when it is imported, and finalise it after the exit functions of this library."""
+    from mpi4py import rc
+
+    if rc.threads:
+        mpi.Init_thread(getattr(mpi, f"THREAD_{rc.thread_level.upper()}"))
+    else:
+        mpi.Init()
+    register_at_exit(lambda: mpi.Is_finalized() or mpi.Finalize())
+
+
+def _is_running() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+
+
+end_child_without(_is_running)
 
 
 def mpi_or_tcp() -> Any:
@@ -104,7 +147,7 @@ def mpi_or_tcp() -> Any:
 def running_mpi_or_tcp() -> Any:
     """Return the same if it has started several ranks, else ``None``."""
     mpi: Any = tcp.joined or sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
+    if mpi is None or is_forked() or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return None
     return mpi
 
@@ -260,7 +303,8 @@ class ControlChannel:
 class MpiTransport(Transport):
     """MPI on host arrays, between the ranks of an mpi4py communicator.
 
-    It makes two private duplicates of `comm`, for collectives and for exchanges. `failures` waits for the requests.
+    It makes two private duplicates of `comm`, for collectives and for exchanges, which `releases` free. `failures`
+    waits for the requests.
     """
 
     name = "mpi"
@@ -272,6 +316,7 @@ class MpiTransport(Transport):
         self._origin = comm
         self._comm = comm.Dup()
         self._messages = comm.Dup()
+        self.releases: list[Callable[[], None]] = [self._comm.Free, self._messages.Free]
         self._failures = failures
         self._size = comm.size
         self.rank: int = comm.rank
@@ -285,6 +330,11 @@ class MpiTransport(Transport):
         comm, request = self._origin.Idup()
         self._failures.wait(request, "making transports anew", range(self._size))
         self._comm = comm
+        self.releases.append(comm.Free)
+
+    def check_open(self) -> None:
+        """Raise if nothing can be sent any more. Not collective."""
+        self._failures.check_open()
 
     def run(self, call: Call) -> None:
         """Start the call, and wait for it."""
@@ -486,6 +536,7 @@ class _Started(Pending):
         self._number = number
 
     def wait(self) -> None:
+        self._transport.check_open()
         if self in self._transport.started:
             self._transport.complete(self._request, self._call, self._number)
             self._transport.started.remove(self)
@@ -533,33 +584,49 @@ class _Requests(Pending):
         )
 
     def wait(self) -> None:
+        self._failures.check_open()
         requests, self._requests = self._requests, []
         # Neighbours that need nothing more may end while others are late.
         peers = [rank for rank, _ in (*self._receives, *self._sends)]
         self._failures.wait_all(requests, self, peers, (self._receives, self._sends))
 
 
+def private_duplicate(comm: Any) -> Any:
+    """Return the duplicate of a communicator's control plane for its windows and persistent messages.
+
+    Collective at its first call with `comm`, with which it is freed.
+    """
+    if private_duplicate not in comm.kept:
+        comm.kept[private_duplicate] = made = comm.control.Dup()
+        comm.releases.append(made.Free)
+    return comm.kept[private_duplicate]
+
+
 class SharedSegments:
     """Memory that MPI maps into the processes of one node: a segment of `size` bytes for each rank. Collective.
 
     Values written before :meth:`sync` on one rank are seen after :meth:`sync` on another that has seen a signal set in
-    between. Raises `MemoryError`, on this rank alone, if MPI gives no such memory.
+    between. The window is freed after neither this object nor an array of its memory can be reached
+    on any rank (:mod:`collops.comm.reclaim`). Raises `MemoryError`, on this rank alone, if MPI gives no such memory.
     """
 
     def __init__(self, comm: Any, size: int) -> None:
         mpi = mpi4py_module()
-        self._comm = comm.Dup()
         try:
-            self._window = mpi.Win.Allocate_shared(size, 1, comm=self._comm)
+            self._window = window = mpi.Win.Allocate_shared(size, 1, comm=private_duplicate(comm))
         except mpi.Exception as error:
             raise MemoryError(f"MPI gives no shared window of {size} bytes: {error.Get_error_string()}") from error
-        self._window.Lock_all(mpi.MODE_NOCHECK)
-        self.sync = self._window.Sync
+        window.Lock_all(mpi.MODE_NOCHECK)
+        self.sync = window.Sync
+
+    def own(self, comm: Any) -> str:
+        """Have the window freed when no rank can reach it any more, and return its key. Collective."""
+        return own(self, comm.ranks, [partial(_free_window, self._window)], comm=comm)
 
     def of(self, rank: int) -> np.ndarray:
         """Return the segment of a rank, as an array of bytes."""
         memory, _ = self._window.Shared_query(rank)
-        return np.asarray(memory).view(np.uint8)
+        return np.asarray(_Segment(self, memory.address, memory.nbytes))
 
     def start_fetch_add(self, values: np.ndarray, out: np.ndarray, rank: int, offset: int) -> Any:
         """Start adding `values` to the segment of `rank`, atomically for each element; return the request.
@@ -580,11 +647,18 @@ class SharedSegments:
             self._window.Compare_and_swap(*elements, rank, offset + place * values.itemsize)
         self._window.Flush(rank)
 
-    def free(self) -> None:
-        """Free the memory. Collective."""
-        self._window.Unlock_all()
-        self._window.Free()
-        self._comm.Free()
+
+class _Segment:
+    """Memory at an address, whose arrays keep the window that it belongs to."""
+
+    def __init__(self, segments: SharedSegments, address: int, size: int) -> None:
+        self._segments = segments
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, False)}
+
+
+def _free_window(window: Any) -> None:
+    window.Unlock_all()
+    window.Free()
 
 
 class PersistentMessages:
@@ -601,9 +675,7 @@ class PersistentMessages:
         self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
     ) -> None:
         mpi = mpi_or_tcp()
-        if PersistentMessages not in comm.kept:
-            comm.kept[PersistentMessages] = comm.control.Dup()
-        messages = comm.kept[PersistentMessages]
+        messages = private_duplicate(comm)
         requests = [messages.Recv_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in receives]
         requests += [messages.Send_init([_bytes_of(mpi, array), mpi.BYTE], rank, tag) for rank, array in sends]
         self._failures = comm.failures
@@ -634,7 +706,7 @@ def _bytes_of(mpi: Any, array: Any) -> Any:
 
 
 def _free(mpi: Any, requests: list[Any]) -> None:
-    if not mpi.Is_finalized():
+    if not is_forked() and not mpi.Is_finalized():
         for request in requests:
             request.Free()
 

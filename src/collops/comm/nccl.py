@@ -56,6 +56,7 @@ class Nccl4py:
         self.group_start = bindings.group_start
         self.group_end = bindings.group_end
         self.abort = bindings.comm_abort
+        self.destroy = bindings.comm_destroy
         self.error: type[Exception] = bindings.NCCLError
         self.async_error = bindings.comm_get_async_error
         self.allocate = bindings.mem_alloc
@@ -110,6 +111,9 @@ class NcclOfCupy:
 
     def abort(self, comm: Any) -> None:
         comm.abort()
+
+    def destroy(self, comm: Any) -> None:
+        comm.destroy()
 
     def async_error(self, comm: Any) -> int:
         """Return 0; raise if something went wrong on the device or in the network."""
@@ -336,6 +340,12 @@ class NcclTransport(Transport):
         self.binding = self._windows = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
         with suppress(self._error):  # the error that led here is the one to raise
             abort(comm)
+
+    def release(self) -> None:
+        """Destroy the communicator, which no rank uses any more. Collective."""
+        if self in _connected and not isinstance(self.binding, _ShutDown):
+            self.binding.destroy(self._comm)
+        _connected.discard(self)
 
     def _allreduce(self, call: Call, stream: int) -> None:
         datatype, operation, width = call.resolved

@@ -40,7 +40,7 @@ _FLOAT, _ALLTOALL = 7, 4
 _LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
 Message: TypeAlias = tuple[int, int, int]
 _kept: list[Any] = []
-"""Memory that other ranks may write to until their programs end."""
+"""Memory that kernels of this rank or of others may use after nothing else refers to it."""
 
 
 class PeerStores:
@@ -78,7 +78,14 @@ class PeerStores:
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
         self._stream: int = self._last.ptr
-        _kept.append((self._given_up, self._link))
+        self._memory = memory
+        _kept.append(self._link)
+        _kept.append(self._given_up)
+
+    def release(self, control: Any) -> None:
+        """Free the memory, which no rank uses any more. Collective."""
+        _forget(self._link, self._given_up)
+        unmap_memory(control, self._memory)
 
     def add_up(self, source: Any, target: Any, nccl_type: int, stream: int) -> bool:
         """Add up contiguous arrays of all ranks on the current stream, whose handle is `stream`.
@@ -216,8 +223,8 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
 def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
     """Return the addresses by which this rank reaches new zeros of every rank, or a problem. Collective.
 
-    Once all ranks have theirs, the memory is kept until the program ends, since other ranks may reach it until then.
-    Before, no rank has mapped any, and it is freed. All ranks decide alike.
+    Once all ranks have theirs, the memory is kept until :func:`unmap_memory`, since other ranks may reach it until
+    then. Before, no rank has mapped any, and it is freed. All ranks decide alike.
     """
     runtime = cupy.cuda.runtime
     addresses, handle, problem, memory = [], "", "", None
@@ -240,6 +247,19 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
             problem = str(error)
         problems = control.allgather(problem)
     return addresses, next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
+
+
+def unmap_memory(control: Any, addresses: Sequence[int]) -> None:
+    """Free what :func:`map_memory` has made, which no rank uses any more. Collective."""
+    for rank, address in enumerate(addresses):
+        if rank != control.rank:
+            cupy.cuda.runtime.ipcCloseMemHandle(address)
+    control.allgather(None)  # memory is freed when no rank maps it any more
+    _forget(*(each for each in _kept if getattr(each, "ptr", None) == addresses[control.rank]))
+
+
+def _forget(*objects: Any) -> None:
+    _kept[:] = [each for each in _kept if not any(each is other for other in objects)]
 
 
 def _recorded(stream: Any) -> bool:

@@ -14,14 +14,17 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from collops._forks import at_fork
 from collops.backend import Engine, engine, memory_of
 from collops.comm.agreement import collective_errors
 from collops.comm.ending import wait_for_ends
-from collops.comm.mpi import SharedSegments
+from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
+from collops.comm.reclaim import free, in_use, is_owned, owned, reclaim, unreachable
 from collops.comm.reductions import check_dtype
 from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError
 
@@ -32,16 +35,20 @@ _VALUES = 1 << 64  # of a signal
 _PAGE = 4096
 _ATOMIC_SIZES = (4, 8)
 _SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
-_live: list[Symmetric] = []
-"""Arrays that have not been freed, in the order of their creation, which is the same on every rank."""
+_MAX_IN_USE = 1024  # windows and communicators of this process: MPICH ends programs that need more than 2048
+
+
+class _Owner:
+    """The owner of memory: arrays refer to it, and it to nothing."""
 
 
 class Symmetric:
     """An array on every rank of a communicator, of one shape, that all of them can address.
 
-    Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free`, the end of a ``with``
-    block, or the end of the program. It is not freed automatically, because that is collective. Methods are ordered on
-    the caller's current stream; on hosts, by the program.
+    Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free` or the end of a ``with``
+    block. Freeing is collective: memory that no rank can reach any more, neither by this object nor by an array of it,
+    is freed when these ranks next make symmetric memory or a communicator, or at the end of the program. Methods are
+    ordered on the caller's current stream; on hosts, by the program.
 
     Attributes
     ----------
@@ -61,11 +68,12 @@ class Symmetric:
         self.dtype = dtype
         self.signals = signals
         self.local: Any = None
+        self._owner = _Owner()
+        self._key: str | None = None  # of several ranks' memory
         self._allocate(engine)
         # Always the last to be registered, and so run before what ends MPI and the GPU libraries.
         atexit.unregister(_free_all)
         atexit.register(_free_all)
-        _live.append(self)
 
     def __enter__(self) -> Self:
         return self
@@ -324,15 +332,22 @@ class Symmetric:
 
     def free(self) -> None:
         """Free the memory, whose views must not be used any more. Collective. Does nothing the second time."""
-        if self in _live:
-            _live.remove(self)
-            self.local = None
+        if self.local is None:
+            return
+        self.local = None
+        if self._key is None:
+            self._peers, self._signals = [], []
+        elif is_owned(self._key):
             self._barrier()
-            self._free()
+            self._forget()
+            free(self._key)
 
     def _check_kept(self) -> None:
         if self.local is None:
             raise InputError("this symmetric memory has been freed")
+        failures = self.comm.failures
+        if failures is not None and failures.failure:
+            failures.check_open()
 
     def _check_rank(self, rank: int) -> None:
         self._check_kept()
@@ -438,7 +453,8 @@ class Symmetric:
     def _barrier(self) -> None:
         pass
 
-    def _free(self) -> None:
+    def _forget(self) -> None:
+        """Drop the views of memory that is freed now."""
         self._peers, self._signals = [], []
 
 
@@ -455,7 +471,8 @@ class SharedWindow(Symmetric):
         size = max(_PAGE, self._offset + -(-nbytes_of(self.shape, self.dtype) // _PAGE) * _PAGE)
         comm.check(_lack_of(size * comm.size))
         with collective_errors(comm):
-            self._segments = SharedSegments(comm.control, size)
+            self._segments = SharedSegments(comm, size)
+        self._key = self._segments.own(comm)
         views = [self._views(rank) for rank in range(comm.size)]
         self._peers = [array for array, _ in views]
         self._signals = [values for _, values in views]
@@ -500,16 +517,18 @@ class SharedWindow(Symmetric):
         self.comm.barrier()
         self._segments.sync()
 
-    def _free(self) -> None:
-        super()._free()
-        self._segments.free()
-
 
 def _lack_of(size: int) -> MemoryError | None:
-    """Return an error if this machine has too little memory to share; containers often have little.
+    """Return an error if this machine has too little memory to share, or MPI may have too few communicators left.
 
-    MPI would allocate it all the same, and the system would end the program that writes to it.
+    Containers often have little memory. MPI would allocate it all the same, and the system would end the program that
+    writes to it. MPICH ends the program if it has no communicator left for a window.
     """
+    if (count := in_use()) >= _MAX_IN_USE:
+        return MemoryError(
+            f"this process has {count} shared windows and communicators, and MPI cannot make many more: free symmetric "
+            "memory and star forests that are not needed, or delete all references to them"
+        )
     free = shutil.disk_usage(_SHARED_FILES).free if os.path.isdir(_SHARED_FILES) else size
     if free >= size:
         return None
@@ -534,7 +553,9 @@ def validated_memory(
             raise UnsupportedTypeError(f"arrays of {chosen.name} cannot be written by other ranks")
         if nbytes_of(shape, dtype) + 8 * signals > memory_of(chosen):
             raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
-    everyone = comm.allgather_metadata([shape, dtype.str, chosen.name, signals, bool(registered)])
+    facts = [shape, dtype.str, chosen.name, signals, bool(registered)]
+    everyone = comm.allgather_metadata([*facts, unreachable(comm.ranks)])
+    reclaim(comm.ranks, [each.pop() for each in everyone])
     if any(other != everyone[0] for other in everyone):
         text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
         comm.check(
@@ -555,11 +576,16 @@ def _free_all() -> None:
 
     Freeing is collective: MPI would pair these calls with those of a rank whose program still runs.
     """
+    if running_mpi_or_tcp() is None:  # the program has finalised MPI
+        return
     try:
-        while _live:
-            comm = _live[-1].comm
-            if comm.failures is not None:
-                wait_for_ends(comm.failures, comm.calls)
-            _live[-1].free()
+        for key, resource in owned():
+            if resource.comm is not None:
+                resource.comm.failures.check_open()
+                wait_for_ends(resource.comm.failures, resource.comm.calls)
+                free(key)
     except CommunicationError:
-        _live.clear()  # ranks are missing, so that nothing collective can be done any more
+        pass  # ranks are missing, so that nothing collective can be done any more
+
+
+at_fork(partial(atexit.unregister, _free_all))

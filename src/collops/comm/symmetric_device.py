@@ -8,22 +8,23 @@ windows of NCCL.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import socket
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collops._forks import register_at_exit
 from collops.backend import Engine
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
+from collops.comm.reclaim import own
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
 from collops.errors import CommunicationError, InputError, TransportError
@@ -61,9 +62,12 @@ class DeviceHeap(Symmetric):
             raise
         self._views: dict[int, Any] = {}
         self._teams: dict[tuple[tuple[int, ...] | None, ...], int] = {}  # by each rank's members
-        self.local = library.array(self._pointer, self.shape, self.dtype, self)
+        releases = [partial(_free_heap, self.comm, library, self._teams, self._signal_pointer, self._pointer)]
+        settle = partial(_wait_for_device, self.comm, library, "symmetric memory that nothing refers to")
+        self._key = own(self._owner, self.comm.ranks, releases, settle=settle, comm=self.comm)
+        self.local = library.array(self._pointer, self.shape, self.dtype, self._owner)
         self.local.fill(0)
-        library.array(self._signal_pointer, (self.signals,), np.dtype(np.uint64), self).fill(0)
+        library.array(self._signal_pointer, (self.signals,), np.dtype(np.uint64), self._owner).fill(0)
         self._barrier()
 
     def _new(self, size: int) -> int:
@@ -88,7 +92,7 @@ class DeviceHeap(Symmetric):
             address = self._library.bindings.ptr(self._pointer, rank)
             if not address:
                 raise CommunicationError(f"the memory of rank {rank} cannot be addressed from here: use put and get")
-            view = self._views[rank] = self._library.array(address, self.shape, self.dtype, self)
+            view = self._views[rank] = self._library.array(address, self.shape, self.dtype, self._owner)
         return view
 
     def _put(self, source: Any, rank: int, where: Where) -> None:
@@ -193,22 +197,30 @@ class DeviceHeap(Symmetric):
         return made
 
     def _wait(self, what: str) -> None:
-        """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
+        _wait_for_device(self.comm, self._library, what)
 
-        Such calls have barriers of their own, and all barriers share their counters. On the device they have no
-        deadline, and every rank has to come to them.
-        """
-        self.comm.wait(self._library.event(), what)
-        self._library.synchronize()
-
-    def _free(self) -> None:
+    def _forget(self) -> None:
         self._views.clear()
-        self._wait("freeing symmetric memory")
-        for team in self._teams.values():  # NVSHMEM ignores ``NVSHMEM_TEAM_INVALID``
-            self._library.bindings.team_destroy(team)
-        if self._signal_pointer:
-            self._library.bindings.free(self._signal_pointer)
-        self._library.bindings.free(self._pointer)
+
+
+def _wait_for_device(comm: Any, library: _Library, what: str) -> None:
+    """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
+
+    Such calls have barriers of their own, and all barriers share their counters. On the device they have no deadline,
+    and every rank has to come to them.
+    """
+    comm.wait(library.event(), what)
+    library.synchronize()
+
+
+def _free_heap(comm: Any, library: _Library, teams: dict[Any, int], *pointers: int) -> None:
+    """Free memory of the heap with its teams. Collective."""
+    _wait_for_device(comm, library, "freeing symmetric memory")
+    for team in teams.values():  # NVSHMEM ignores ``NVSHMEM_TEAM_INVALID``
+        library.bindings.team_destroy(team)
+    for pointer in pointers:
+        if pointer:
+            library.bindings.free(pointer)
 
 
 class _Library:
@@ -236,7 +248,7 @@ class _Library:
         device.set_current()
         nvshmem.core.init(device=device, uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid")
         # Before MPI ends, and after the arrays are freed, whose function is registered later.
-        atexit.register(self._end)
+        register_at_exit(self._end)
 
     def stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr

@@ -6,7 +6,7 @@ into the memory of other ranks at the addresses that NCCL's device functions giv
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import missing_for_windows
 from collops.comm.nccl_link import compiled_with_nccl
+from collops.comm.reclaim import own
 from collops.comm.symmetric import Symmetric, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
@@ -57,13 +58,17 @@ class NcclWindow(Symmetric):
         with collective_errors(comm):
             self._kept = self._transport.new_window(self._memory, size)
         self.window = int(self._kept.handle)
+        releases = [partial(_free_window, comm, self._transport, self._kept, self._memory)]
+        settle = partial(_wait_for_device, comm, "symmetric memory that nothing refers to")
+        self._key = own(self._owner, comm.ranks, releases, settle=settle, comm=comm)
         self._found: list[int] = []
         self.local = self._array(self._memory, self.shape, self.dtype)
         self._array(self._memory, (size,), np.dtype(np.uint8)).fill(0)
         self._barrier()
 
     def _array(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        memory = self._cupy.cuda.UnownedMemory(address, nbytes_of(shape, dtype), self, self._cupy.cuda.Device().id)
+        device = self._cupy.cuda.Device().id
+        memory = self._cupy.cuda.UnownedMemory(address, nbytes_of(shape, dtype), self._owner, device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
     def _base(self, rank: int) -> int:
@@ -116,10 +121,20 @@ class NcclWindow(Symmetric):
     def _barrier(self) -> None:
         self.comm.allreduce(self._token, out=self._token)
 
-    def _free(self) -> None:
-        self.comm.wait(self._cupy.cuda.get_current_stream().record(), "freeing symmetric memory")
-        self._cupy.cuda.Device().synchronize()
-        self._transport.free_window(self._kept, self._memory)
+    def _forget(self) -> None:
+        self._found = []
+
+
+def _wait_for_device(comm: Any, what: str) -> None:
+    import cupy
+
+    comm.wait(cupy.cuda.get_current_stream().record(), what)
+    cupy.cuda.Device().synchronize()
+
+
+def _free_window(comm: Any, transport: Any, window: Any, memory: int) -> None:
+    _wait_for_device(comm, "freeing symmetric memory")
+    transport.free_window(window, memory)
 
 
 @cache

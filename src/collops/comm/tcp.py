@@ -5,7 +5,6 @@ Its messages travel by TCP (:mod:`collops.comm.mesh`); ranks meet as :mod:`collo
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import hashlib
 import json
@@ -19,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from collops._forks import at_fork, register_at_exit
 from collops.comm.agreement import name_ranks
 from collops.comm.failure import default_timeout
 from collops.comm.launcher import bootstrap_address, started
@@ -180,7 +180,8 @@ def join() -> SimpleNamespace:
     from collops.comm.meeting import meet  # costs time that only these ranks need
 
     mesh = Mesh(place.rank, meet(address, place.rank, place.ranks))
-    atexit.register(mesh.close)
+    register_at_exit(mesh.close)
+    at_fork(partial(_leave, mesh))
     joined = SimpleNamespace(
         COMM_WORLD=Group(mesh, range(place.ranks), "world"),
         Intracomm=Group,
@@ -198,6 +199,12 @@ def join() -> SimpleNamespace:
         **dict.fromkeys(("BYTE", "COMM_NULL", "COMM_TYPE_SHARED", "IN_PLACE", "UNDEFINED")),
     )
     return joined
+
+
+def _leave(mesh: Mesh) -> None:
+    global joined  # noqa: PLW0603 (a forked child has not joined)
+    joined = None
+    mesh.leave()
 
 
 def _bytes_of(buffer: Any) -> memoryview:

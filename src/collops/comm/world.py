@@ -8,15 +8,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from collops import profile
+from collops._forks import at_fork
 from collops.comm.agreement import gathered_values, raised_together, table
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
-from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together
+from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together, stop_answering
 from collops.comm.failure import Failures, default_timeout
 from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.mpi import (
@@ -30,20 +32,23 @@ from collops.comm.mpi import (
     load_mpi,
     mpi_or_tcp,
     on_node,
+    ranks_in_world,
     values_kept_with,
 )
 from collops.comm.nccl import NcclTransport, available_binding, load_binding
 from collops.comm.own_device import place_told
+from collops.comm.reclaim import own, reclaim, unreachable
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
-from collops.errors import InputError, TransportError
+from collops.errors import CollopsError, InputError, TransportError
 
 __all__ = ["TRANSPORTS", "alone", "device_count", "world"]
 
 TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
+at_fork(_worlds.clear)
 _own_device: list[int] = []
 """The number of this process's GPU, once it has one."""
 
@@ -60,7 +65,7 @@ def world(transport: str = "auto") -> Communicator:
         or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
         arrays always go by MPI, or by TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks without it. One
         process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its environment, and
-        each that a rank has started.
+        each that a rank has started or forked.
 
     Notes
     -----
@@ -73,8 +78,8 @@ def world(transport: str = "auto") -> Communicator:
         If there is no such transport, ``COLLOPS_BOOTSTRAP`` has another value, or a start without MPI lacks rank,
         number of ranks or ``COLLOPS_SECRET``.
     TransportError
-        If the ranks cannot use it, if a launcher started several processes and MPI does not load or sees only one, or
-        if ranks without MPI do not accept each other.
+        If the ranks cannot use it, if MPI has been finalised, if a launcher started several processes and MPI does not
+        load or sees only one, or if ranks without MPI do not accept each other.
     CommunicationTimeout
         If ranks without MPI are missing at the deadline.
 
@@ -123,7 +128,8 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm
-        It is used for set-up only, and messages of the caller on it are not disturbed.
+        It is used for set-up only, and messages of the caller on it are not disturbed. After its ``Free`` the
+        communicator that was made of it can still be used; it is freed when no rank refers to it any more.
     transport : str
         See :func:`world`.
 
@@ -169,6 +175,8 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     if comm is None or comm.size == 1:
         check_level()
         if comm is not None:
+            ranks = ranks_in_world(comm)
+            reclaim(ranks, [unreachable(ranks)])
             comm = comm.Dup()
         if devices:
             _use_device(0, devices, is_world)
@@ -180,7 +188,12 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     share = share_of_cores(frozenset(cores) for number, (_, cores) in enumerate(others) if number != local_rank)
     limit_blas(share)
     name = _use_device(local_rank, devices, is_world) if devices else ""
-    device, why, check = _choose(mpi, control, transport, name)
+    try:
+        device, why, check = _choose(mpi, control, transport, name)
+    except CollopsError as error:
+        if error.on_all_ranks:
+            control.Free()
+        raise
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
@@ -210,9 +223,11 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
     """Return the communicator of the ranks of `control`, with the transports that were chosen."""
     names = ("local_rank", "local_size", "nodes", "reasons")
     common: Any = {"control": control, **{name: getattr(place, name) for name in names}}
+    if control is not None:
+        common |= {"ranks": ranks_in_world(control), "releases": [control.Free]}
     if control is None or control.size == 1:
         serial = SerialTransport()
-        return Communicator(serial, None if place.device is None else serial, **common)
+        return _owned(Communicator(serial, None if place.device is None else serial, **common))
     failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
     host = transport = (TcpTransport if isinstance(control, Group) else MpiTransport)(control, failures)
     device = _device_transport(place, control, host, failures)
@@ -220,8 +235,12 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         from collops.comm.peer_stores import connected
 
         device.short, where = connected(control, place.nodes)
+        if device.short is not None:
+            host.releases.append(partial(device.short.release, control))
         common["reasons"] += (f"short calls on devices: {where}",)
     answer_after_the_end(failures)
+    host.releases += [*common["releases"], partial(stop_answering, failures)]
+    common["releases"] = host.releases  # which may grow
     calls = None
     if place.check != "off":
         calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
@@ -238,7 +257,23 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         here = place._replace(local_rank=local_rank, local_size=len(others), nodes=nodes, hosts=hosts)
         return _communicator(here, split)
 
-    return Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
+    made = Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
+    return _owned(made, partial(_wait_for_device, failures) if place.device == "nccl" else None)
+
+
+def _owned(made: Communicator, settle: Callable[[], None] | None = None) -> Communicator:
+    """Have what a communicator has freed when no rank can reach it any more. Collective."""
+    if made.control is not None:
+        own(made, made.ranks, made.releases, settle=settle)
+    return made
+
+
+def _wait_for_device(failures: Failures) -> None:
+    import cupy
+
+    event = cupy.cuda.get_current_stream().record()
+    failures.until(lambda: event.done, "device work before a communicator is freed")
+    cupy.cuda.Device().synchronize()
 
 
 def _device_transport(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Transport | None:
@@ -250,8 +285,12 @@ def _device_transport(place: _Place, control: Any, host: MpiTransport, failures:
         gathered_values(control.allgather, lambda: load_binding().name)
         binding = load_binding()
         unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
-        return NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
-    return GpuAwareTransport(DeviceMpi(control, failures), control.size, place.device.removeprefix("mpi-"))
+        device = NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
+        host.releases.append(device.release)
+        return device
+    device = DeviceMpi(control, failures)
+    host.releases += device.releases
+    return GpuAwareTransport(device, control.size, place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
@@ -287,11 +326,14 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
     Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
     """
+    ranks = ranks_in_world(control)
+    notes = unreachable(ranks)
     rows = gathered_values(
         control.allgather,
-        lambda: (transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
+        lambda: (notes, transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
-    facts = [_Facts(*row) for row in rows]
+    reclaim(ranks, [row[0] for row in rows])
+    facts = [_Facts(*row[1:]) for row in rows]
     with raised_together():
         best, why = _best(facts)
     return best, why, LEVELS[max(fact.check for fact in facts)]

@@ -280,7 +280,7 @@ class Mover:
     ``COLLOPS_CHECK`` compares the calls of all ranks.
     """
 
-    __slots__ = ("_announce", "_begin", "_elements", "_finish", "_nbytes", "_sends", "_shape", "_start", "move")
+    __slots__ = ("_begin", "_failures", "_finish", "_record", "_records", "_sends", "_shape", "_start", "move")
 
     def __init__(self, exchange: Exchange, op: str, block: tuple[int, ...], deterministic: bool, way: str) -> None:
         check_operation(op, exchange.dtype)
@@ -288,10 +288,12 @@ class Mover:
         self._shape = exchange.block
         facts = {"way": way, "forest": exchange.tag, "values": width, "dtype": str(exchange.dtype)}
         announces = exchange.comm.calls is not None
-        self._announce = partial(exchange.comm.announce, "star forest", **facts) if announces else None
+        announce = partial(exchange.comm.announce, "star forest", **facts) if announces else None
         self._sends = pattern.most_points > 0 and width > 0
-        self._elements = pattern.sends.points.size * width
-        self._nbytes = self._elements * exchange.dtype.itemsize
+        elements = pattern.sends.points.size * width
+        self._record = partial(_record, elements, elements * exchange.dtype.itemsize, announce)
+        self._records = announces
+        self._failures = exchange.comm.failures
         work = exchange.work(op, deterministic)
         if self._sends:
             self._begin, self._start, self._finish = exchange.begin, exchange.starter(work), exchange.finisher(work)
@@ -304,6 +306,8 @@ class Mover:
         """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
         if not self._sends:
             return InFlight(None, self.move(source, target))
+        if self._failures is not None:
+            self._failures.check_open()
         self._record()
         return self._started(source, target)
 
@@ -317,22 +321,21 @@ class Mover:
 
     @benchmark(label="communication: finish")
     def _complete(self, transfer: Transfer, target: Any) -> Any:
+        if self._failures is not None:
+            self._failures.check_open()
         points = points_of(target, self._shape)
         return _shaped(self._finish(transfer, points), points, target)
 
-    def _record(self) -> None:
-        if messages.active:
-            messages.record("exchange", self._elements, self._nbytes)
-        if self._announce is not None:
-            self._announce()
-
     def _whole(self, carry: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
         """Return the move from start to end; more calls than these would delay small messages."""
-        shape = self._shape
+        # Without a reference to this object, which would make it, its exchange and its memory a cycle.
+        shape, records, record, failures = self._shape, self._records, self._record, self._failures
 
         def move(source: Any, target: Any) -> Any:
-            if messages.active or self._announce is not None:
-                self._record()
+            if failures is not None and failures.failure:
+                failures.check_open()
+            if messages.active or records:
+                record()
             if not active:  # without the cost of a mark
                 return carry(source, target)
             with Span("communication"):
@@ -344,6 +347,13 @@ class Mover:
 
         whole = move if self._sends else carry
         return whole if flat else move_blocks
+
+
+def _record(elements: int, nbytes: int, announce: Callable[[], None] | None) -> None:
+    if messages.active:
+        messages.record("exchange", elements, nbytes)
+    if announce is not None:
+        announce()
 
 
 def points_of(array: Any, shape: tuple[int, ...]) -> Any:

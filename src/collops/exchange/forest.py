@@ -98,7 +98,7 @@ class StarForest(OnTransport):
     ``reduce`` with ``"sum"`` its transpose [1]_.
 
     Collective: the indices of roots travel once, here. The transports ``shared``, ``mixed`` and ``symmetric``
-    hold memory until :meth:`free`.
+    hold memory until :meth:`free`, or until ranks next make such memory after none of them refers to the forest.
 
     References
     ----------

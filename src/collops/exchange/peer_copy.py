@@ -7,6 +7,7 @@ unpacked afterwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,9 +33,10 @@ def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] |
     """Return the addresses of device memory of all ranks that this rank can use, or ``None``. Collective.
 
     Every rank gets at least the largest `nbytes`. Callers with the same `name` on `comm` share the memory. Before they
-    write to it they must call a barrier, so that it is no longer in use on any rank. It is never freed.
+    write to it they must call a barrier, so that it is no longer in use on any rank. It is freed with
+    `comm`.
     """
-    from collops.comm.peer_stores import map_memory
+    from collops.comm.peer_stores import map_memory, unmap_memory
 
     known = comm.kept.setdefault(mapped_memory, {})
     nbytes = max(comm.allgather_metadata(nbytes))
@@ -44,6 +46,7 @@ def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] |
         if problem:
             return None
         known[name] = nbytes, addresses
+        comm.releases.insert(0, partial(unmap_memory, comm.control, addresses))
     return addresses
 
 

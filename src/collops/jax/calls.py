@@ -7,7 +7,6 @@ pass through native code, so that its text becomes that of a failure of XLA; :fu
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import json
@@ -21,6 +20,7 @@ from typing import Any
 
 import jax
 
+from collops._forks import register_at_exit
 from collops.comm import Communicator
 from collops.comm.call import Call, in_elements
 from collops.comm.checked import RECEIVE, SEND, Expectation, described_call, described_message
@@ -206,4 +206,4 @@ def _located(call: dict[str, Any]) -> Located:
 @functools.cache
 def _settle_at_exit(settle: Callable[[], None]) -> None:
     """Have this rank end its programs before it tells the others how many calls it has made."""
-    atexit.register(settle)
+    register_at_exit(settle)

@@ -10,6 +10,7 @@ from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.failure import default_timeout
+from collops.comm.reclaim import own
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.calls import Watch
@@ -130,6 +131,8 @@ def native_comm(comm: Any) -> NativeComm:
         if not hasattr(comm, "handle") or not hasattr(comm, "Dup"):
             raise InputError(f"comm must be a collops or mpi4py communicator, not {type(comm).__name__}")
         comm = from_mpi4py(comm)
+    if isinstance(comm, Communicator) and comm.failures is not None:
+        comm.failures.check_open()
     known = _known.get(comm)
     if known is None:
         known = _known[comm] = _new_native_comm(comm)
@@ -139,7 +142,8 @@ def native_comm(comm: Any) -> NativeComm:
 def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     if isinstance(comm, Clique):
         return _joined(comm)
-    numbers = {"cpu": _host_transport(comm)}
+    private = None if comm.size == 1 else _private_duplicate(comm)
+    numbers = {"cpu": _host_transport(comm, private)}
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
         without = with_devices.index(False)
@@ -149,7 +153,10 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     if comm.size > 1:
         Watch(comm, list(dict.fromkeys(numbers.values())), settle)
     watched, checked = comm.size > 1, comm.calls is not None
-    return NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, watched=watched, checked=checked)
+    made = NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, watched=watched, checked=checked)
+    if private is not None:
+        own(made, comm.ranks, [private.Free], settle=settle)  # programs that use it refer to `made`
+    return made
 
 
 def _joined(joined: Clique) -> NativeComm:
@@ -170,12 +177,16 @@ def _joined(joined: Clique) -> NativeComm:
     return NativeComm(None, joined.size, {"cpu": number}, False, watched=watched, checked=checked, joined=joined)
 
 
-def _host_transport(comm: Communicator) -> int:
-    if comm.size == 1:
-        return native.library().collops_add_alone()
+def _private_duplicate(comm: Communicator) -> Any:
+    """Return a communicator of MPI for calls from XLA's threads, apart from the program's own calls."""
     with collective_errors(comm):
         native.load_mpi()
-    private = comm.control.Dup()  # calls from XLA's threads must not be mixed with the program's own calls
+    return comm.control.Dup()
+
+
+def _host_transport(comm: Communicator, private: Any) -> int:
+    if private is None:
+        return native.library().collops_add_alone()
     crowded = comm.local_size > len(available_cores())
     return native.library().collops_add_mpi(
         ctypes.c_int64(private.handle), comm.rank, comm.size, _SPINS_OF_MANY if crowded else _SPINS

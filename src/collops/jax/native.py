@@ -54,7 +54,8 @@ def load_mpi() -> None:
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise TransportError(
             "collops.jax calls MPI from XLA's threads, but MPI was initialised for one thread; "
-            "use an MPI with MPI_THREAD_MULTIPLE and leave mpi4py.rc.thread_level at 'multiple'"
+            "use an MPI with MPI_THREAD_MULTIPLE, and leave mpi4py.rc.threads at True and mpi4py.rc.thread_level at "
+            "'multiple'"
         )
     wrong = library().collops_load_mpi(
         mpi._sizeof(mpi.Comm),

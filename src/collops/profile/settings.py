@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from collops._forks import at_fork
 from collops.errors import CollopsError, InputError
 from collops.profile import recording
 
@@ -90,6 +91,19 @@ def start() -> None:
     except InputError as error:
         _error = error
         atexit.register(_print_error)
+
+
+def _forget() -> None:
+    """Leave the profile of a forked child's parent alone."""
+    global _at_exit  # noqa: PLW0603 - the state of the process
+    atexit.unregister(_print_error)
+    if _at_exit is not None:
+        atexit.unregister(_at_exit)
+    _at_exit = None
+    recording.disable()
+
+
+at_fork(_forget)
 
 
 def check_environment() -> None:

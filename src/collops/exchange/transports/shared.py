@@ -23,7 +23,7 @@ _LOOKS = 100  # some microseconds
 
 
 class SharedExchange(Exchange):
-    """Memory shared by the ranks of one host; only :meth:`free` gives it back. Collective.
+    """Memory shared by the ranks of one host, until :meth:`free` or until no rank refers to it. Collective.
 
     Buffers for and from ranks of other hosts are this rank's own.
     """

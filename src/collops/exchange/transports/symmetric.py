@@ -33,7 +33,7 @@ _NO_POINTS = Index.run(0)
 
 
 class SymmetricExchange(Exchange):
-    """Stores into the memory of other GPUs; only :meth:`free` gives the memory back. Collective.
+    """Stores into the memory of other GPUs, held until :meth:`free` or until no rank refers to it. Collective.
 
     Raises
     ------
