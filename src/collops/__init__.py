@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collops import errors, forks  # notes each fork from now on
+from collops import _forks, errors  # notes each fork from now on
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
