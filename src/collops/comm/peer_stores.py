@@ -22,7 +22,7 @@ from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
 from collops.comm.transport import KnownExchange
 
-__all__ = ["kernel_source", "map_memory"]
+__all__ = ["kernel_source", "map_memory", "unmap_memory"]
 
 LIMIT = 128 << 10
 """Bytes of the longest array, or of its part for each rank. Two H100 take less time than NCCL also with eight times as
