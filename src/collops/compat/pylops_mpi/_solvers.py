@@ -23,7 +23,7 @@ from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
 from collops.operators.base import reinterpret
 from collops.solvers.iterative_thresholding import prepare
-from collops.solvers.problem import check_number, check_problem
+from collops.solvers.problem import check_number, check_problem, precision_of, working_dtype
 
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
@@ -100,6 +100,10 @@ class _NativeSolver(Solver):
             self._print_solver(nbar=65)
             sys.stdout.write(f"{self._heading}\tniter = {niter}\n{'-' * 65}\n")
         return self._problem
+
+    def _precision(self) -> float:
+        """Return the size of rounding errors, at which CG and CGLS stop: later steps would amplify them."""
+        return precision_of(working_dtype(*self._problem))
 
     # Step by step
 
@@ -211,8 +215,7 @@ class CG(_NativeSolver):
 
     def _method(self, tol=1e-4):
         self.tol, self._heading = tol, f"tol = {tol:e}"
-        # PyLops-MPI does not stop when only rounding errors are left.
-        return solvers.CG(tol=check_number("tol", tol), precision=0.0)
+        return solvers.CG(tol=check_number("tol", tol), precision=self._precision())
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         self.cost, self.kold = norms, float(norms[-1] ** 2)
@@ -223,7 +226,7 @@ class CGLS(_NativeSolver):
 
     def _method(self, damp=0.0, tol=1e-4):
         self.damp, self.tol, self._heading = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
-        return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=0.0)
+        return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=self._precision())
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         self.cost, self.kold = norms, details["gradient_norm"] ** 2
