@@ -1132,15 +1132,59 @@ def test_damping_from_a_start() -> None:
 
 
 def test_infinite_numbers() -> None:
-    def diverging(s: Side) -> Any:
+    def from_infinite_data(s: Side, name: str, by_steps: bool = False) -> Any:
         op, x = block_diag(s)
-        return s.pkg.ista(op, op @ x, x.zeros_like(), niter=100, alpha=1e5, tol=0.0)[2]
+        y = op @ x
+        y[0] = np.inf
+        options = {"niter": 3, "tol": 0.0} | ({"alpha": 1e-2} if "ista" in name else {})
+        if not by_steps:
+            return getattr(s.pkg, name)(op, y, x.zeros_like(), **options)[-1]
+        solver = getattr(s.pkg, name.upper())(op)
+        solver.run(solver.setup(y, x.zeros_like(), **options))
+        return solver.cost
 
     theirs, mine = both()
     with np.errstate(all="ignore"):
-        assert not np.isfinite(diverging(theirs)[-1])
-    with pytest.raises(NotFiniteError):
-        diverging(mine)
+        for name in ("cgls", "ista", "fista"):
+            assert not np.isfinite(from_infinite_data(theirs, name)[-1])
+            for by_steps in (False, True):
+                with pytest.raises(NotFiniteError):
+                    from_infinite_data(mine, name, by_steps)
+
+
+@pytest.mark.parametrize(("dtype", "alpha"), [("float64", 1e5), ("complex128", 1e5), ("float32", 1e30)])
+@pytest.mark.parametrize("name", ["ista", "fista"])
+def test_steps_that_are_too_long(name, dtype, alpha) -> None:
+    def diverging(s: Side, by_steps: bool = False, **options: Any) -> Any:
+        op, x = block_diag(s)
+        options |= {"niter": 100, "alpha": alpha, "tol": 0.0}
+        if not by_steps:
+            return getattr(s.pkg, name)(op, op @ x, x.zeros_like(), **options)[1:]
+        solver = getattr(s.pkg, name.upper())(op)
+        solver.run(solver.setup(op @ x, x.zeros_like(), **options))
+        return solver.iiter, solver.cost
+
+    theirs, mine = both(dtype=dtype)
+    with np.errstate(all="ignore"):
+        for s, by_steps in ((theirs, False), (mine, False), (mine, True)):
+            iterations, cost = diverging(s, by_steps)
+            assert len(cost) == iterations < 100
+            assert not np.isfinite(cost[-1])
+            with pytest.raises(ValueError, match=f"{name.upper()} stopped at iteration 1 due to residual increasing"):
+                diverging(s, by_steps, monitorres=True)
+
+
+def test_residuals_that_increase_in_the_last_step(comm) -> None:
+    def last(s: Side, name: str, niter: int) -> Any:
+        op, x = block_diag(s)
+        options = {"niter": niter, "alpha": 10.0, "tol": 0.0, "monitorres": True}
+        return getattr(s.pkg, name)(op, op @ x, x.zeros_like(), **options)[1]
+
+    theirs, mine = both()
+    for name in ("ista", "fista"):
+        assert last(theirs, name, 1) == 1  # it looks at the residual before each step only
+        with pytest.raises(ValueError, match="residual increasing"):
+            last(mine, name, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])

@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from inspect import Parameter
 from typing import Any
 
@@ -21,9 +22,12 @@ from collops import solvers
 from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
+from collops.errors import NotFiniteError
 from collops.operators.base import reinterpret
-from collops.solvers.iterative_thresholding import prepare
+from collops.solvers.iterative_thresholding import IterativeThresholding, prepare
+from collops.solvers.method import not_finite
 from collops.solvers.problem import check_number, check_problem, precision_of, working_dtype
+from collops.solvers.result import Status
 
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
@@ -117,8 +121,10 @@ class _NativeSolver(Solver):
         """Record the state after an iteration; return the model."""
         self._state, method = state, self._running
         self._rows.append(method.numbers(*map(float, method.report(state))))
-        x, history = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T)
-        self._conclude(x, method.residual_norm(history), method.details(state, history), self._status())
+        x, history, status = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T), self._status()
+        if status is Status.NOT_FINITE:
+            raise NotFiniteError(method.name, self.iiter, method.suspect(self._rows[-1], self.iiter), x)
+        self._conclude(x, method.residual_norm(history), method.details(state, history), status)
         return x
 
     def _status(self) -> Any:
@@ -238,6 +244,26 @@ class CGLS(_NativeSolver):
         return x, self.istop, self.iiter, self.r1norm, self.r2norm, self.cost
 
 
+class _EndsAsPyLops(IterativeThresholding):
+    """ISTA and FISTA that end as in PyLops if the step is too long.
+
+    A cost that becomes infinite or NaN stops the solver. If `monitorres`, such a residual counts as an increase.
+    """
+
+    stops = (
+        (lambda self, now, first: (now is first) & not_finite(now.residual, now.absolute), Status.NOT_FINITE),
+        (
+            lambda self, now, first: (
+                (now is not first) & ((now.residual > now.before) | not_finite(now.residual, now.absolute))
+            ),
+            Status.RESIDUAL_INCREASED,
+            "monitorres",
+        ),
+        (lambda self, now, first: (now is not first) & not_finite(self._cost(now)), Status.STOPPED),
+        *(s for s in IterativeThresholding.stops if s[1] not in (Status.NOT_FINITE, Status.RESIDUAL_INCREASED)),
+    )
+
+
 class ISTA(_NativeSolver):
     """Iterative shrinkage and thresholding, see :func:`collops.solvers.ista`."""
 
@@ -277,10 +303,11 @@ class ISTA(_NativeSolver):
         niter = _MAX_STEPS if self.niter is None else self.niter
         options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
         options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
-        return prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
+        native = prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
+        return _EndsAsPyLops(**{field.name: getattr(native, field.name) for field in fields(native)})
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
-        if status is solvers.Status.RESIDUAL_INCREASED:
+        if status is Status.RESIDUAL_INCREASED:
             raise ValueError(
                 f"{type(self).__name__} stopped at iteration {self.iiter} due to residual increasing: "
                 "decrease alpha, or change eps"
