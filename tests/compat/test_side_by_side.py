@@ -1244,11 +1244,51 @@ def test_admm_with_g_first() -> None:
     np.testing.assert_allclose(minimised(theirs), reference(old=True), rtol=1e-10)
 
 
-def test_wide_halos(comm) -> None:
-    theirs, mine = both()
-    op, x = mine.get("basicoperators.Halo.MPIHalo")((2 * comm.size,), 3, (comm.size,)), mine.vector(2 * comm.size)
-    first, last = 2 * comm.rank, 2 * comm.rank + 2
-    np.testing.assert_array_equal((op @ x).local_array, x.asarray()[max(0, first - 3) : last + 3])
-    if comm.size > 1:
-        with pytest.raises(ValueError, match="exceeds local block size"):
-            theirs.get("basicoperators.Halo.MPIHalo")((2 * comm.size,), 3, (comm.size,))
+def per_rank(s: Side) -> tuple[int, int]:
+    """Return widths that differ between neighbours."""
+    return (0, 1) if s.rank == 0 else (2, 2)
+
+
+REFUSED_HALOS: dict[str, tuple[str, Callable[[Side], tuple[Any, Any, Any]]]] = {
+    "wider than each block": ("exceeds local block size", lambda s: ((2 * s.size,), 3, (s.size,))),
+    "wider than the last block": ("exceeds local block size", lambda s: ((2 * s.size - 1,), 2, (s.size,))),
+    "wider along the second axis": ("exceeds local block size", lambda s: ((9, 2 * s.size), (1, 1, 3, 3), None)),
+    "different on both sides": ("does not match neighbor", lambda s: ((16 * s.size,), (1, 2), (s.size,))),
+    "different on the first axis": ("does not match neighbor", lambda s: ((9 * s.size, 4), (2, 0, 1, 1), (s.size, 1))),
+    "different on two ranks": ("does not match neighbor", lambda s: ((4 * s.size,), per_rank(s), (s.size,))),
+    "both": ("exceeds local block size", lambda s: ((2 * s.size,), (1, 3), (s.size,))),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_HALOS)
+def test_halos_that_are_refused(comm, name) -> None:
+    words, arguments = REFUSED_HALOS[name]
+    for s in both():
+        if comm.size == 1:  # no neighbour exchanges these halos
+            assert s.pkg.MPIHalo(*arguments(s)).local_dims == arguments(s)[0]
+        else:
+            with pytest.raises(ValueError, match=words):
+                s.pkg.MPIHalo(*arguments(s))
+
+
+def test_halos_that_are_accepted(comm) -> None:
+    def case(s: Side) -> Any:
+        found = []
+        for dims, widths, grid in (
+            ((3, 2 * s.size), (5, 5, 2, 2), None),  # wide along the axis that is not split
+            ((2 * s.size, 3), (1, 1, 0, 4), (s.size, 1)),  # different on both sides along that axis
+            ((2 * s.size,), (4 * (s.rank == 0), 0), (s.size,)),  # wide at the end of the array
+        ):
+            op = s.pkg.MPIHalo(dims, widths, grid)
+            shapes = [tuple(map(int, part)) for part in (op.halo, op.local_dims, op.local_extent)]
+            found += [shapes, op @ s.vector(np.prod(dims))]
+        return found
+
+    compare(case, both())
+
+
+def test_a_halo_that_is_invalid_on_one_rank(comm) -> None:
+    # PyLops-MPI's other ranks wait without end.
+    for widths, words in (((-1, 1), "non-negative"), ((1, 2, 3), "Invalid halo length")):
+        with pytest.raises(ValueError, match=words):
+            both()[1].pkg.MPIHalo((4 * comm.size,), widths if comm.rank == comm.size - 1 else 1, (comm.size,))
