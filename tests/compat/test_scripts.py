@@ -73,8 +73,8 @@ SMALLER = {
 }
 TUTORIALS = ("benchmarking", "lsm", "mdd", "poststack", "reflectivity")
 FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
-# PyLops-MPI's tests of derivatives demand its rounding; the others expect results that the page corrects.
-NOT_OURS = ("test_derivative", "maskeddot")
+# These demand the rounding of PyLops-MPI.
+NOT_OURS = ("test_derivative",)
 LOOSER = {
     # Vectors are in extended precision, but the peer's scalars in double.
     "plot_cgls": 1e-6,

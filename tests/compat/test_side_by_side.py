@@ -1085,13 +1085,44 @@ def test_errors(comm, name) -> None:
 # Differences, which docs/from-pylops-mpi.md lists
 
 
-def test_masked_inner_products_of_copies(comm) -> None:
-    values = np.arange(1.0, 9.0)
-    theirs, mine = (s.array(values, mask=halves(s), partition="BROADCAST") for s in both())
-    for found in (mine.dot(mine), mine.norm() ** 2, theirs.norm() ** 2):
-        assert found == pytest.approx(values @ values)
-    if comm.size > 1:  # it splits the copies over all ranks and adds up those of one group
-        assert theirs.dot(theirs) < 0.9 * (values @ values)
+@pytest.mark.parametrize("partition", COPIES)
+@pytest.mark.parametrize("shape", [(17,), (2, 5), (7, 3, 2)])
+def test_masked_inner_products_of_copies(comm, partition, shape) -> None:
+    one, two = (vector(np.prod(shape), "complex128", seed).reshape(shape) for seed in (1, 2))
+
+    def case(s: Side) -> Any:
+        x, y = (s.array(values, mask=halves(s), partition=partition) for values in (one, two))
+        along = s.array(one, mask=halves(s), partition=partition, axis=len(shape) - 1)
+        pairs = [(x, y), (y, x), (along, along), (s.stacked(x, y), s.stacked(y, y))]
+        return [u.dot(v, vdot=vdot) for u, v in pairs for vdot in (False, True)] + [x.norm()]
+
+    compare(case, both())
+    s = both()[1]
+    mine = [part for rank, part in enumerate(np.array_split(one, s.size)) if halves(s)[rank] == halves(s)[s.rank]]
+    expected = np.concatenate(mine).ravel()
+    assert case(s)[5] == pytest.approx(np.vdot(expected, expected))
+
+
+def test_arrays_with_one_mask_share_a_communicator(comm) -> None:
+    def made(base: Any, mask: list[int]) -> Any:
+        return mine.pkg.DistributedArray(comm.size, base_comm=base, mask=mask)
+
+    theirs, mine = both()
+    base = MPI.COMM_WORLD.Dup()
+    first = made(base, halves(mine)).sub_comm
+    expected = theirs.pkg.DistributedArray(comm.size, base_comm=base, mask=halves(mine)).sub_comm
+    assert MPI.Comm.Compare(first, expected) in (MPI.IDENT, MPI.CONGRUENT)
+    for _ in range(2100):  # MPICH has 2048 communicators
+        x = made(base, halves(mine))
+        assert x.sub_comm == x.copy().sub_comm == first
+    other = made(base, [7] * comm.size).sub_comm
+    assert other != first
+    assert made(None, halves(mine)).sub_comm not in (first, other)
+    first.Free()
+    again = made(base, halves(mine)).sub_comm
+    assert again == made(base, halves(mine)).sub_comm != MPI.COMM_NULL
+    base.Free()
+    assert again == other == MPI.COMM_NULL
 
 
 def test_norms_along_an_axis(comm) -> None:
