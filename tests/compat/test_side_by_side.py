@@ -606,6 +606,14 @@ def test_widths_of_halos(comm) -> None:
     compare(case, both())
 
 
+def test_a_power_of_zero_is_the_identity(comm) -> None:
+    def case(s: Side) -> Any:
+        op, x = derivative("MPISecondDerivative")(s)
+        return [op**0 @ x, (op**0).H @ x, op**1 @ x]
+
+    compare(case, both())
+
+
 def test_powers_of_stacked_operators(comm) -> None:
     theirs, mine = both()
     op, x = stacked_block_diag(theirs)
