@@ -608,8 +608,9 @@ def test_widths_of_halos(comm) -> None:
 
 def test_a_power_of_zero_is_the_identity(comm) -> None:
     def case(s: Side) -> Any:
-        op, x = derivative("MPISecondDerivative")(s)
-        return [op**0 @ x, (op**0).H @ x, op**1 @ x]
+        op, _ = derivative("MPISecondDerivative")(s)
+        x = s.vector(op.shape[1], even(s))
+        return [op**0 @ x, (op**0).H @ x]
 
     compare(case, both())
 
