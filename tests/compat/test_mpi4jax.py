@@ -306,6 +306,7 @@ def test_tokens_of_old_programs(jax_double, compiled):
     assert ours.reduce(jnp.ones(2), MPI.SUM, 0, token=None)[1] is None
 
 
+ALLTOALL = rf"Alltoall input must have shape \(nproc, ...\).*{SIZE} blocks"  # mpi4jax's words, then ours
 BAD = {
     "a user's operation": (UnsupportedTypeError, "user has defined", lambda x: ours.allreduce(x, OPERATION)),
     "replace": (UnsupportedTypeError, "no reduction", lambda x: ours.allreduce(x, MPI.REPLACE)),
@@ -320,7 +321,8 @@ BAD = {
     "a negative tag": (InputError, "tag", lambda x: ours.send(x, 0, tag=-77)),
     "a communicator by name": (InputError, "communicator", lambda x: ours.allreduce(x, MPI.SUM, comm="world")),
     "a status of one's own": (InputError, "status", lambda x: ours.recv(x, 0, status={})),
-    "too few blocks": (LayoutError, "blocks", lambda x: ours.alltoall(jnp.ones((SIZE + 1, 2)))),
+    "too many blocks": (LayoutError, ALLTOALL, lambda x: ours.alltoall(jnp.ones((SIZE + 1, 2)))),
+    "no blocks": (LayoutError, ALLTOALL, lambda x: ours.alltoall(jnp.ones(()))),
     "a text": (TypeError, "not a valid JAX", lambda x: ours.allreduce("text", MPI.SUM)),
     "a tangent from anyone": (InputError, "derivative", lambda x: jax.jvp(ours.recv, (x,), (x,))),
 }
@@ -333,6 +335,15 @@ def test_bad_input(jax_double, name):
     kind, text, call = BAD[name]
     with pytest.raises(kind, match=text):
         call(jnp.ones(3))
+    assert float(ours.allreduce(1.0, MPI.SUM)) == SIZE
+
+
+def test_scatter_of_a_wrong_size(jax_double):
+    """As in mpi4jax, the root raises the error, without a message: other ranks do not know the shape."""
+    if RANK == 0:
+        for shape in ((SIZE + 1, 2), ()):
+            with pytest.raises(LayoutError, match=r"Scatter input must have shape \(nproc, ...\).*blocks"):
+                ours.scatter(jnp.ones(shape), 0)
     assert float(ours.allreduce(1.0, MPI.SUM)) == SIZE
 
 

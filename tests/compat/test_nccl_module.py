@@ -182,12 +182,30 @@ def test_allgather_of_shapes(comm, sides, of) -> None:
 
 
 def test_allgather_keeps_python_objects(comm) -> None:
-    given = [(comm.rank, np.int64(3)), [1.5, None]]
-    expected = [[(rank, np.int64(3)), [1.5, None]] for rank in range(comm.size)]
-    found = pylops_mpi.Distributed.DistributedMixIn()._allgather(None, None, given)
-    assert found == expected and isinstance(found[0][0], tuple)
-    with pytest.raises(TypeError, match="not JSON serializable"):  # nothing is pickled
-        pylops_mpi.Distributed.DistributedMixIn()._allgather(None, None, [{1}])
+    def of(rank: int) -> Any:
+        numbers = (np.int64(rank), np.float32(0.1), np.complex64(1 - 2j), np.bool_(rank == 1), 2**70, rank == 0)
+        return [(rank, numbers, "\u03bb\n"), [1.5, None, float("inf"), 1e-310 + 2j], (), []]
+
+    def with_types(value: Any) -> Any:
+        return [type(value), *map(with_types, value)] if isinstance(value, list | tuple) else (type(value), value)
+
+    operator = pylops_mpi.Distributed.DistributedMixIn()
+    for found in (
+        operator._allgather(None, None, of(comm.rank)),
+        operator._allgather(None, None, tuple(of(comm.rank))),
+    ):
+        assert isinstance(found, list) and len(found) == comm.size
+        assert [with_types(list(part)) for part in found] == [with_types(of(rank)) for rank in range(comm.size)]
+    assert isinstance(found[0], tuple)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.ones(2), {"a": 1}, b"x", np.datetime64("2020")], ids=lambda value: type(value).__name__
+)
+def test_allgather_refuses_other_objects_on_all_ranks(comm, wrong) -> None:
+    given = (1, wrong) if comm.rank == comm.size - 1 else (1, 2)
+    with pytest.raises(UnsupportedTypeError, match="gather arrays by themselves"):
+        pylops_mpi.Distributed.DistributedMixIn()._allgather(None, None, given)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

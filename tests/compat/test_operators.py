@@ -246,7 +246,7 @@ def test_operators_of_users() -> None:
 
 @pytest.mark.parametrize("halo", [1, 2, (1, 0, 2), (1, 2, 0, 0, 1, 1)])
 def test_halo(comm, halo) -> None:
-    dims, grid = (8, 3, 7), (1, 1, comm.size)
+    dims, grid = (8, 3, 3 * comm.size - 1), (1, 1, comm.size)
     op = MPIHalo(dims, halo, grid)
     x = vector(int(np.prod(dims)), "float64", 4).reshape(dims)
     box = halo_block_split(dims, op.size and pylops_mpi.DistributedArray(1).base_comm, grid)

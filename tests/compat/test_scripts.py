@@ -73,8 +73,8 @@ SMALLER = {
 }
 TUTORIALS = ("benchmarking", "lsm", "mdd", "poststack", "reflectivity")
 FULL = os.environ.get("COLLOPS_FULL_TUTORIALS") == "1"
-# PyLops-MPI's tests of derivatives demand its rounding; the others expect errors, or results that the page corrects.
-NOT_OURS = ("test_derivative", "maskeddot", "wider_than_local_block", "asymmetric_distributed_halo", "alpha_too_high")
+# These demand the rounding of PyLops-MPI.
+NOT_OURS = ("test_derivative",)
 LOOSER = {
     # Vectors are in extended precision, but the peer's scalars in double.
     "plot_cgls": 1e-6,

@@ -606,6 +606,15 @@ def test_widths_of_halos(comm) -> None:
     compare(case, both())
 
 
+def test_a_power_of_zero_is_the_identity(comm) -> None:
+    def case(s: Side) -> Any:
+        op, _ = derivative("MPISecondDerivative")(s)
+        x = s.vector(op.shape[1], even(s))
+        return [op**0 @ x, (op**0).H @ x]
+
+    compare(case, both())
+
+
 def test_powers_of_stacked_operators(comm) -> None:
     theirs, mine = both()
     op, x = stacked_block_diag(theirs)
@@ -1085,13 +1094,44 @@ def test_errors(comm, name) -> None:
 # Differences, which docs/from-pylops-mpi.md lists
 
 
-def test_masked_inner_products_of_copies(comm) -> None:
-    values = np.arange(1.0, 9.0)
-    theirs, mine = (s.array(values, mask=halves(s), partition="BROADCAST") for s in both())
-    for found in (mine.dot(mine), mine.norm() ** 2, theirs.norm() ** 2):
-        assert found == pytest.approx(values @ values)
-    if comm.size > 1:  # it splits the copies over all ranks and adds up those of one group
-        assert theirs.dot(theirs) < 0.9 * (values @ values)
+@pytest.mark.parametrize("partition", COPIES)
+@pytest.mark.parametrize("shape", [(17,), (2, 5), (7, 3, 2)])
+def test_masked_inner_products_of_copies(comm, partition, shape) -> None:
+    one, two = (vector(np.prod(shape), "complex128", seed).reshape(shape) for seed in (1, 2))
+
+    def case(s: Side) -> Any:
+        x, y = (s.array(values, mask=halves(s), partition=partition) for values in (one, two))
+        along = s.array(one, mask=halves(s), partition=partition, axis=len(shape) - 1)
+        pairs = [(x, y), (y, x), (along, along), (s.stacked(x, y), s.stacked(y, y))]
+        return [u.dot(v, vdot=vdot) for u, v in pairs for vdot in (False, True)] + [x.norm()]
+
+    compare(case, both())
+    s = both()[1]
+    mine = [part for rank, part in enumerate(np.array_split(one, s.size)) if halves(s)[rank] == halves(s)[s.rank]]
+    expected = np.concatenate(mine).ravel()
+    assert case(s)[5] == pytest.approx(np.vdot(expected, expected))
+
+
+def test_arrays_with_one_mask_share_a_communicator(comm) -> None:
+    def made(base: Any, mask: list[int]) -> Any:
+        return mine.pkg.DistributedArray(comm.size, base_comm=base, mask=mask)
+
+    theirs, mine = both()
+    base = MPI.COMM_WORLD.Dup()
+    first = made(base, halves(mine)).sub_comm
+    expected = theirs.pkg.DistributedArray(comm.size, base_comm=base, mask=halves(mine)).sub_comm
+    assert MPI.Comm.Compare(first, expected) in (MPI.IDENT, MPI.CONGRUENT)
+    for _ in range(2100):  # MPICH has 2048 communicators
+        x = made(base, halves(mine))
+        assert x.sub_comm == x.copy().sub_comm == first
+    other = made(base, [7] * comm.size).sub_comm
+    assert other != first
+    assert made(None, halves(mine)).sub_comm not in (first, other)
+    first.Free()
+    again = made(base, halves(mine)).sub_comm
+    assert again == made(base, halves(mine)).sub_comm != MPI.COMM_NULL
+    base.Free()
+    assert again == other == MPI.COMM_NULL
 
 
 def test_norms_along_an_axis(comm) -> None:
@@ -1132,15 +1172,59 @@ def test_damping_from_a_start() -> None:
 
 
 def test_infinite_numbers() -> None:
-    def diverging(s: Side) -> Any:
+    def from_infinite_data(s: Side, name: str, by_steps: bool = False) -> Any:
         op, x = block_diag(s)
-        return s.pkg.ista(op, op @ x, x.zeros_like(), niter=100, alpha=1e5, tol=0.0)[2]
+        y = op @ x
+        y[0] = np.inf
+        options = {"niter": 3, "tol": 0.0} | ({"alpha": 1e-2} if "ista" in name else {})
+        if not by_steps:
+            return getattr(s.pkg, name)(op, y, x.zeros_like(), **options)[-1]
+        solver = getattr(s.pkg, name.upper())(op)
+        solver.run(solver.setup(y, x.zeros_like(), **options))
+        return solver.cost
 
     theirs, mine = both()
     with np.errstate(all="ignore"):
-        assert not np.isfinite(diverging(theirs)[-1])
-    with pytest.raises(NotFiniteError):
-        diverging(mine)
+        for name in ("cgls", "ista", "fista"):
+            assert not np.isfinite(from_infinite_data(theirs, name)[-1])
+            for by_steps in (False, True):
+                with pytest.raises(NotFiniteError):
+                    from_infinite_data(mine, name, by_steps)
+
+
+@pytest.mark.parametrize(("dtype", "alpha"), [("float64", 1e5), ("complex128", 1e5), ("float32", 1e30)])
+@pytest.mark.parametrize("name", ["ista", "fista"])
+def test_steps_that_are_too_long(name, dtype, alpha) -> None:
+    def diverging(s: Side, by_steps: bool = False, **options: Any) -> Any:
+        op, x = block_diag(s)
+        options |= {"niter": 100, "alpha": alpha, "tol": 0.0}
+        if not by_steps:
+            return getattr(s.pkg, name)(op, op @ x, x.zeros_like(), **options)[1:]
+        solver = getattr(s.pkg, name.upper())(op)
+        solver.run(solver.setup(op @ x, x.zeros_like(), **options))
+        return solver.iiter, solver.cost
+
+    theirs, mine = both(dtype=dtype)
+    with np.errstate(all="ignore"):
+        for s, by_steps in ((theirs, False), (mine, False), (mine, True)):
+            iterations, cost = diverging(s, by_steps)
+            assert len(cost) == iterations < 100
+            assert not np.isfinite(cost[-1])
+            with pytest.raises(ValueError, match=f"{name.upper()} stopped at iteration 1 due to residual increasing"):
+                diverging(s, by_steps, monitorres=True)
+
+
+def test_residuals_that_increase_in_the_last_step(comm) -> None:
+    def last(s: Side, name: str, niter: int) -> Any:
+        op, x = block_diag(s)
+        options = {"niter": niter, "alpha": 10.0, "tol": 0.0, "monitorres": True}
+        return getattr(s.pkg, name)(op, op @ x, x.zeros_like(), **options)[1]
+
+    theirs, mine = both()
+    for name in ("ista", "fista"):
+        assert last(theirs, name, 1) == 1  # it looks at the residual before each step only
+        with pytest.raises(ValueError, match="residual increasing"):
+            last(mine, name, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -1200,11 +1284,51 @@ def test_admm_with_g_first() -> None:
     np.testing.assert_allclose(minimised(theirs), reference(old=True), rtol=1e-10)
 
 
-def test_wide_halos(comm) -> None:
-    theirs, mine = both()
-    op, x = mine.get("basicoperators.Halo.MPIHalo")((2 * comm.size,), 3, (comm.size,)), mine.vector(2 * comm.size)
-    first, last = 2 * comm.rank, 2 * comm.rank + 2
-    np.testing.assert_array_equal((op @ x).local_array, x.asarray()[max(0, first - 3) : last + 3])
-    if comm.size > 1:
-        with pytest.raises(ValueError, match="exceeds local block size"):
-            theirs.get("basicoperators.Halo.MPIHalo")((2 * comm.size,), 3, (comm.size,))
+def per_rank(s: Side) -> tuple[int, int]:
+    """Return widths that differ between neighbours."""
+    return (0, 1) if s.rank == 0 else (2, 2)
+
+
+REFUSED_HALOS: dict[str, tuple[str, Callable[[Side], tuple[Any, Any, Any]]]] = {
+    "wider than each block": ("exceeds local block size", lambda s: ((2 * s.size,), 3, (s.size,))),
+    "wider than the last block": ("exceeds local block size", lambda s: ((2 * s.size - 1,), 2, (s.size,))),
+    "wider along the second axis": ("exceeds local block size", lambda s: ((9, 2 * s.size), (1, 1, 3, 3), None)),
+    "different on both sides": ("does not match neighbor", lambda s: ((16 * s.size,), (1, 2), (s.size,))),
+    "different on the first axis": ("does not match neighbor", lambda s: ((9 * s.size, 4), (2, 0, 1, 1), (s.size, 1))),
+    "different on two ranks": ("does not match neighbor", lambda s: ((4 * s.size,), per_rank(s), (s.size,))),
+    "both": ("exceeds local block size", lambda s: ((2 * s.size,), (1, 3), (s.size,))),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_HALOS)
+def test_halos_that_are_refused(comm, name) -> None:
+    words, arguments = REFUSED_HALOS[name]
+    for s in both():
+        if comm.size == 1:  # no neighbour exchanges these halos
+            assert s.pkg.MPIHalo(*arguments(s)).local_dims == arguments(s)[0]
+        else:
+            with pytest.raises(ValueError, match=words):
+                s.pkg.MPIHalo(*arguments(s))
+
+
+def test_halos_that_are_accepted(comm) -> None:
+    def case(s: Side) -> Any:
+        found = []
+        for dims, widths, grid in (
+            ((3, 2 * s.size), (5, 5, 2, 2), None),  # wide along the axis that is not split
+            ((2 * s.size, 3), (1, 1, 0, 4), (s.size, 1)),  # different on both sides along that axis
+            ((2 * s.size,), (4 * (s.rank == 0), 0), (s.size,)),  # wide at the end of the array
+        ):
+            op = s.pkg.MPIHalo(dims, widths, grid)
+            shapes = [tuple(map(int, part)) for part in (op.halo, op.local_dims, op.local_extent)]
+            found += [shapes, op @ s.vector(np.prod(dims))]
+        return found
+
+    compare(case, both())
+
+
+def test_a_halo_that_is_invalid_on_one_rank(comm) -> None:
+    # PyLops-MPI's other ranks wait without end.
+    for widths, words in (((-1, 1), "non-negative"), ((1, 2, 3), "Invalid halo length")):
+        with pytest.raises(ValueError, match=words):
+            both()[1].pkg.MPIHalo((4 * comm.size,), widths if comm.rank == comm.size - 1 else 1, (comm.size,))

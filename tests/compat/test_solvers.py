@@ -64,6 +64,29 @@ def test_cg(problem) -> None:
     np.testing.assert_allclose(cost, expected[2])
 
 
+@pytest.mark.parametrize("function", [True, False], ids=["function", "class"])
+@pytest.mark.parametrize(("name", "tol"), [("cg", 0.0), ("cgls", 1e-4), ("cgls", 0.0)])
+def test_no_step_is_taken_after_the_last_accurate_one(comm, name, tol, function) -> None:
+    # Rounding errors of large data in single precision are above the default tolerance.
+    rows, columns = 13, 10
+    matrices = [vector(rows * columns, "float32", rank).reshape(rows, columns) for rank in range(comm.size)]
+    if name == "cg":
+        matrices = [(matrix.T @ matrix + np.eye(columns)).astype("float32") for matrix in matrices]
+    data = [1e6 * vector(matrix.shape[0], "float32", 50 + rank) for rank, matrix in enumerate(matrices)]
+    op = pylops_mpi.MPIBlockDiag([pylops.MatrixMult(matrices[comm.rank], dtype="float32")])
+    y = Distributed(op.shape[0], local_array=data[comm.rank].astype("float32"))
+    if function:
+        x, *_, cost = getattr(pylops_mpi, name)(op, y, start(op, y), niter=3000, tol=tol)
+    else:
+        solver = {"cg": CG, "cgls": CGLS}[name](op)
+        x = solver.run(solver.setup(y, start(op, y), niter=3000, tol=tol))
+        cost = solver.cost
+    assert len(cost) < 100
+    for matrix, part, found in zip(matrices, data, np.split(x.asarray(), comm.size), strict=True):
+        expected = np.linalg.lstsq(matrix.astype("float64"), part.astype("float64"))[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("name", ["ista", "fista"])
 def test_sparse_models(problem, name) -> None:
     op, serial, y, data = problem

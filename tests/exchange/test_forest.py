@@ -279,3 +279,19 @@ def test_wrong_types_and_shapes(comm):
 def test_deep_copies_are_the_forest_itself(comm):
     ring = StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0])
     assert copy.deepcopy({"ring": ring})["ring"] is ring
+
+
+def test_leaves_are_combined_in_the_order_of_edges(comm) -> None:
+    # PETSc would sort the edges of a rank by leaf.
+    forest = StarForest(comm, int(comm.rank == 0), [3, 1, 2], [0, 0, 0], [0, 0, 0])
+    leaves, roots = 10.0 * comm.rank + np.arange(5), np.full(forest.nroots, 0.5)
+    sent = np.concatenate([10.0 * rank + np.array([3, 1, 2]) for rank in range(comm.size)])
+    gathered = forest.gather(leaves)
+    reduced = forest.reduce(leaves, roots - 5, "replace")
+    fetched = np.full(5, -1.0)
+    forest.fetch_and_op(roots, leaves, fetched, "sum")
+    sums = 0.5 + np.concatenate([[0.0], np.cumsum(sent)])
+    np.testing.assert_array_equal(fetched[[3, 1, 2]], sums[3 * comm.rank :][:3])
+    if comm.rank == 0:
+        np.testing.assert_array_equal(gathered, sent)
+        assert reduced == sent[-1] and roots == sums[-1]

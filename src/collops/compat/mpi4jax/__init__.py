@@ -7,12 +7,15 @@ before 0.8, and then return it after the result, as those did. The order of call
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 
 import collops.jax as cj
 from collops.comm.mpi import mpi4py_module
+from collops.errors import LayoutError
 from collops.jax.communicators import native_comm
 from collops.jax.devices import has_devices
 from collops.jax.exchange import checked_status, exchange_p, messages, with_derivative
@@ -52,7 +55,8 @@ def allreduce(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> A
 
 def alltoall(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
     """Send block ``x[r]`` to rank *r*; see :func:`collops.jax.alltoall`."""
-    return _with(token, cj.alltoall(x, comm=comm))
+    with _words_of_sizes("Alltoall"):
+        return _with(token, cj.alltoall(x, comm=comm))
 
 
 def barrier(*, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
@@ -83,7 +87,8 @@ def scan(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
 
 def scatter(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
     """Give rank *r* the block ``x[r]`` of `root`; see :func:`collops.jax.scatter`."""
-    return _with(token, cj.scatter(x, root, comm=comm))
+    with _words_of_sizes("Scatter"):
+        return _with(token, cj.scatter(x, root, comm=comm))
 
 
 def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
@@ -161,6 +166,15 @@ def has_sycl_support() -> bool:
     False
     """
     return False
+
+
+@contextlib.contextmanager
+def _words_of_sizes(kind: str) -> Iterator[None]:
+    """Begin the error for a wrong first axis with the words of mpi4jax, by which programs recognise it."""
+    try:
+        yield
+    except LayoutError as error:
+        raise LayoutError(f"{kind} input must have shape (nproc, ...): {error}") from error
 
 
 def _with(token: Any, result: Any) -> Any:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any, Self, SupportsIndex
 
 import numpy as np
@@ -15,6 +16,7 @@ from collops.array import Layout
 from collops.array.layout_arguments import as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
+from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -39,14 +41,38 @@ def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: i
 
 
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
-    """Return the mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective.
+    """Return a new mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective.
 
-    If `comm` is one of ``initialize_nccl_comm``, so is the result.
+    The caller frees it. If `comm` is one of ``initialize_nccl_comm``, so is the result.
     """
     if isinstance(comm, Communicator):
         return comm.subgroup(tuple(map(operator.index, mask)))
     comm = mpi_comm(comm)
     return comm.Split(color=operator.index(mask[comm.Get_rank()]), key=comm.Get_rank())
+
+
+@cache
+def _key_of_groups() -> int:
+    """Return the key of the communicators that are kept with an mpi4py communicator and freed with it, by mask."""
+
+    def free(comm: Any, key: int, groups: dict[tuple[int, ...], Any]) -> None:
+        for group in groups.values():
+            if group != mpi4py_module().COMM_NULL:
+                group.Free()
+
+    return mpi4py_module().Comm.Create_keyval(delete_fn=free)
+
+
+def _kept_group(mask: Sequence[SupportsIndex], comm: Any) -> Any:
+    """Return :func:`subcomm_split` of `comm`, the same one at each call. The first call with a mask is collective."""
+    groups: Any = comm.Get_attr(_key_of_groups())
+    if groups is None:
+        groups = {}
+        comm.Set_attr(_key_of_groups(), groups)
+    group = groups.get(key := tuple(map(operator.index, mask)))
+    if group is None or group == mpi4py_module().COMM_NULL:  # the program has freed it
+        group = groups[key] = subcomm_split(mask, comm)
+    return group
 
 
 def _forwarded(path: str, doc: str) -> Any:
@@ -100,7 +126,8 @@ class _Array:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
             raise UnsupportedTypeError(f"no inner product of a {type(self).__name__} and a {type(other).__name__}")
         self._check_alike(other)
-        value = (self.native.vdot(other.native) if vdot else self.native.dot(other.native)).item()
+        x, y = _shares(self), _shares(other)
+        value = (x.vdot(y) if vdot else x.dot(y)).item()
         return complex(value) if np.result_type(self.dtype, other.dtype).kind == "c" else value
 
     def _vector_norm(self, ord: float | None, *axis: int) -> Any:
@@ -160,7 +187,7 @@ class DistributedArray(DistributedMixIn, _Array):
             self.native = arrays.DistributedArray(layout, comm, local_array)
         self.partition, self.axis, self.mask = partition, axis, mask
         self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
-        self._engine, self._sub_comm = self.native.engine.name, None
+        self._engine = self.native.engine.name
 
     def _like(self, array: arrays.DistributedArray, **changes: Any) -> Self:
         """Wrap another native array with the attributes of this one, except for `changes`."""
@@ -201,12 +228,12 @@ class DistributedArray(DistributedMixIn, _Array):
 
     @property
     def sub_comm(self) -> Any:
-        """The mpi4py communicator of this rank's group. With a mask, the first access is collective."""
-        if self.mask is None:
-            return self.base_comm
-        if self._sub_comm is None:
-            self._sub_comm = subcomm_split(self.mask, self.base_comm)
-        return self._sub_comm
+        """The mpi4py communicator of this rank's group.
+
+        With a mask, the first access is collective. All arrays on `base_comm` with this mask have the same one, which
+        is freed with `base_comm`.
+        """
+        return self.base_comm if self.mask is None else _kept_group(self.mask, self.base_comm)
 
     def __getitem__(self, index: Any) -> Any:
         return self.local_array[index]
@@ -470,6 +497,19 @@ def checked_array(x: Any) -> Any:
     raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {kind_of(x)}")
 
 
+def _shares(x: Any) -> Any:
+    """Return the native array for inner products; of masked copies, this rank's share of the first axis. No message.
+
+    As in PyLops-MPI, each group adds up the shares of its ranks.
+    """
+    if isinstance(x, StackedDistributedArray):
+        return arrays.StackedArray([_shares(part) for part in x.distarrays])
+    if x.mask is None or x.partition not in _COPIES:
+        return x.native
+    layout = Layout.split(x.global_shape, x.size, mask=x.mask)
+    return arrays.DistributedArray(layout, x.native.comm, x.local_array[layout.slices(x.rank)])
+
+
 def leaves(x: Any) -> list[DistributedArray]:
     """Return the arrays that `x` consists of, in order."""
     return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
@@ -497,7 +537,7 @@ def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any
     if partition is Partition.BROADCAST and like.partition is Partition.UNSAFE_BROADCAST:
         partition = like.partition
     mask = None if layout.mask is None else list(layout.mask)
-    return like._like(array, partition=partition, mask=mask, _sub_comm=None, axis=split[0] if split else 0)
+    return like._like(array, partition=partition, mask=mask, axis=split[0] if split else 0)
 
 
 def as_given(array: Any, like: Any) -> Any:

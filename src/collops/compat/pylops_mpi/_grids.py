@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from collops.array import Layout
 from collops.array.halo import HaloPlan, halo_widths
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
+from collops.comm.agreement import collective_values
 from collops.comm.mpi import mpi4py_module
 from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
@@ -162,6 +164,9 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
     As in PyLops-MPI, a single width adds no halo at the ends of the array, several widths add zeros there; and
     ``rmatvec`` drops the halos, so that ``halo.H @ local @ halo`` applies a stencil. The native operator has the true
     adjoint, which adds them.
+
+    Each rank passes its own widths. Between two blocks, both ranks must pass the same width, which must not exceed
+    either block; otherwise all ranks raise an InputError. The native operator has no such limit.
     """
 
     _taken = (True, True)
@@ -171,11 +176,9 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
         ranks = communicator(comm)
         layout = _grid(dims, proc_grid_shape, ranks.size)
         self.proc_grid_shape = tuple(len(sizes) for sizes in layout.sizes)
-        if np.ndim(halo) and len(halo) not in (1, layout.ndim, 2 * layout.ndim):
-            raise InputError(f"Invalid halo length {len(halo)} for ndim={layout.ndim}")
-        if np.any(np.asarray(halo) < 0):
-            raise InputError(f"Halo widths must be non-negative, not {halo}")
-        native = _Extension(layout, halo_widths(halo, layout.ndim), np.ndim(halo) > 0, ranks, dtype)
+        widths = collective_values(ranks, lambda: _widths(halo, layout.ndim))
+        _check_widths(layout, widths)
+        native = _Extension(layout, widths, np.ndim(halo) > 0, ranks, dtype)
         self.local_dims = layout.local_shape(ranks.rank)
         self.local_extent = native.extents[ranks.rank]
         sides = zip(native.inner, self.local_extent, strict=True)
@@ -183,16 +186,49 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
         return native
 
 
+def _widths(halo: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """Return the widths before and after the block, per axis; raise PyLops-MPI's errors for invalid ones."""
+    if np.ndim(halo) and len(halo) not in (1, ndim, 2 * ndim):
+        raise InputError(f"Invalid halo length {len(halo)} for ndim={ndim}")
+    if np.any(np.asarray(halo) < 0):
+        raise InputError(f"Halo widths must be non-negative, not {halo}")
+    return halo_widths(halo, ndim)
+
+
+def _check_widths(layout: Layout, widths: Sequence[Any]) -> None:
+    """Raise an InputError unless neighbours exchange halos of one width, which neither block is smaller than.
+
+    `widths` are those of every rank. No message.
+    """
+    places = {layout.coordinates(rank): rank for rank in range(layout.ranks)}
+    mismatch = None
+    for (place, rank), (axis, along) in itertools.product(places.items(), enumerate(layout.axes)):
+        for side, step in enumerate((-1, 1)):
+            if along is None:
+                continue
+            neighbour = places.get((*place[:along], place[along] + step, *place[along + 1 :]))
+            if neighbour is None:
+                continue
+            width, theirs = widths[rank][axis][side], widths[neighbour][axis][1 - side]
+            size = layout.local_shape(rank)[axis]
+            if width > size:
+                raise InputError(
+                    f"the halo width exceeds local block size: {width} along axis {axis}, where rank {rank} has a "
+                    f"block of {size}; collops.operators.Halo accepts such widths"
+                )
+            if width != theirs:
+                mismatch = f"{width} along axis {axis} on rank {rank}, {theirs} on rank {neighbour}"
+    if mismatch is not None:
+        raise InputError(f"the halo width does not match neighbor halo width: {mismatch}; pass equal widths")
+
+
 class _Extension(LinearOperator):
     """Extend ravelled blocks by halos; the adjoint drops the halos.
 
-    With `beyond`, blocks at the ends of the array have halos too, which are zero.
+    `every` has the widths of all ranks. With `beyond`, blocks at the ends of the array have halos too, which are zero.
     """
 
-    def __init__(
-        self, layout: Layout, widths: tuple[tuple[int, int], ...], beyond: bool, comm: Communicator, dtype: Any
-    ) -> None:
-        every = comm.allgather_metadata([list(pair) for pair in widths])  # each rank may have its own widths
+    def __init__(self, layout: Layout, every: Sequence[Any], beyond: bool, comm: Communicator, dtype: Any) -> None:
         widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*every, strict=True))
         self._plan = HaloPlan(layout, widths, comm)
         kept = [kept_of_halo(layout, rank, own, widths, beyond) for rank, own in enumerate(every)]

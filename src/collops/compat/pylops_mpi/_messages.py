@@ -18,11 +18,12 @@ import numpy as np
 from collops.backend import engine as engine_named
 from collops.backend import engine_of
 from collops.comm import Communicator
+from collops.comm.agreement import collective_values
 from collops.comm.mpi import mpi4py_module, name_of_operation
 from collops.comm.reductions import DTYPES, OPERATIONS
 from collops.comm.world import device_count
 from collops.compat.pylops_mpi._native import communicator
-from collops.errors import InputError, LayoutError
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
 NcclCommunicatorType = Communicator
 NcclOp: Any = IntEnum("NcclOp", {name.upper(): OPERATIONS[name].nccl for name in ("sum", "prod", "max", "min")})
@@ -63,22 +64,6 @@ def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]],
     given, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
     comm.allgatherv(given.reshape(-1), counts, out=gathered)
     return _unroll_allgather_recv(_stored(gathered, recv_buf), given.shape, shapes, starts)
-
-
-def _with_tuples(value: Any) -> Any:
-    """Return integers and nested tuples or lists of them as JSON carries them, with tuples marked."""
-    if isinstance(value, tuple):
-        return {"tuple": [_with_tuples(part) for part in value]}
-    if isinstance(value, list):
-        return [_with_tuples(part) for part in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _without_marks(value: Any) -> Any:
-    """Return what :func:`_with_tuples` was given."""
-    if isinstance(value, dict):
-        return tuple(_without_marks(part) for part in value["tuple"])
-    return [_without_marks(part) for part in value] if isinstance(value, list) else value
 
 
 def _stored(result: Any, recv_buf: Any) -> Any:
@@ -240,6 +225,34 @@ def _prepare_allgather_inputs_nccl(
     return padded, xp.zeros(len(send_buf_shapes) * padded.size, send_buf.dtype)
 
 
+def _to_json(value: Any) -> Any:
+    """Return a number, string, ``None``, list or tuple in a form that JSON carries, see :func:`_from_json`."""
+    if isinstance(value, np.number | np.bool_) and not isinstance(value.item(), np.generic):
+        return {"dtype": value.dtype.str, "value": _to_json(value.item())}
+    if isinstance(value, list):
+        return [_to_json(each) for each in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_to_json(each) for each in value]}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
+    if value is None or isinstance(value, int | float | str):
+        return value
+    raise UnsupportedTypeError(
+        f"a tuple or list that is gathered contains numbers, strings and None, not {type(value).__name__}; "
+        "gather arrays by themselves"
+    )
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value:
+        return np.dtype(value["dtype"]).type(_from_json(value["value"]))
+    return complex(*value["complex"]) if "complex" in value else tuple(map(_from_json, value["tuple"]))
+
+
 def _on_device(values: Any) -> Any:
     return engine_named("cupy").xp.asarray(values)
 
@@ -267,13 +280,13 @@ class DistributedMixIn:
     def _allgather(self, base_comm, base_comm_nccl, send_buf, recv_buf=None, engine="numpy") -> Any:
         """Return the list of all ranks' arrays, see :func:`mpi_allgather`, or of their integers, tuples or lists.
 
-        With an NCCL communicator, integers, tuples and lists of them give one device vector.
+        Tuples and lists, also nested, contain numbers, strings and ``None``; otherwise all ranks raise an
+        UnsupportedTypeError. With an NCCL communicator, integers, tuples and lists of them give one device vector.
         """
         if isinstance(send_buf, tuple | list | int):
             if base_comm_nccl is not None:
                 return nccl_allgather(base_comm_nccl, send_buf, recv_buf)
-            rows = _ranks(base_comm).allgather_metadata(_with_tuples(send_buf))
-            return [_without_marks(row) for row in rows]
+            return [_from_json(value) for value in collective_values(_ranks(base_comm), lambda: _to_json(send_buf))]
         return mpi_allgather(_chosen(base_comm, base_comm_nccl), send_buf, recv_buf, engine)
 
     def _allgather_subcomm(self, sub_comm, base_comm_nccl, send_buf, recv_buf=None, engine="numpy") -> Any:

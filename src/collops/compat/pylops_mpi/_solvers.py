@@ -11,6 +11,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from inspect import Parameter
 from typing import Any
 
@@ -21,9 +22,12 @@ from collops import solvers
 from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
+from collops.errors import NotFiniteError
 from collops.operators.base import reinterpret
-from collops.solvers.iterative_thresholding import prepare
-from collops.solvers.problem import check_number, check_problem
+from collops.solvers.iterative_thresholding import IterativeThresholding, prepare
+from collops.solvers.method import not_finite
+from collops.solvers.problem import check_number, check_problem, precision_of, working_dtype
+from collops.solvers.result import Status
 
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
@@ -101,6 +105,10 @@ class _NativeSolver(Solver):
             sys.stdout.write(f"{self._heading}\tniter = {niter}\n{'-' * 65}\n")
         return self._problem
 
+    def _precision(self) -> float:
+        """Return the size of rounding errors, at which CG and CGLS stop: later steps would amplify them."""
+        return precision_of(working_dtype(*self._problem))
+
     # Step by step
 
     def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
@@ -113,8 +121,10 @@ class _NativeSolver(Solver):
         """Record the state after an iteration; return the model."""
         self._state, method = state, self._running
         self._rows.append(method.numbers(*map(float, method.report(state))))
-        x, history = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T)
-        self._conclude(x, method.residual_norm(history), method.details(state, history), self._status())
+        x, history, status = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T), self._status()
+        if status is Status.NOT_FINITE:
+            raise NotFiniteError(method.name, self.iiter, method.suspect(self._rows[-1], self.iiter), x)
+        self._conclude(x, method.residual_norm(history), method.details(state, history), status)
         return x
 
     def _status(self) -> Any:
@@ -211,8 +221,7 @@ class CG(_NativeSolver):
 
     def _method(self, tol=1e-4):
         self.tol, self._heading = tol, f"tol = {tol:e}"
-        # PyLops-MPI does not stop when only rounding errors are left.
-        return solvers.CG(tol=check_number("tol", tol), precision=0.0)
+        return solvers.CG(tol=check_number("tol", tol), precision=self._precision())
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         self.cost, self.kold = norms, float(norms[-1] ** 2)
@@ -223,7 +232,7 @@ class CGLS(_NativeSolver):
 
     def _method(self, damp=0.0, tol=1e-4):
         self.damp, self.tol, self._heading = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
-        return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=0.0)
+        return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=self._precision())
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         self.cost, self.kold = norms, details["gradient_norm"] ** 2
@@ -233,6 +242,26 @@ class CGLS(_NativeSolver):
 
     def _result(self, x: Any) -> tuple[Any, ...]:
         return x, self.istop, self.iiter, self.r1norm, self.r2norm, self.cost
+
+
+class _EndsAsPyLops(IterativeThresholding):
+    """ISTA and FISTA that end as in PyLops if the step is too long.
+
+    A cost that becomes infinite or NaN stops the solver. If `monitorres`, such a residual counts as an increase.
+    """
+
+    stops = (
+        (lambda self, now, first: (now is first) & not_finite(now.residual, now.absolute), Status.NOT_FINITE),
+        (
+            lambda self, now, first: (
+                (now is not first) & ((now.residual > now.before) | not_finite(now.residual, now.absolute))
+            ),
+            Status.RESIDUAL_INCREASED,
+            "monitorres",
+        ),
+        (lambda self, now, first: (now is not first) & not_finite(self._cost(now)), Status.STOPPED),
+        *(s for s in IterativeThresholding.stops if s[1] not in (Status.NOT_FINITE, Status.RESIDUAL_INCREASED)),
+    )
 
 
 class ISTA(_NativeSolver):
@@ -274,10 +303,11 @@ class ISTA(_NativeSolver):
         niter = _MAX_STEPS if self.niter is None else self.niter
         options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
         options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
-        return prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
+        native = prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
+        return _EndsAsPyLops(**{field.name: getattr(native, field.name) for field in fields(native)})
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
-        if status is solvers.Status.RESIDUAL_INCREASED:
+        if status is Status.RESIDUAL_INCREASED:
             raise ValueError(
                 f"{type(self).__name__} stopped at iteration {self.iiter} due to residual increasing: "
                 "decrease alpha, or change eps"
