@@ -14,7 +14,7 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.stacked import StackedArray
-from collops.array.store import VERSION
+from collops.array.store import VERSION, open_node
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -58,15 +58,13 @@ def load(
     >>> collops.load(f"{folder}/x.zarr").gather()
     array([1., 1., 1.])
     """
-    import zarr
-
     comm = communicator_or_world(comm)
     target = find_engine(engine)
     with collective_errors(comm):
         try:
             if not (Path(path) / "zarr.json").is_file():
                 raise InputError(f"{fspath(path)} is not a Zarr 3 store")
-            result = _read(zarr.open(fspath(path), mode="r"), layout, comm, target)
+            result = _read(open_node(path), layout, comm, target)
         except CollopsError:
             raise
         except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
@@ -97,11 +95,11 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         if layout is not None and (not isinstance(layout, StackedLayout) or len(layout) != len(names)):
             raise LayoutError(f"a stack of {len(names)} arrays does not fit {layout}")
         parts = [None] * len(names) if layout is None else list(layout)
-        return [_read(node[name], part, comm, engine) for name, part in zip(names, parts, strict=True)]
+        return [_read(open_node(node, name), part, comm, engine) for name, part in zip(names, parts, strict=True)]
     wanted = layout or {}
     if not isinstance(wanted, Mapping) or not set(wanted) <= set(names):
         raise LayoutError(f"the store contains the arrays {', '.join(names)}: give their layouts as a dictionary")
-    return {name: _read(node[name], wanted.get(name), comm, engine) for name in names}
+    return {name: _read(open_node(node, name), wanted.get(name), comm, engine) for name in names}
 
 
 def _layout_for(shape: tuple[int, ...], about: Mapping[str, Any], comm: Communicator) -> Layout:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,13 +24,19 @@ from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
 from collops.errors import InputError, LayoutError
 
-__all__ = ["chunk_files", "sync", "write_store"]
+__all__ = ["chunk_files", "open_node", "sync", "write_store"]
 
 _Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
 """Version of the format."""
+
+MARK = "collops"
+"""The attribute of what collops writes."""
+
+_COMPLETE = "complete"
+"""The key in it of the shape of an array whose chunks have all been written."""
 
 _CHUNK_BYTES = 64 << 20
 
@@ -101,6 +107,58 @@ def write_store(
             if node is None:
                 node = in_time(lambda: zarr.open(place, mode="r+"), place)
         _write(node, arrays, durable)
+
+
+def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
+    """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
+
+    Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
+    added. Reads no values. Not collective.
+
+    Parameters
+    ----------
+    place : path or zarr.Group
+        The directory of the array or group, or a group that this function has opened.
+    name : str
+        Path of a member below `place`.
+    mode : {"r", "r+"}
+        Whether to read only, or to read and write.
+
+    Raises
+    ------
+    OSError
+        If there is no array or group; other errors of Zarr if its metadata are damaged.
+    InputError
+        If an array was written by collops, which writes every chunk, and the file of a chunk is missing.
+    """
+    import zarr
+
+    if isinstance(place, zarr.Group):
+        # By its path: as a member of the group it would come with consolidated metadata of its own.
+        path, kind = f"{place.path}/{name}".strip("/"), place.metadata.zarr_format
+        node = zarr.open(place.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
+    else:
+        node = zarr.open(fspath(place), path=name, mode=mode, use_consolidated=False)
+    if isinstance(node, zarr.Array):
+        _check_chunks(node)
+    return node
+
+
+def _check_chunks(array: Any) -> None:
+    """Raise InputError unless all chunks are there that collops has written; others stand for fill values."""
+    about = array.attrs.asdict().get(MARK)
+    shape = about.get(_COMPLETE) if isinstance(about, Mapping) else None
+    if shape is None or not (folder := Path(array.store.root) / array.path).is_dir():
+        return
+    present = set(os.listdir(folder))
+    # A program may have appended rows since, and left out chunks of fill values.
+    region = [slice(0, min(pair)) for pair in zip(shape, array.shape, strict=True)]
+    missing = [path.name for path in chunk_files(array, region) if path.name not in present]
+    if missing:
+        raise InputError(
+            f"{folder} has lost {len(missing)} of its files with values, such as {missing[0]}: copy it again, or write "
+            "it again"
+        )
 
 
 def sync(path: Path) -> None:
