@@ -36,7 +36,6 @@ from collops.solvers import (
     power_iteration,
 )
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
-from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
@@ -110,7 +109,7 @@ def folder(comm, tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def no_disk(request, monkeypatch) -> None:
     """Do not wait for the disk: the tests write many small checkpoints, and no machine breaks down."""
-    for module in ("collops.array.store", "collops.solvers.checkpoint_folder"):
+    for module in ("collops.array.store", "collops.array.files"):
         monkeypatch.setattr(f"{module}.sync", lambda path: None)
 
 
@@ -356,12 +355,13 @@ def test_the_one_before_is_kept_until_the_next_is_whole(comm, folder, monkeypatc
     replace = os.replace
 
     def fail(source, target):
-        if Path(source).name == (".unfinished" if moment == "writing" else "iteration-000000002"):
+        name = "iteration-000000003" if moment == "writing" else "iteration-000000002"
+        if Path(source).name == name:
             raise OSError(28, "No space left on device")
         replace(source, target)
 
     with monkeypatch.context() as context, pytest.raises(CheckpointError, match="No space left"):
-        context.setattr("collops.solvers.checkpoint_folder.os.replace", fail)
+        context.setattr("os.replace", fail)
         cgls(op, y, niter=5, **run)
     comm.barrier()
     result = cgls(op, y, niter=5, **run)
@@ -476,14 +476,14 @@ def test_a_file_system_that_does_not_answer(comm, folder, monkeypatch):
     op, _, _, y = problem("vstack", comm, "f8")
     released = []
 
-    def blocked(place, iteration):
+    def blocked(unfinished):
         pipe = folder / "pipe"
         os.mkfifo(pipe)
         released.append(pipe)
         pipe.read_text()
 
     monkeypatch.setenv("COLLOPS_TIMEOUT", "8")  # rank 0 waits nine tenths of it
-    monkeypatch.setattr(CheckpointFolder, "_finish", lambda self, *args: blocked(*args))
+    monkeypatch.setattr("collops.solvers.checkpoint_folder._seal", blocked)
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"does not answer within 7.2 s") as caught:
         cgls(op, y, niter=3, tol=0, checkpoint=folder)
