@@ -109,7 +109,7 @@ def folder(comm, tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def no_disk(request, monkeypatch) -> None:
     """Do not wait for the disk: the tests write many small checkpoints, and no machine breaks down."""
-    for module in ("collops.array.store", "collops.array.files"):
+    for module in ("collops.array.store", "collops.comm.files"):
         monkeypatch.setattr(f"{module}.sync", lambda path: None)
 
 

@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from collops.array.base import BaseArray
-from collops.array.files import atomic_together, sync
 from collops.array.layout import Layout
 from collops.array.redistribute import moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
+from collops.comm.files import atomic_together, sync
 from collops.errors import InputError, LayoutError, type_name
 from collops.limits import free_room, in_words
 
@@ -91,11 +91,12 @@ def save(
     comm = _comm_of(arrays)
     target, more = Path(), {}
     with collective_errors(comm, OSError):
+        _check_groups(arrays)
         target, more = Path(os.path.realpath(fspath(path))), _as_json(attributes)
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
     comm.agree("the arrays to save", _described(arrays))
-    with atomic_together(target, comm, lambda: _check_path(target, overwrite)) as temporary:
+    with atomic_together(target, comm, check=lambda: _check_path(target, overwrite)) as temporary:
         write_store(temporary, arrays, more)
 
 
@@ -190,6 +191,18 @@ def _check_path(path: Path, overwrite: bool) -> None:
         raise InputError(f"{path} exists and is not a Zarr store; choose another path")
     if not overwrite:
         raise InputError(f"{path} exists; pass overwrite=True to replace it")
+
+
+def _check_groups(arrays: _Saved) -> None:
+    """Raise LayoutError if the groups of a mask have values of their own."""
+    members = _members(arrays)
+    for _, value in members or ():
+        _check_groups(value)
+    if members is None and arrays.layout.has_group_values:  # pyright: ignore[reportAttributeAccessIssue]
+        raise LayoutError(
+            f"each group of ranks has values of its own in the layout {arrays.layout}, which one store cannot hold: "  # pyright: ignore[reportAttributeAccessIssue]
+            "make an array on the communicator of each group (comm.split), and save it to a path of its own"
+        )
 
 
 def _as_json(attributes: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from collops.array import load
-from collops.array.files import Lock, atomic_together, check_seen
 from collops.array.store import chunk_files, open_node, write_store
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values, raised_together
 from collops.comm.bounded import in_time
+from collops.comm.files import Lock, atomic_together, check_seen
 from collops.errors import CheckpointError, CollopsError, CommunicationError, InputError
 from collops.limits import free_room, in_words
 
@@ -102,7 +102,7 @@ class CheckpointFolder:
         place = self._place(iteration)
         try:
             # A damaged checkpoint of this iteration, as found at the start, may be replaced.
-            with atomic_together(place, self._comm, lambda: None, _seal) as unfinished:
+            with atomic_together(place, self._comm, complete=_seal) as unfinished:
                 write_store(unfinished / _STORE, arrays, {_RECORD: dict(record)}, compressed=False)
             with collective_errors(self._comm, OSError):
                 if self._comm.rank == 0:

@@ -18,16 +18,19 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values, name_ranks, raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError
 
-__all__ = ["Lock", "atomic", "atomic_together", "check_seen", "is_seen", "name_blind_ranks", "sync"]
+if TYPE_CHECKING:
+    from collops.comm import Communicator
+
+__all__ = ["Lock", "atomic", "atomic_together", "check_seen", "is_seen", "name_blind_ranks", "scratch_lock", "sync"]
 
 _SECONDS_TO_APPEAR = 5.0
 _PREVIOUS = "previous"
@@ -91,6 +94,12 @@ class Lock:
         job = f" of job {holder['job']}" if holder.get("job") else ""
         return f"process {holder['pid']} on {holder['host']}{job}, since {holder['since']}"
 
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
     def release(self) -> None:
         """Remove the file and release the lock."""
         _held.pop(os.path.realpath(self.path), None)
@@ -144,23 +153,28 @@ def _process(pid: int) -> dict[str, str | int | None]:
     return {"host": platform.node(), "boot": boot, "namespace": namespace, "pid": pid, "start": start}
 
 
+def scratch_lock(path: Path) -> Lock:
+    """Return a lock of a new name for a writer of `path`, after removing what others have left that have ended."""
+    _remove_leftovers(path)
+    while True:
+        folder = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        lock = None if folder.exists() else Lock.acquire(folder.with_name(folder.name + _LOCK_SUFFIX))
+        if lock is not None:  # else a writer that looks for leftovers holds it for a moment
+            return lock
+
+
 class _Scratch:
     """A scratch folder beside `path`, with a lock, in which `temporary` is to become `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        _remove_leftovers(path)
-        lock = None
-        while lock is None:  # a writer that looks for leftovers may hold it for a moment
-            folder = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-            if not folder.exists():
-                # The lock comes first: a folder without one has no writer.
-                lock = Lock.acquire(folder.with_name(folder.name + _LOCK_SUFFIX))
-        self.lock, self._folder, self.temporary = lock, folder, folder / path.name
+        self.lock = scratch_lock(path)  # comes first: a folder without a lock has no writer
+        self._folder = self.lock.path.with_name(self.lock.path.name.removesuffix(_LOCK_SUFFIX))
+        self.temporary = self._folder / path.name
         try:
-            folder.mkdir()
+            self._folder.mkdir()
         except OSError:
-            lock.release()
+            self.lock.release()
             raise
 
     def publish(self) -> None:
@@ -212,9 +226,19 @@ def atomic(path: Path) -> Iterator[Path]:
         scratch.discard()
 
 
+def operating_system_errors(comm: Communicator) -> AbstractContextManager[None]:
+    """Raise errors of the body on every rank, also those of files; see `collective_errors`. Collective."""
+    return collective_errors(comm, OSError)
+
+
 @contextmanager
 def atomic_together(
-    path: Path, comm: Communicator, check: Callable[[], None], complete: Callable[[Path], None] = lambda path: None
+    path: Path,
+    comm: Communicator,
+    *,
+    check: Callable[[], None] = lambda: None,
+    complete: Callable[[Path], None] = lambda path: None,
+    stage: Callable[[Communicator], AbstractContextManager[None]] = operating_system_errors,
 ) -> Iterator[Path]:
     """Yield a temporary path for a folder that all ranks write, renamed to `path` after the body. Collective.
 
@@ -231,6 +255,8 @@ def atomic_together(
         Called on rank 0 before the body, and again before the renaming; raises an error unless `path` may be replaced.
     complete : callable
         Called on rank 0 with the temporary path, after the body of all ranks.
+    stage : callable
+        ``stage(comm)`` is a context that raises the errors of its body on every rank.
 
     Raises
     ------
@@ -241,13 +267,9 @@ def atomic_together(
     """
     scratch: _Scratch | None = None
 
-    def begin() -> list[str]:
-        nonlocal scratch
-        if comm.rank:
-            return []
+    def begin() -> _Scratch:
         check()
-        scratch = _Scratch(path)
-        return [scratch.lock.path.name, scratch.lock.text]
+        return _Scratch(path)
 
     def finish(scratch: _Scratch) -> None:
         check()
@@ -260,12 +282,16 @@ def atomic_together(
         sync(path.parent)
 
     try:
-        lock, text = collective_values(comm, lambda: in_time(begin, path), OSError)[0]
+        with stage(comm):
+            if comm.rank == 0:
+                scratch = in_time(begin, path)
+        about = [] if scratch is None else [scratch.lock.path.name, scratch.lock.text]
+        lock, text = comm.allgather_metadata(about)[0]
         check_seen(path, path.with_name(lock), text, comm)
         yield path.with_name(lock.removesuffix(_LOCK_SUFFIX)) / path.name
-        with collective_errors(comm, OSError):
+        with stage(comm):
             if scratch is not None:
-                in_time(lambda: finish(scratch), path)
+                in_time(partial(finish, scratch), path)
     finally:
         if scratch is not None:
             with suppress(OSError):
