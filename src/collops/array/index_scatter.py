@@ -173,8 +173,8 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
                 raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
             if end.has_group_values:
                 raise LayoutError(
-                    f"each group of ranks has values of its own in the {what} {end}: make arrays on the communicator of "
-                    "each group (comm.split)"
+                    f"each group of ranks has values of its own in the {what} {end}: make arrays on the communicator "
+                    "of each group (comm.split)"
                 )
         elif isinstance(end, bool) or not isinstance(end, int | np.integer):
             raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")

@@ -25,7 +25,7 @@ from collops.array.redistribute import moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
-from collops.comm.files import atomic_together, sync
+from collops.comm.files import atomic_together, resolved, sync
 from collops.errors import InputError, LayoutError, type_name
 from collops.limits import free_room, in_words
 
@@ -92,7 +92,7 @@ def save(
     target, more = Path(), {}
     with collective_errors(comm, OSError):
         _check_groups(arrays)
-        target, more = Path(os.path.realpath(fspath(path))), _as_json(attributes)
+        target, more = resolved(fspath(path)), _as_json(attributes)
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
     comm.agree("the arrays to save", _described(arrays))

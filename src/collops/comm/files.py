@@ -30,7 +30,17 @@ from collops.errors import InputError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["Lock", "atomic", "atomic_together", "check_seen", "is_seen", "name_blind_ranks", "scratch_lock", "sync"]
+__all__ = [
+    "Lock",
+    "atomic",
+    "atomic_together",
+    "check_seen",
+    "is_seen",
+    "name_blind_ranks",
+    "resolved",
+    "scratch_lock",
+    "sync",
+]
 
 _SECONDS_TO_APPEAR = 5.0
 _PREVIOUS = "previous"
@@ -61,9 +71,10 @@ class Lock:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         holder = {**_process(os.getpid()), "since": since, "job": job, "id": secrets.token_hex(8)}
         self.text = json.dumps(holder)
+        self._key = os.path.realpath(path)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, self.text.encode(), 0)
-        _held[os.path.realpath(path)] = os.getpid()
+        _held[self._key] = os.getpid()
 
     @classmethod
     def acquire(cls, path: Path) -> Lock | None:
@@ -102,7 +113,7 @@ class Lock:
 
     def release(self) -> None:
         """Remove the file and release the lock."""
-        _held.pop(os.path.realpath(self.path), None)
+        _held.pop(self._key, None)
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
@@ -296,6 +307,14 @@ def atomic_together(
         if scratch is not None:
             with suppress(OSError):
                 in_time(scratch.discard, path)
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path without symbolic links; raise InputError if the current folder has been removed."""
+    try:
+        return Path(os.path.realpath(path))
+    except FileNotFoundError:
+        raise InputError("the current folder has been removed: change to another one") from None
 
 
 def check_seen(path: Path, file: Path, text: str, comm: Communicator) -> None:

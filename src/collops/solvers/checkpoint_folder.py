@@ -87,7 +87,7 @@ class CheckpointFolder:
 
     def check_room(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""
-        with collective_errors(self._comm):
+        with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
                 raise CheckpointError(
                     f"the checkpoints need {in_words(needed)}, and {self.path} has room for {in_words(free)}: make "
