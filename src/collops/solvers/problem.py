@@ -13,6 +13,7 @@ from collops.array.dtypes import real_of
 from collops.array.plans import PLANS_KEPT
 from collops.backend import Engine, memory_of
 from collops.comm import Communicator
+from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.limits import in_words
 from collops.operators import LinearOperator
@@ -186,10 +187,11 @@ def check_kept(
     if layout is not None:
         size += max(map(layout.local_size, range(layout.ranks))) * np.dtype(dtype).itemsize
     if count * size > (memory := memory_of(engine)):
-        raise InputError(
-            f"{name}={count} makes the solver keep {in_words(count * size)} on a rank, which has {in_words(memory)} of "
-            f"memory: choose a smaller {name}"
-        )
+        with raised_together():
+            raise InputError(
+                f"{name}={count} makes the solver keep {in_words(count * size)} on a rank, which has "
+                f"{in_words(memory)} of memory: choose a smaller {name}"
+            )
 
 
 def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
