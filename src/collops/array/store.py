@@ -96,7 +96,8 @@ def save(
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
     comm.agree("the arrays to save", _described(arrays))
-    with atomic_together(target, comm, check=lambda: _check_path(target, overwrite)) as temporary:
+    check = partial(_check_path, target, overwrite)
+    with atomic_together(target, comm, check=check, replace=overwrite) as temporary:
         write_store(temporary, arrays, more)
 
 

@@ -188,9 +188,9 @@ class _Scratch:
             self.lock.release()
             raise
 
-    def publish(self) -> None:
-        """Rename `temporary` to `path`, which it replaces."""
-        if os.path.lexists(self._path) and (self.temporary.is_dir() or self._path.is_dir()):
+    def publish(self, replace: bool = True) -> None:
+        """Rename `temporary` to `path`; unless it may `replace` that, raise OSError if there is a file or folder."""
+        if replace and os.path.lexists(self._path) and (self.temporary.is_dir() or self._path.is_dir()):
             # A folder cannot be renamed over a file, or over another one that holds files: move the old one away first.
             os.replace(self._path, self._folder / _PREVIOUS)
         os.replace(self.temporary, self._path)
@@ -248,6 +248,7 @@ def atomic_together(
     comm: Communicator,
     *,
     check: Callable[[], None] = lambda: None,
+    replace: bool = True,
     complete: Callable[[Path], None] = lambda path: None,
     stage: Callable[[Communicator], AbstractContextManager[None]] = operating_system_errors,
 ) -> Iterator[Path]:
@@ -264,6 +265,8 @@ def atomic_together(
         The ranks.
     check : callable
         Called on rank 0 before the body, and again before the renaming; raises an error unless `path` may be replaced.
+    replace : bool
+        Whether `path` may be replaced if another writer has made it after the last check.
     complete : callable
         Called on rank 0 with the temporary path, after the body of all ranks.
     stage : callable
@@ -289,7 +292,7 @@ def atomic_together(
             sync(file)
         for folder, _, _ in os.walk(scratch.temporary):
             sync(Path(folder))
-        scratch.publish()
+        scratch.publish(replace)
         sync(path.parent)
 
     try:
