@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collops.comm.files import Lock, atomic
+from collops.comm.files import Lock, atomic, is_seen
 
 pytestmark = pytest.mark.serial
 
@@ -84,6 +84,17 @@ def test_a_lock_ends_with_its_process(tmp_path, other, child):
         assert lock.path == path
         assert Lock.acquire(path) is None  # also from the process that holds it
     assert not path.exists()
+
+
+def test_a_holder_may_read_its_own_lock(tmp_path):
+    """To open and close the file would release it."""
+    path = tmp_path / "a.lock"
+    program = "import sys\nfrom pathlib import Path\nfrom collops.comm.files import Lock\n"
+    program += "print(Lock.acquire(Path(sys.argv[1])) is None)"
+    with Lock.acquire(path) as lock:
+        assert is_seen(path, lock.text) and f"process {os.getpid()} " in Lock.holder(path)
+        command, environment = [sys.executable, "-c", program, str(path)], os.environ | {"PYTHONPATH": SOURCE}
+        assert subprocess.run(command, env=environment, capture_output=True, check=True).stdout == b"True\n"
 
 
 def test_the_job_of_a_holder_is_named(tmp_path, monkeypatch):

@@ -47,7 +47,11 @@ _PREVIOUS = "previous"
 _LOCK_SUFFIX = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
-_held: dict[str, int] = {}  # the locks of this process by path, with its number: a forked child holds none
+_held: dict[str, tuple[int, str]] = {}
+"""The locks of this process by path, with its number, since a forked child holds none, and the text of the file.
+
+To this process such a file looks free, and to open and close it again releases the lock.
+"""
 
 
 class Lock:
@@ -74,13 +78,12 @@ class Lock:
         self._key = os.path.realpath(path)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, self.text.encode(), 0)
-        _held[self._key] = os.getpid()
+        _held[self._key] = os.getpid(), self.text
 
     @classmethod
     def acquire(cls, path: Path) -> Lock | None:
         """Return the lock of a file, which is created if necessary, or ``None`` while another process holds it."""
-        # To this process its own lock looks free, and closing the file again would release it.
-        if _held.get(os.path.realpath(path)) == os.getpid():
+        if _own_text(path) is not None:
             return None
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -119,6 +122,12 @@ class Lock:
         os.close(self._descriptor)
 
 
+def _own_text(path: Path) -> str | None:
+    """Return the text of a lock of this process, or ``None`` if it does not hold it."""
+    process, text = _held.get(os.path.realpath(path), (0, ""))
+    return text if process == os.getpid() else None
+
+
 def _lock(descriptor: int, path: Path) -> bool:
     """Lock an open file; return whether that succeeded."""
     try:
@@ -145,7 +154,7 @@ def _lock(descriptor: int, path: Path) -> bool:
 def _holder(path: Path) -> dict | None:
     """Return what a lock file says about its holder; ``None`` if it says nothing, because nobody has finished it."""
     try:
-        holder = json.loads(path.read_text())
+        holder = json.loads(_own_text(path) or path.read_text())
         return holder if isinstance(holder, dict) and {"pid", "host", "since", "start"} <= holder.keys() else None
     except (OSError, ValueError):
         return None
@@ -349,7 +358,7 @@ def is_seen(file: Path, text: str) -> bool:
     given_up = time.monotonic() + _SECONDS_TO_APPEAR
     while True:
         try:
-            return file.read_text() == text and os.access(file.parent, os.W_OK)
+            return (_own_text(file) or file.read_text()) == text and os.access(file.parent, os.W_OK)
         except OSError:
             if time.monotonic() > given_up:
                 return False
