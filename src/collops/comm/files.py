@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops.comm.agreement import collective_errors, collective_values, name_ranks, raised_together
 from collops.comm.bounded import in_time
-from collops.errors import InputError
+from collops.errors import CommunicationError, InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -70,7 +70,7 @@ class Lock:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
         job = next((os.environ[name] for name in _JOB_IDS if name in os.environ), None)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         holder = {**_process(os.getpid()), "since": since, "job": job, "id": secrets.token_hex(8)}
@@ -119,7 +119,9 @@ class Lock:
         _held.pop(self._key, None)
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _own_text(path: Path) -> str | None:
@@ -303,6 +305,7 @@ def atomic_together(
             sync(Path(folder))
         scratch.publish(replace)
         sync(path.parent)
+        scratch.discard()
 
     try:
         with stage(comm):
@@ -315,10 +318,13 @@ def atomic_together(
         with stage(comm):
             if scratch is not None:
                 in_time(partial(finish, scratch), path)
-    finally:
+    except BaseException as error:
         if scratch is not None:
             with suppress(OSError):
                 in_time(scratch.discard, path)
+        if getattr(error, "on_all_ranks", False) and not isinstance(error, CommunicationError):
+            comm.barrier()  # no rank goes on while there is something to remove
+        raise
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
