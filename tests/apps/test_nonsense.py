@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import collops
 from collops.apps import lsm, poststack, recipe
 from collops.apps.lsm import migrate
 from collops.apps.recipe import run_job
@@ -225,3 +226,19 @@ class TestRealData:
         refused(poststack, comm, tmp_path, "480 traces of 4 sources", volume=self.SHOTS)
         refused(poststack, comm, tmp_path, "velocities or another model", volume=self.MODEL)
         refused(lsm, comm, tmp_path, "velocities must be positive", survey=self.SHOTS, velocity=self.STACK)
+
+
+@pytest.mark.serial
+def test_a_current_folder_that_has_been_removed(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for options in ({"out": "x"}, {"out": str(tmp_path / "x"), "checkpoint": "y"}):
+        with pytest.raises(InputError, match="the current folder has been removed: change to another one"):
+            lsm.Options(**options).check()
+    x = collops.ones(3)
+    with pytest.raises(InputError, match="the current folder has been removed"):
+        collops.save("x.zarr", x)
+    with pytest.raises(InputError, match="checkpoints cannot be written to y"):
+        collops.cgls(collops.Identity(3), x, niter=2, checkpoint="y")

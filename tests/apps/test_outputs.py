@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import zarr
 
-from collops.apps import files, recipe
+from collops.apps import recipe
 from collops.apps.jacobi import job as jacobi
 from collops.apps.recipe import run_job
+from collops.comm.files import is_seen
 from collops.errors import InputError
 from tests.apps.jobs import Listener
 from tests.apps.test_checkpoints import JOBS
@@ -131,7 +132,7 @@ def test_jacobi_keeps_its_pictures(comm, folder):
 @pytest.mark.parametrize("option", ["out", "checkpoint"])
 def test_a_folder_that_only_some_ranks_see_is_one_error(comm, folder, monkeypatch, option):
     """Each rank has another current folder, as on hosts with disks of their own."""
-    monkeypatch.setattr(files, "_SECONDS_TO_APPEAR", 0.3)
+    monkeypatch.setattr("collops.comm.files._SECONDS_TO_APPEAR", 0.3)
     own = folder / f"rank-{0 if comm.rank == 1 else comm.rank}"  # ranks 0 and 1 share theirs
     own.mkdir(exist_ok=True)
     monkeypatch.chdir(own)
@@ -158,10 +159,10 @@ def test_a_file_that_a_network_file_system_shows_late(tmp_path):
 
     late = threading.Thread(target=write)
     late.start()
-    assert files._is_seen(tmp_path / "folder", "proof")
+    assert is_seen(tmp_path / "folder" / "proof", "proof")
     late.join()
     (tmp_path / "folder" / "proof").write_text("of another run")
-    assert not files._is_seen(tmp_path / "folder", "proof")
+    assert not is_seen(tmp_path / "folder" / "proof", "proof")
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -186,7 +187,7 @@ def test_the_room_that_is_asked_for_is_that_of_the_result(comm, folder, monkeypa
 
 
 def test_no_room_is_one_error_before_the_solver(comm, folder, monkeypatch):
-    monkeypatch.setattr(files, "free_room", lambda where: 100_000)
+    monkeypatch.setattr("collops.apps.files.free_room", lambda where: 100_000)
     monkeypatch.setattr("collops.solvers.cgls", not_reached)
     with pytest.raises(InputError, match=r"the results need .* MiB, and .* has room for 97\.7 KiB"):
         start("lsm", comm, out=str(folder / "out"))

@@ -5,11 +5,13 @@ import os
 import numpy as np
 import pytest
 
+import collops
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.recipe import Gradient, _versions, best_relative_error, relative_error
 from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
 from collops.apps.survey.geometry import shots_of
+from collops.array.store import open_node
 from collops.errors import InputError
 
 
@@ -71,8 +73,6 @@ def test_noise_depends_on_the_record_and_the_seed_only(comm, records):
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
 def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
     import zarr
-
-    import collops
 
     monkeypatch.setattr("collops.apps.files._CHUNK_BYTES", 100)
     values = np.arange(rows * 6.0).reshape(rows, 2, 3)
@@ -166,3 +166,44 @@ class TestFiles:
 
     def test_versions_list_installed_packages(self):
         assert _versions()["numpy"] == np.__version__
+
+
+def test_a_result_has_all_its_chunks_and_removes_what_a_killed_run_left(comm, folder, monkeypatch):
+    """Zeros have files too; a reader of collops misses one that is lost."""
+    monkeypatch.setattr("collops.apps.files._CHUNK_BYTES", 100)
+    path = folder / "result.zarr"
+    if comm.rank == 0:
+        (folder / ".result.zarr-0a1b2c3d" / "result.zarr").mkdir(parents=True)
+        (folder / ".result.zarr-0a1b2c3d.lock").touch()
+    comm.barrier()
+    zeros = collops.zeros((3 * comm.size + 1, 7), comm=comm)
+    fields = {"a": Field(zeros, ("x", "y"), "m"), "b": Field(np.zeros(4, np.complex64), ("z",), "1")}
+    write_result(path, comm, fields, {})
+    assert os.listdir(folder) == ["result.zarr"]
+    for name in fields:
+        array = open_node(path, name)
+        assert len(list((path / name).glob("c.*"))) == array.nchunks
+        np.testing.assert_array_equal(array[...], 0)
+    comm.barrier()
+    if comm.rank == 0:
+        next((path / "a").glob("c.*")).unlink()
+    comm.barrier()
+    with pytest.raises(InputError, match="has lost 1 of its files"):
+        open_node(path, "a")
+    open_node(path, "b")
+
+
+def test_a_result_that_a_rank_cannot_write_leaves_the_one_before(comm, folder, monkeypatch):
+    x = collops.ones((2 * comm.size, 3), comm=comm)
+    write_result(folder / "a.zarr", comm, {"a": Field(x, ("x", "y"), "m")}, {})
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr("collops.array.store.write_region", fail)
+    with pytest.raises(InputError, match="No space left"):
+        write_result(folder / "a.zarr", comm, {"a": Field(2 * x, ("x", "y"), "m")}, {})
+    assert os.listdir(folder) == ["a.zarr"]
+    np.testing.assert_array_equal(open_node(folder / "a.zarr", "a")[...], 1)
+    comm.barrier()

@@ -133,3 +133,13 @@ def test_wrong_use(comm):
         back = IndexScatter(same, [0], 1, [0], comm=comm)
         with pytest.raises(LayoutError, match="copies would differ"):
             back.reverse(np.zeros(1), collops.zeros(same, comm=comm))
+
+
+def test_values_of_groups_are_refused(comm):
+    """Which copy would be the source?"""
+    if comm.size == 1:
+        pytest.skip("one rank is one group")
+    groups = Layout.replicated(4, comm.size, mask=range(comm.size))
+    for source, target in [(groups, 4), (4, groups)]:
+        with pytest.raises(LayoutError, match="each group of ranks has values of its own"):
+            IndexScatter(source, [0], target, [0], comm=comm)

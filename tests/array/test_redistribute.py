@@ -70,14 +70,6 @@ def test_gathered_copies_are_the_callers(comm):
     assert float(x.sum()) == 4
 
 
-def test_groups_keep_their_own_copies(comm):
-    for mask in masks(comm.size):
-        layout = Layout.replicated(6, comm.size, mask=mask)
-        x = ca.DistributedArray(layout, comm, np.full(6, float(mask[comm.rank])))
-        y = x.redistribute(Layout.split(6, comm.size))
-        np.testing.assert_array_equal(y.local_array, mask[comm.rank])
-
-
 def test_refusals(comm):
     x = ca.zeros((4, 3), comm=comm)
     for wrong in (Layout.split((3, 4), comm.size), Layout.split((4, 3), comm.size + 1), (4, 3)):
@@ -85,3 +77,72 @@ def test_refusals(comm):
             x.redistribute(wrong)
     with pytest.raises(InputError, match="no rank"):
         x.gather(root=comm.size)
+
+
+def layouts_with_values_of_groups(ranks):
+    """Layouts of which each group of ranks holds the whole array, by masks."""
+    found = []
+    for mask in masks(ranks):
+        found.append([Layout.replicated((5, 4), ranks, mask=mask)])
+    for groups in range(2, ranks):
+        if ranks % groups == 0:
+            mask = [rank // (ranks // groups) for rank in range(ranks)]
+            grid = groups, ranks // groups
+            split = [Layout((5, 4), ranks, grid, axes, None, mask) for axes in ([1, None], [None, 1])]
+            found.append([Layout.replicated((5, 4), ranks, mask=mask), *split])
+    return found
+
+
+def test_groups_keep_their_values(comm):
+    """Within groups there and back; what would mix the values of several groups is refused on every rank."""
+    for chosen in layouts_with_values_of_groups(comm.size):
+        mask = chosen[0].mask
+        a = values((5, 4), seed=mask[comm.rank])
+        for source in chosen:
+            assert source.has_group_values
+            x = ca.from_local(a[source.slices(comm.rank)].copy(), source, comm=comm)
+            np.testing.assert_array_equal(x.gather(), a)
+            gathered = x.gather(root=comm.size - 1)
+            if comm.rank == comm.size - 1:
+                np.testing.assert_array_equal(gathered, a)
+            for target in chosen:
+                y = x.redistribute(target)
+                np.testing.assert_array_equal(y.local_array, a[target.slices(comm.rank)])
+                np.testing.assert_array_equal(y.redistribute(source).local_array, x.local_array)
+            refused = [
+                Layout.split((5, 4), comm.size),
+                Layout.split((5, 4), comm.size, mask=mask),
+                Layout.replicated((5, 4), comm.size),
+            ]
+            if mask[-1] in mask[:-1]:  # the last rank leaves its group
+                refused.append(Layout.replicated((5, 4), comm.size, mask=[*mask[:-1], max(mask) + 1]))
+            for target in refused:
+                with pytest.raises(LayoutError, match="each group of ranks has values of its own"):
+                    x.redistribute(target)
+
+
+def test_groups_without_values_of_their_own(comm):
+    """A split array is one array of all groups, whatever the mask."""
+    a = values((7, 3))
+    for mask in masks(comm.size):
+        layout = Layout.split(a.shape, comm.size, mask=mask)
+        assert not layout.has_group_values
+        x = ca.from_global(a, layout, comm=comm)
+        for target in (Layout.split(a.shape, comm.size, 1), Layout.replicated(a.shape, comm.size, mask=mask)):
+            y = x.redistribute(target)
+            np.testing.assert_array_equal(y.local_array, a[target.slices(comm.rank)])
+            if not target.has_group_values:
+                np.testing.assert_array_equal(y.redistribute(layout).local_array, x.local_array)
+
+
+def test_an_array_of_which_no_group_has_the_whole(comm):
+    """Two arrays in one layout: each of four groups holds half of one of them."""
+    if comm.size != 4:
+        pytest.skip("the process grid has four ranks")
+    layout = Layout((4, 2), 4, (2, 2), [1, None], None, [0, 1, 2, 3])
+    x = ca.from_local(np.full((2, 2), float(comm.rank)), layout, comm=comm)
+    with pytest.raises(LayoutError, match="values of its own"):
+        x.gather()
+    with pytest.raises(LayoutError, match="values of its own"):
+        x.redistribute(Layout.split((4, 2), 4, mask=[0, 1, 2, 3]))
+    assert x.redistribute(layout).local_array.max() == comm.rank

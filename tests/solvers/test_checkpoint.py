@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -36,7 +38,6 @@ from collops.solvers import (
     power_iteration,
 )
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
-from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
@@ -110,7 +111,7 @@ def folder(comm, tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def no_disk(request, monkeypatch) -> None:
     """Do not wait for the disk: the tests write many small checkpoints, and no machine breaks down."""
-    for module in ("collops.array.store", "collops.solvers.checkpoint_folder"):
+    for module in ("collops.array.store", "collops.comm.files"):
         monkeypatch.setattr(f"{module}.sync", lambda path: None)
 
 
@@ -356,12 +357,13 @@ def test_the_one_before_is_kept_until_the_next_is_whole(comm, folder, monkeypatc
     replace = os.replace
 
     def fail(source, target):
-        if Path(source).name == (".unfinished" if moment == "writing" else "iteration-000000002"):
+        name = "iteration-000000003" if moment == "writing" else "iteration-000000002"
+        if Path(source).name == name:
             raise OSError(28, "No space left on device")
         replace(source, target)
 
     with monkeypatch.context() as context, pytest.raises(CheckpointError, match="No space left"):
-        context.setattr("collops.solvers.checkpoint_folder.os.replace", fail)
+        context.setattr("os.replace", fail)
         cgls(op, y, niter=5, **run)
     comm.barrier()
     result = cgls(op, y, niter=5, **run)
@@ -476,14 +478,14 @@ def test_a_file_system_that_does_not_answer(comm, folder, monkeypatch):
     op, _, _, y = problem("vstack", comm, "f8")
     released = []
 
-    def blocked(place, iteration):
+    def blocked(unfinished):
         pipe = folder / "pipe"
         os.mkfifo(pipe)
         released.append(pipe)
         pipe.read_text()
 
     monkeypatch.setenv("COLLOPS_TIMEOUT", "8")  # rank 0 waits nine tenths of it
-    monkeypatch.setattr(CheckpointFolder, "_finish", lambda self, *args: blocked(*args))
+    monkeypatch.setattr("collops.solvers.checkpoint_folder._seal", blocked)
     begin = time.monotonic()
     with pytest.raises(CheckpointError, match=r"does not answer within 7.2 s") as caught:
         cgls(op, y, niter=3, tol=0, checkpoint=folder)
@@ -516,3 +518,101 @@ def test_the_arrays_are_ordinary(comm, folder):
     comm.barrier()
     if comm.rank == 0:
         shutil.rmtree(folder)
+
+
+def test_two_solvers_with_one_folder(comm, folder):
+    """The second is refused at its start, and the first is not disturbed."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    expected = cgls(op, y, niter=5, tol=0)
+    errors = []
+
+    def second(iteration, view):
+        if iteration == 2:
+            with pytest.raises(CheckpointError, match=r"is in use by process \d+ on .*, since") as caught:
+                cgls(op, y, niter=3, tol=0, checkpoint=folder, resume=True)
+            errors.append(caught.value)
+
+    result = cgls(op, y, niter=5, tol=0, checkpoint=folder, callback=second)
+    assert len(errors) == 1 and errors[0].on_all_ranks
+    assert f"process {os.getpid()} " in str(errors[0]) or comm.rank > 0
+    assert_same(result, expected)
+    assert os.listdir(folder) == ["iteration-000000005"]
+
+
+def test_a_lock_ends_with_the_solver(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    run = partial(cgls, op, y, tol=0, checkpoint=folder)
+    run(niter=2)
+    with pytest.raises(CheckpointError, match="pass resume=True"):
+        run(niter=2)
+
+    def stop(iteration, view):
+        raise InputError("enough")
+
+    with pytest.raises(InputError, match="enough"):
+        run(niter=3, resume=True, callback=stop)
+    comm.barrier()
+    assert run(niter=3, resume=True).resumed_from == 2
+
+
+def test_what_killed_runs_leave_is_removed(comm, folder):
+    op, _, _, y = problem("vstack", comm, "f8")
+    cgls(op, y, niter=2, tol=0, checkpoint=folder)
+    comm.barrier()
+    if comm.rank == 0:
+        for name in (".unfinished", ".iteration-000000003-0a1b2c3d", ".iteration-000000001-removed"):
+            (folder / name).mkdir()
+            (folder / name / "seal.json").touch()
+        for name in (".lock", ".iteration-000000003-0a1b2c3d.lock", ".collops-0a1b2c3d.lock"):
+            (folder / name).touch()
+    comm.barrier()
+    assert cgls(op, y, niter=3, tol=0, checkpoint=folder, resume=True).resumed_from == 2
+    assert os.listdir(folder) == ["iteration-000000003"]
+
+
+def test_ranks_in_different_folders_are_one_error(comm, tmp_path, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("one rank is in one folder")
+    monkeypatch.setattr("collops.comm.files._SECONDS_TO_APPEAR", 0.2)
+    op, _, _, y = problem("vstack", comm, "f8")
+    monkeypatch.chdir(tmp_path)  # each rank has another one
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CheckpointError, match=r"mine is not the same folder on rank 0 on .* and on rank") as caught:
+        cgls(op, y, niter=3, checkpoint="mine")
+    assert caught.value.on_all_ranks
+    assert os.listdir(tmp_path / "mine") == []
+
+
+HOLDER = """
+import os, signal, sys
+import numpy as np
+import collops
+
+def wait(iteration, view):
+    if iteration == 4:
+        print(True, flush=True)
+        signal.pause()
+
+A = collops.Diagonal(np.arange(1.0, 9))
+collops.cgls(A, collops.ones(8), niter=9, tol=0, checkpoint=sys.argv[1], every=2, callback=wait)
+"""
+
+
+@pytest.mark.serial
+def test_a_killed_run_holds_no_lock(tmp_path):
+    """A second process is refused, with the holder's name, until the first is killed; it then resumes."""
+    folder = tmp_path / "checkpoints"
+    A = Diagonal(np.arange(1.0, 9))
+    y = from_global(np.ones(8))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    command = [sys.executable, "-c", HOLDER, str(folder)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "True\n"
+            with pytest.raises(CheckpointError, match=f"is in use by process {holder.pid} on "):
+                cgls(A, y, niter=9, tol=0, checkpoint=folder, resume=True)
+        finally:
+            holder.kill()
+    result = cgls(A, y, niter=9, tol=0, checkpoint=folder, resume=True)
+    assert result.resumed_from == 2
+    assert_same(result, cgls(A, y, niter=9, tol=0))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import os
 import platform
-import shutil
 import tempfile
-import time
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from collops.apps.stages import local_stage
-from collops.comm.agreement import name_ranks, raised_together
+from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
+from collops.comm.files import atomic, atomic_together, is_seen, name_blind_ranks, scratch_lock
 from collops.errors import ARGUMENT_ERRORS, InputError
 from collops.limits import free_room, in_words
 
@@ -51,7 +50,6 @@ _SECONDS = {
 }
 
 _CHUNK_BYTES = 16 << 20
-_SECONDS_TO_APPEAR = 5.0
 
 
 def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
@@ -219,48 +217,24 @@ def share_folders(comm: Communicator, folders: Mapping[str, Path]) -> None:
         these ranks and their hosts.
     """
     with ExitStack() as stack:
-        proofs: list[str] = []
+        proofs: list[list[str]] = []
         with local_stage(comm):
             if comm.rank == 0:
                 for option, folder in folders.items():
                     prepare_folder(folder, option)
-                    file = stack.enter_context(tempfile.NamedTemporaryFile("w", dir=folder, prefix=".collops-"))
-                    proofs.append(Path(file.name).name)
-                    file.write(proofs[-1])
-                    file.flush()
+                    lock = stack.enter_context(scratch_lock(folder / "collops"))
+                    proofs.append([lock.path.name, lock.text])
         proofs = comm.allgather_metadata(proofs)[0]
-        seen = [_is_seen(folder, proof) for folder, proof in zip(folders.values(), proofs, strict=True)]
+        seen = [is_seen(folder / name, text) for folder, (name, text) in zip(folders.values(), proofs, strict=True)]
         answers = comm.allgather_metadata([platform.node(), *seen])
+    hosts = [answer[0] for answer in answers]
     for number, (option, folder) in enumerate(folders.items(), start=1):
-        blind: dict[str, list[int]] = {}
-        for rank, answer in enumerate(answers):
-            if not answer[number]:
-                blind.setdefault(answer[0], []).append(rank)
-        if blind:
-            others = ", ".join(f"{name_ranks(ranks)} on {host}" for host, ranks in blind.items())
+        if blind := name_blind_ranks(hosts, [answer[number] for answer in answers]):
             with raised_together():
                 raise InputError(
-                    f"rank 0 on {answers[0][0]} can write into the folder {folder}, but not {others}: name a folder "
+                    f"rank 0 on {hosts[0]} can write into the folder {folder}, but not {blind}: name a folder "
                     f"that all of them share with {option}"
                 )
-
-
-def _is_seen(folder: Path, proof: str) -> bool:
-    """Return whether this rank can read a file, which holds its own name, in a folder, and could write there.
-
-    A client of a network file system may remember for a while that there was no such folder; listing the one around
-    it asks the server.
-    """
-    given_up = time.monotonic() + _SECONDS_TO_APPEAR
-    while True:
-        try:
-            return (folder / proof).read_text() == proof and os.access(folder, os.W_OK)
-        except OSError:
-            if time.monotonic() > given_up:
-                return False
-        time.sleep(0.1)
-        with suppress(OSError):
-            os.listdir(folder.parent)
 
 
 def check_absent(paths: Sequence[Path]) -> None:
@@ -293,24 +267,6 @@ def check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path} ({problem.strerror or problem}): choose another folder") from None
 
 
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or a folder, of the suffix of `path`, and rename it to `path` after the body.
-
-    If the body raises, what it wrote is removed and what was at `path` before remains.
-    """
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    temporary = scratch / path.name
-    try:
-        yield temporary
-        if os.path.lexists(path) and (temporary.is_dir() or path.is_dir()):
-            # A folder cannot be renamed over a file, or over another one that holds files: move the old one away first.
-            os.replace(path, scratch / "previous")
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], attributes: Mapping[str, Any]) -> Path:
     """Write a Zarr group (format 3) that xarray opens with its coordinates; return `path`. Collective.
 
@@ -325,6 +281,8 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
     """
     import zarr
 
+    from collops.array.store import create_array, open_node, write_region
+
     # Blocks move to where the boundaries of chunks are, so that no two ranks write one chunk.
     aligned = {name: _in_chunks(field.values, comm) for name, field in fields.items()}
     mine: dict[str, tuple[Any, np.ndarray]] = {}  # the region that this rank writes, and its values
@@ -333,39 +291,34 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
             if values.local_array.size:
                 mine[name] = values.layout.slices(comm.rank), values.engine.to_host(values.local_array)
         elif comm.rank == 0:
-            mine[name] = ..., values
-    with ExitStack() as stack:
+            mine[name] = tuple(slice(0, extent) for extent in values.shape), values
 
-        def create() -> str:
-            place = str(stack.enter_context(atomic(path)))
-            more = {"coordinates": " ".join(name for name, field in fields.items() if field.is_coordinate)}
-            group = zarr.open_group(place, mode="w", zarr_format=3, attributes={**attributes, **more})
-            for name, field in fields.items():
-                values, rows = aligned[name]
-                group.create_array(
-                    name,
-                    shape=values.shape,
-                    chunks=(rows, *values.shape[1:]),
-                    dtype=values.dtype,
-                    dimension_names=field.dimensions,
-                    attributes={"units": field.unit},
-                )
-            return place
+    def create(place: Path) -> None:
+        more = {"coordinates": " ".join(name for name, field in fields.items() if field.is_coordinate)}
+        group = zarr.open_group(place, mode="w-", zarr_format=3, attributes={**attributes, **more})
+        for name, field in fields.items():
+            values, rows = aligned[name]
+            create_array(
+                group.store,
+                name,
+                values.shape,
+                values.dtype,
+                (rows, *values.shape[1:]),
+                {"units": field.unit},
+                dimension_names=field.dimensions,
+            )
 
-        def write() -> None:
-            group: Any = zarr.open_group(place, mode="r+")
-            for name, (region, values) in mine.items():
-                group[name][region] = values
+    def write(place: Path) -> None:
+        group = open_node(place, mode="r+")
+        for name, (region, values) in mine.items():
+            write_region(group[name], region, values)
 
-        place = ""
+    with atomic_together(path, comm, stage=local_stage) as place, zarr.config.set({"array.write_empty_chunks": True}):
         with local_stage(comm):
             if comm.rank == 0:
-                place = in_time(create, path)
-        place = comm.allgather_metadata(place)[0]
+                in_time(lambda: create(place), path)
         with local_stage(comm):
-            in_time(write, path, sum(values.nbytes for _, values in mine.values()))
-        with local_stage(comm):
-            in_time(stack.close, path)
+            in_time(lambda: write(place), path, sum(values.nbytes for _, values in mine.values()))
     return path
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
 import typer
 
+from collops.comm.files import resolved
 from collops.errors import InputError
 
 __all__ = [
@@ -181,12 +181,12 @@ class CommonOptions:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
                     raise InputError(f"--{name} needs checkpoints: name their folder with --checkpoint")
-        elif Path(self.checkpoint).resolve() == Path(self.out).resolve():
+        elif resolved(self.checkpoint) == resolved(self.out):
             # A folder of checkpoints may hold nothing else.
             raise InputError("--checkpoint and --out name the same folder: give checkpoints a folder of their own")
         texts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.writes}
-        read = [(name, Path(os.path.realpath(text))) for name, text in texts.items() if isinstance(text, str)]
-        for result in map(os.path.realpath, self.results()):
+        read = [(name, resolved(text)) for name, text in texts.items() if isinstance(text, str)]
+        for result in map(resolved, self.results()):
             # It may be read after it has been replaced: results of large surveys need the traces once more.
             if name := next((name for name, path in read if path.is_relative_to(result)), None):
                 raise InputError(f"{_option_name(name)} names {result}, which this run replaces: choose another --out")

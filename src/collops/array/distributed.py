@@ -276,7 +276,9 @@ class DistributedArray(BaseArray):
         Raises
         ------
         LayoutError
-            If `layout` has another shape or number of ranks.
+            If `layout` has another shape or number of ranks, or if the groups of a mask have values of their own
+            (:attr:`Layout.has_group_values`), which `layout` would mix: it must have the same mask, and leave each
+            group the elements that it holds.
         """
         if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
             raise LayoutError(
@@ -312,6 +314,9 @@ class DistributedArray(BaseArray):
     def gather(self, root: int | None = None) -> Any:
         """Return the global array, in the engine's memory. Collective: one message, no metadata.
 
+        Where the groups of a mask have values of their own (:attr:`Layout.has_group_values`), each rank gets the array
+        of its group.
+
         Parameters
         ----------
         root : int, optional
@@ -321,10 +326,18 @@ class DistributedArray(BaseArray):
         -------
         array or None
             A new array; ``None`` on ranks other than `root`.
+
+        Raises
+        ------
+        LayoutError
+            If the groups of a mask have values of their own, but no group holds the whole array.
         """
         layout, comm = self.layout, self.comm
         if root is not None:
             check_rank(root, comm.size, "root")
+        if layout.has_group_values and not layout.is_replicated:
+            values = moved(self.local_array, layout, Layout.replicated(layout.shape, comm.size, mask=layout.mask), comm)
+            return values if root in (None, comm.rank) else None
         if layout.is_replicated:
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]

@@ -51,7 +51,8 @@ class IndexScatter(OnTransport):
     Raises
     ------
     LayoutError
-        On every rank, if there is no such element, or the lists differ in length.
+        On every rank, if there is no such element, the lists differ in length, or groups of ranks have values of their
+        own in a layout (:attr:`Layout.has_group_values`).
 
     Examples
     --------
@@ -170,6 +171,11 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
         if isinstance(end, Layout):
             if end.ranks != comm.size:
                 raise LayoutError(f"a {what} on {end.ranks} ranks does not fit a communicator of {comm.size}")
+            if end.has_group_values:
+                raise LayoutError(
+                    f"each group of ranks has values of its own in the {what} {end}: make arrays on the communicator "
+                    "of each group (comm.split)"
+                )
         elif isinstance(end, bool) or not isinstance(end, int | np.integer):
             raise LayoutError(f"a {what} is a layout or a number of elements, not {end!r}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -14,11 +15,11 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.stacked import StackedArray
-from collops.array.store import VERSION
+from collops.array.store import VERSION, open_node
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
-from collops.comm.agreement import collective_errors
+from collops.comm.agreement import collective_values, name_ranks, raised_together
 from collops.comm.given import communicator_or_world
 from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
 
@@ -45,7 +46,8 @@ def load(
     Raises
     ------
     InputError
-        On every rank, if the store does not exist or cannot be read.
+        On every rank, if the store does not exist or cannot be read, if a file with values is missing in what
+        :func:`collops.array.save` has written, or if `path` is not the same store on all ranks.
     LayoutError
         On every rank, if `layout` does not fit.
 
@@ -58,19 +60,30 @@ def load(
     >>> collops.load(f"{folder}/x.zarr").gather()
     array([1., 1., 1.])
     """
-    import zarr
-
     comm = communicator_or_world(comm)
     target = find_engine(engine)
-    with collective_errors(comm):
+    result: Any = None
+
+    def read() -> str:
+        nonlocal result
         try:
-            if not (Path(path) / "zarr.json").is_file():
+            metadata = Path(path) / "zarr.json"
+            if not metadata.is_file():
                 raise InputError(f"{fspath(path)} is not a Zarr 3 store")
-            result = _read(zarr.open(fspath(path), mode="r"), layout, comm, target)
+            result = _read(open_node(path), layout, comm, target)
+            return hashlib.sha256(metadata.read_bytes()).hexdigest()
         except CollopsError:
             raise
         except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
             raise InputError(f"{fspath(path)} cannot be read as arrays: {problem}") from problem
+
+    digests = collective_values(comm, read)
+    if others := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
+        with raised_together():
+            raise InputError(
+                f"{fspath(path)} is another store on {name_ranks(others)} than on rank 0: give all ranks one path that "
+                "all of them share, such as an absolute one"
+            )
     return _wrapped(result, comm)
 
 
@@ -97,15 +110,16 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         if layout is not None and (not isinstance(layout, StackedLayout) or len(layout) != len(names)):
             raise LayoutError(f"a stack of {len(names)} arrays does not fit {layout}")
         parts = [None] * len(names) if layout is None else list(layout)
-        return [_read(node[name], part, comm, engine) for name, part in zip(names, parts, strict=True)]
+        return [_read(open_node(node, name), part, comm, engine) for name, part in zip(names, parts, strict=True)]
     wanted = layout or {}
     if not isinstance(wanted, Mapping) or not set(wanted) <= set(names):
         raise LayoutError(f"the store contains the arrays {', '.join(names)}: give their layouts as a dictionary")
-    return {name: _read(node[name], wanted.get(name), comm, engine) for name in names}
+    return {name: _read(open_node(node, name), wanted.get(name), comm, engine) for name in names}
 
 
 def _layout_for(shape: tuple[int, ...], about: Mapping[str, Any], comm: Communicator) -> Layout:
-    if about.get("ranks") == comm.size:
+    saved = tuple(map(sum, about.get("sizes", ())))
+    if about.get("ranks") == comm.size and saved == shape:  # else rows have been appended
         return Layout(shape, comm.size, about["process_grid"], about["axes"], about["sizes"], about["mask"])
     axes = [axis for axis, place in enumerate(about.get("axes", [0])) if place is not None]
     if not axes and about.get("ranks", 1) > 1:

@@ -120,6 +120,9 @@ class Layout(_Interned):
         The first index of each block along each axis.
     is_replicated : bool
         Whether every rank holds the whole array; always true for one rank.
+    has_group_values : bool
+        Whether several groups of the mask hold a block, so that each has values of its own: copies must be equal within
+        a group only. There is then no global array, which ``save`` could write.
 
     Raises
     ------
@@ -386,6 +389,12 @@ class Layout(_Interned):
         groups = self.reduction_groups(reduced)
         members = [rank] if groups is None else [r for r in range(self.ranks) if groups[r] == groups[rank]]
         return sum(math.prod(self.block(member).shape[axis] for axis in reduced) for member in members)
+
+    @cached_property
+    def has_group_values(self) -> bool:
+        """Whether several groups of the mask hold a block."""
+        blocks = math.prod(len(self.sizes[axis]) for axis in self.split_axes)
+        return self.mask is not None and len(self._representatives) > blocks
 
     def representative(self, rank: int) -> bool:
         """Return whether `rank` is the lowest rank of its mask group that holds its block."""

@@ -6,13 +6,14 @@ Only the overlaps of blocks are sent, which every rank works out by arithmetic.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from collops.array.layout import Layout
 from collops.array.plans import recent_plans
-from collops.array.regions import Region, transfers
+from collops.array.regions import Region, holders, transfers
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.call import Call
@@ -119,13 +120,41 @@ def check_copies(x: Any) -> None:
 @recent_plans
 def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     """Return the plan that moves an array from `source` to `target`."""
+    _check_groups(source, target)
 
     def wanted(rank: int) -> list[Region]:
-        return [tuple((axis.start, axis.stop) for axis in target.block(rank).slices)]
+        return [_region(target, rank)]
 
     moves = transfers(source, comm.rank, wanted)
     sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
+
+
+def _region(layout: Layout, rank: int) -> Region:
+    return tuple((axis.start, axis.stop) for axis in layout.block(rank).slices)
+
+
+def _check_groups(source: Layout, target: Layout) -> None:
+    """Raise LayoutError if groups of ranks have values of their own, which the target layout would mix or lose.
+
+    It keeps them if each group of the same mask holds the same elements, and no rank receives any from another group.
+    """
+    mask = source.mask
+    if mask is None or not source.has_group_values:
+        return
+
+    def elements(layout: Layout) -> Counter[int]:
+        chosen = filter(layout.representative, range(layout.ranks))
+        return sum((Counter({mask[rank]: layout.local_size(rank)}) for rank in chosen), Counter())
+
+    ranks = range(source.ranks)
+    inside = all(mask[other] == mask[rank] for rank in ranks for other in holders(source, rank, _region(target, rank)))
+    if target.mask != mask or not inside or elements(source) != elements(target):
+        raise LayoutError(
+            f"each group of ranks has values of its own in the layout {source}, which the layout {target} would mix: "
+            "choose a layout with this mask in which each group keeps its elements, or make arrays on the communicator "
+            "of each group (comm.split)"
+        )
 
 
 def region_copy(

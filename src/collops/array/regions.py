@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from collops.array.layout import Layout
 from collops.exchange import Box
 
-__all__ = ["Region", "transfers"]
+__all__ = ["Region", "holders", "transfers"]
 
 Region: TypeAlias = tuple[tuple[int, int], ...]
 """First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""
@@ -85,6 +85,11 @@ def transfers(
             # Only until some rank is found that needs anything: to look at all pieces of all ranks would take long.
             travels = travels or any(owner != other for owner, *_ in _pieces(layout, place, region, periodic))
     return Transfers(sends, receives, travels)
+
+
+def holders(layout: Layout, rank: int, region: Region) -> set[int]:
+    """Return the ranks from which `rank` receives a region, by `transfers`."""
+    return {owner for owner, *_ in _pieces(layout, layout.coordinates(rank), region, False)}
 
 
 def _pieces(

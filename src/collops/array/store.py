@@ -7,12 +7,15 @@ then writes its own chunks, after a redistribution to chunk boundaries, so that 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,15 +25,23 @@ from collops.array.redistribute import moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
-from collops.errors import InputError, LayoutError
+from collops.comm.files import atomic_together, resolved, sync
+from collops.errors import InputError, LayoutError, type_name
+from collops.limits import free_room, in_words
 
-__all__ = ["chunk_files", "sync", "write_store"]
+__all__ = ["chunk_files", "create_array", "open_node", "write_region", "write_store"]
 
 _Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
 """Version of the format."""
+
+MARK = "collops"
+"""The attribute that describes an array, a stack or a dictionary."""
+
+COMPLETE = "collops_complete"
+"""The attribute that has the shape of an array of which every chunk has been written."""
 
 _CHUNK_BYTES = 64 << 20
 
@@ -40,21 +51,31 @@ def save(
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
+    The store is written under another name beside `path`, synchronised to the disk, and renamed when all ranks have
+    written their parts: until then, whatever happens, `path` is as it was before. The next ``save`` to `path` removes
+    what a killed one has left.
+
     Parameters
     ----------
     path : str or path
-        The directory.
+        The directory, the same on all ranks; its parents are created if necessary. A symbolic link stands for its
+        target.
     arrays : DistributedArray, StackedArray, or dict of these by name
         Dictionaries may be nested, but not empty.
     overwrite : bool
-        Whether to replace an existing store. Other directories are never replaced.
+        Whether to replace an existing store; the disk then holds both for a while. Other directories are never
+        replaced.
     attributes : dict, optional
-        More attributes for the store, which must be representable in JSON.
+        More attributes for the store: whatever JSON can represent, and scalars and arrays of NumPy, which become
+        numbers and lists.
 
     Raises
     ------
     InputError
-        On every rank, if `path` exists and may not be replaced, or a name is invalid.
+        On every rank, if `path` exists and may not be replaced, the disk has no room, a name or an attribute is
+        invalid, or `path` is not the same directory on all ranks.
+    LayoutError
+        On every rank, if an array has a mask whose groups hold values of their own.
     OSError
         On every rank, if some rank cannot write; a TimeoutError if a file system does not answer.
 
@@ -67,58 +88,144 @@ def save(
     >>> sorted(zarr.open_group(f"{folder}/x.zarr", mode="r").array_keys())
     ['data', 'model']
     """
-    place = fspath(path)
-    write_store(place, arrays, attributes, prepare=lambda: _check_path(Path(place), overwrite))
+    comm = _comm_of(arrays)
+    target, more = Path(), {}
+    with collective_errors(comm, OSError):
+        _check_groups(arrays)
+        target, more = resolved(fspath(path)), _as_json(attributes)
+        if comm.rank == 0:
+            in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
+    comm.agree("the arrays to save", _described(arrays))
+    check = partial(_check_path, target, overwrite)
+    with atomic_together(target, comm, check=check, replace=overwrite) as temporary:
+        write_store(temporary, arrays, more)
 
 
-def write_store(
-    place: str,
-    arrays: _Saved,
-    attributes: Mapping[str, Any] | None,
-    *,
-    prepare: Callable[[], None],
-    durable: bool = False,
-) -> None:
-    """Write arrays to a Zarr 3 store, replacing an existing one, after ``prepare()`` on rank 0; see :func:`save`.
+def write_store(place: Path, arrays: _Saved, attributes: Mapping[str, Any], *, compressed: bool = True) -> None:
+    """Write arrays to a new Zarr 3 store at a path that nobody else uses; see :func:`save`. Collective.
 
-    With `durable`, values are on the disk when this returns. Every chunk then has a file with a checksum, which is
-    verified by each read, so that a missing file is an error and not zeros. Chunks are not compressed. Collective.
+    Every chunk has a file, also one of zeros, with a checksum that each read verifies. These files are on the disk when
+    this returns; metadata and directories may not be.
     """
     import zarr
 
     comm = _comm_of(arrays)
     node: Any = None
-
-    def create() -> Any:
-        prepare()
-        return _create(place, "", arrays, attributes, durable)
-
-    with zarr.config.set({"array.write_empty_chunks": durable}):
+    with zarr.config.set({"array.write_empty_chunks": True}):
         with collective_errors(comm, OSError):
             if comm.rank == 0:
-                node = in_time(create, place)
+                about = {"version": VERSION, "id": secrets.token_hex(8)}
+                node = in_time(lambda: _create(str(place), "", arrays, attributes, about, compressed), place)
         with collective_errors(comm, OSError):
             if node is None:
-                node = in_time(lambda: zarr.open(place, mode="r+"), place)
-        _write(node, arrays, durable)
+                node = in_time(lambda: open_node(place, mode="r+"), place)
+        _write(node, arrays)
 
 
-def sync(path: Path) -> None:
-    """Write a file, or the entries of a directory, to the disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
+    """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
+
+    Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
+    added. Reads no values. Not collective.
+
+    Parameters
+    ----------
+    place : path or zarr.Group
+        The directory of the array or group, or a group that this function has opened.
+    name : str
+        Path of a member below `place`.
+    mode : {"r", "r+"}
+        Whether to read only, or to read and write.
+
+    Raises
+    ------
+    OSError
+        If there is no array or group; other errors of Zarr if its metadata are damaged.
+    InputError
+        If an array was written by collops, which writes every chunk, and the file of a chunk is missing.
+    """
+    import zarr
+
+    if isinstance(place, zarr.Group):
+        # By its path: as a member of the group it would come with consolidated metadata of its own.
+        path, kind = f"{place.path}/{name}".strip("/"), place.metadata.zarr_format
+        node = zarr.open(place.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
+    else:
+        node = zarr.open(fspath(place), path=name, mode=mode, use_consolidated=False)
+    if mode == "r" and isinstance(node, zarr.Array):
+        _check_chunks(node)
+    return node
+
+
+def _check_chunks(array: Any) -> None:
+    """Raise InputError unless all chunks are there that collops has written; others stand for fill values."""
+    shape, folder = array.attrs.get(COMPLETE), Path(array.store.root) / array.path
+    # Programs that copy the attributes to an array of their own may leave out chunks, and write folders of chunks.
+    if shape is None or array.ndim != len(shape) or not _chunk_key(array, [0] * array.ndim).startswith("c."):
+        return
+    present = set(os.listdir(folder))
+    # Rows may have been appended since.
+    region = [slice(0, min(pair)) for pair in zip(shape, array.shape, strict=True)]
+    missing = [path.name for path in chunk_files(array, region) if path.name not in present]
+    if missing:
+        raise InputError(
+            f"{folder} has lost {len(missing)} of its files with values, such as {missing[0]}: copy it again, or write "
+            "it again"
+        )
+
+
+def _prepare(path: Path, overwrite: bool, needed: int) -> None:
+    """Raise InputError unless `path` may be written and has room for so many bytes; create its parents."""
+    _check_path(path, overwrite)
+    if needed > (free := free_room(path.parent)):
+        raise InputError(
+            f"the arrays need {in_words(needed)}, and {path.parent} has room for {in_words(free)}: make room, or "
+            "choose another folder"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _check_path(path: Path, overwrite: bool) -> None:
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     if not (path / "zarr.json").is_file():
         raise InputError(f"{path} exists and is not a Zarr store; choose another path")
     if not overwrite:
         raise InputError(f"{path} exists; pass overwrite=True to replace it")
+
+
+def _check_groups(arrays: _Saved) -> None:
+    """Raise LayoutError if the groups of a mask have values of their own."""
+    members = _members(arrays)
+    for _, value in members or ():
+        _check_groups(value)
+    if members is None and arrays.layout.has_group_values:  # pyright: ignore[reportAttributeAccessIssue]
+        raise LayoutError(
+            f"each group of ranks has values of its own in the layout {arrays.layout}, which one store cannot hold: "  # pyright: ignore[reportAttributeAccessIssue]
+            "make an array on the communicator of each group (comm.split), and save it to a path of its own"
+        )
+
+
+def _as_json(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return attributes as JSON represents them; raise InputError if it cannot."""
+    if not isinstance(attributes, Mapping | None):
+        raise InputError(f"the attributes of a store must be a dictionary, not {type_name(attributes)}")
+    result = {}
+    for name, value in (attributes or {}).items():
+        if not isinstance(name, str) or name in (MARK, COMPLETE):
+            raise InputError(f"{name!r} cannot be the name of an attribute of a store")
+        try:
+            result[name] = json.loads(json.dumps(value, default=_plain))
+        except (TypeError, ValueError) as problem:
+            raise InputError(f"the attribute {name} cannot be written as JSON: {problem}") from None
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Return a scalar or an array of NumPy as Python's numbers; raise TypeError for other values."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
+        return value.tolist()
+    raise TypeError(f"{type_name(value)} has no form in JSON")
 
 
 def _comm_of(arrays: _Saved) -> Communicator:
@@ -127,7 +234,7 @@ def _comm_of(arrays: _Saved) -> Communicator:
     if members is None:
         return arrays.comm  # pyright: ignore[reportAttributeAccessIssue]
     for name, _ in members:
-        if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")):
+        if not isinstance(name, str) or not name or "/" in name or name.startswith(("__", ".")) or name == "zarr.json":
             raise InputError(f"{name!r} cannot be the name of an array in a store")
     comms = [_comm_of(value) for _, value in members]
     if any(comm is not comms[0] for comm in comms):
@@ -146,24 +253,37 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     return list(arrays.items())
 
 
-def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any] | None, durable: bool) -> Any:
-    """Write the store's metadata (on rank 0 only)."""
-    import zarr
-    from zarr.codecs import Crc32cCodec
-
-    mine: dict[str, Any] = {"version": VERSION}
+def _described(arrays: _Saved) -> Any:
+    """Return what all ranks must agree on."""
     members = _members(arrays)
     if members is not None:
-        mine["kind"] = "dictionary" if isinstance(arrays, Mapping) else "stacked"
-        node = zarr.create_group(
-            place, path=name, overwrite=not name, attributes={**(attributes or {}), "collops": mine}
-        )
+        return {name: _described(value) for name, value in members}
+    return f"{arrays.dtype} {arrays.layout}"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _bytes_of(arrays: _Saved) -> int:
+    members = _members(arrays)
+    return arrays.nbytes if members is None else sum(_bytes_of(value) for _, value in members)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _create(
+    place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any], about: Mapping[str, Any], compressed: bool
+) -> Any:
+    """Write the store's metadata (on rank 0 only)."""
+    import zarr
+    from zarr.codecs import Crc32cCodec, ZstdCodec
+
+    members = _members(arrays)
+    if members is not None:
+        mine = {**about, "kind": "dictionary" if isinstance(arrays, Mapping) else "stacked"}
+        node = zarr.create_group(place, path=name, attributes={**attributes, MARK: mine})
         for key, value in members:
-            _create(place, f"{name}/{key}" if name else key, value, None, durable)
+            _create(place, f"{name}/{key}" if name else key, value, {}, about, compressed)
         return node
     assert isinstance(arrays, BaseArray)
     layout = arrays.layout
-    mine |= {
+    mine = {
+        **about,
         "kind": "array",
         "dtype": arrays.dtype.name,
         "ranks": layout.ranks,
@@ -172,26 +292,60 @@ def _create(place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any]
         "sizes": layout.sizes,
         "mask": layout.mask,
     }
-    return zarr.create_array(
+    return create_array(
         place,
-        name=name or None,
-        shape=layout.shape,
-        chunks=_chunks(layout, arrays.dtype.itemsize),
-        dtype=np.uint16 if arrays.dtype.name == "bfloat16" else arrays.dtype,  # Zarr has no bfloat16: its bits
-        compressors=[Crc32cCodec()] if durable else "auto",
-        # Without directories for chunks, each of which would need an fsync.
-        chunk_key_encoding={"name": "default", "separator": "."} if durable else None,
-        overwrite=not name,
-        attributes={**(attributes or {}), "collops": mine},
+        name,
+        layout.shape,
+        arrays.dtype,
+        _chunks(layout, arrays.dtype.itemsize),
+        {**attributes, MARK: mine},
+        compressors=[ZstdCodec(checksum=True)] if compressed else [Crc32cCodec()],
     )
 
 
-def _write(node: Any, arrays: _Saved, durable: bool) -> None:
+def create_array(
+    place: Any,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    chunks: tuple[int, ...],
+    attributes: Mapping[str, Any],
+    **options: Any,
+) -> Any:
+    """Create an array in a store, or a store of one array, all of whose chunks will be written by `write_region`."""
+    import zarr
+
+    # Zarr has no bfloat16: its bits.
+    stored = np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
+    # A chunk that is lost is not taken for zeros by other programs, nor left out if they set all its elements to zero.
+    fill = np.full((), np.nan, dtype).view(stored)[()] if dtype.kind in "fcV" else None
+    return zarr.create_array(
+        place,
+        name=name or None,
+        shape=shape,
+        chunks=chunks,
+        dtype=stored,
+        fill_value=fill,
+        # Without directories for chunks, each of which would need an fsync.
+        chunk_key_encoding={"name": "default", "separator": "."},
+        attributes={**attributes, COMPLETE: shape},
+        **options,
+    )
+
+
+def write_region(array: Any, region: tuple[slice, ...], values: np.ndarray) -> None:
+    """Write values to a region of whole chunks, which is on the disk when this returns."""
+    array[region] = values
+    for path in chunk_files(array, region):
+        sync(path)
+
+
+def _write(node: Any, arrays: _Saved) -> None:
     """Write this rank's regions. Collective."""
     members = _members(arrays)
     if members is not None:
         for name, value in members:
-            _write(node[name], value, durable)
+            _write(node[name], value)
         return
     assert isinstance(arrays, BaseArray)
     layout = _aligned(arrays.layout, node.chunks)
@@ -199,14 +353,8 @@ def _write(node: Any, arrays: _Saved, durable: bool) -> None:
     local = moved(arrays.local_array, arrays.layout, layout, comm)
     with collective_errors(comm, OSError, RuntimeError):
         if local.size and layout.representative(comm.rank):
-            region = layout.slices(comm.rank)
             values = arrays.engine.to_host(local).view(node.dtype)
-
-            def write() -> None:
-                node[region] = values
-                for path in chunk_files(node, region) if durable else ():
-                    sync(path)
-
+            write = partial(write_region, node, layout.slices(comm.rank), values)
             in_time(write, Path(node.store.root) / node.path, values.nbytes)
 
 
@@ -214,7 +362,11 @@ def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
     """Yield the paths of the chunks in a region."""
     counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
     for coordinates in itertools.product(*counts):
-        yield Path(node.store.root) / node.path / node.metadata.encode_chunk_key(coordinates)
+        yield Path(node.store.root) / node.path / _chunk_key(node, coordinates)
+
+
+def _chunk_key(node: Any, coordinates: Sequence[int]) -> str:
+    return node.metadata.encode_chunk_key(tuple(coordinates))
 
 
 def _split(layout: Layout) -> Layout:

@@ -16,11 +16,16 @@ _OURS = [
 ]
 _PYTHONS = (
     AttributeError,
+    FileExistsError,
+    FileNotFoundError,
     IndexError,
+    IsADirectoryError,
     KeyError,
     MemoryError,
+    NotADirectoryError,
     OSError,
     OverflowError,
+    PermissionError,
     TimeoutError,
     TypeError,
     ValueError,
@@ -55,20 +60,20 @@ def raised_together() -> Iterator[None]:
         raise
 
 
-def collective_values(comm: Any, make: Callable[[], Any]) -> list[Any]:
+def collective_values(comm: Any, make: Callable[[], Any], *kinds: type[Exception]) -> list[Any]:
     """Return the result of ``make()`` on each rank, or raise its error on every rank. Collective: one metadata message.
 
     As for the body of :func:`collective_errors`; results must be representable in JSON.
     """
-    return gathered_values(comm.allgather_metadata, make)
+    return gathered_values(comm.allgather_metadata, make, *kinds)
 
 
-def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any]) -> list[Any]:
+def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any], *kinds: type[Exception]) -> list[Any]:
     """Do the work of :func:`collective_values` for ranks whose values ``gather(value)`` returns. Collective."""
     value, error = None, None
     try:
         value = make()
-    except errors.ARGUMENT_ERRORS as problem:
+    except (*errors.ARGUMENT_ERRORS, *kinds) as problem:
         error = problem
     values, reports = zip(*gather([value, described(error)]), strict=True)
     if any(reports):

@@ -19,6 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, NamedTuple
@@ -177,9 +178,19 @@ class Checkpoints:
 
 
 def open_checkpoints(
-    run: Any, method: Method, operator: Any, data: Any, x0: Any, parts: Sequence[Any], history: History
+    run: Any,
+    method: Method,
+    operator: Any,
+    data: Any,
+    x0: Any,
+    parts: Sequence[Any],
+    history: History,
+    stack: ExitStack,
 ) -> Checkpoints | None:
-    """Return the checkpoints of a run, or ``None`` if its options name no folder. Collective with one."""
+    """Return the checkpoints of a run, or ``None`` if its options name no folder. Collective with one.
+
+    The folder is locked until the end of `stack`.
+    """
     path = run.checkpoint
     if path is None:
         if run.every is not None or run.resume:
@@ -191,6 +202,7 @@ def open_checkpoints(
     if mask_of(data) is not None:
         raise InputError("groups of ranks with problems of their own have no common checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
+    stack.push(folder.close)
     with mark(_LABEL):
         found = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)

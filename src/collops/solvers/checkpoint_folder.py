@@ -16,20 +16,25 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from collops.array import load
-from collops.array.store import chunk_files, sync, write_store
+from collops.array.store import chunk_files, open_node, write_store
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values, raised_together
 from collops.comm.bounded import in_time
-from collops.errors import CheckpointError, CollopsError, CommunicationError
+from collops.comm.files import Lock, atomic_together, check_seen
+from collops.errors import CheckpointError, CollopsError, CommunicationError, InputError
 from collops.limits import free_room, in_words
 
 _NAME = re.compile(r"iteration-(\d{9,})")
-_UNFINISHED, _STORE, _SEAL, _RECORD = ".unfinished", "arrays.zarr", "seal.json", "checkpoint"
+_LOCK, _STORE, _SEAL, _RECORD = ".lock", "arrays.zarr", "seal.json", "checkpoint"
+# What killed runs leave, of this version or an older one, and network file systems for removed files.
+_LEFTOVER = re.compile(r"\.(?:unfinished|iteration-\d{9,}-.*|collops-.*)")
+_HIDDEN = re.compile(r"\.(?:lock|nfs.*)")
 _CHECKSUM_BYTES = 4  # behind each chunk
 
 
@@ -43,26 +48,46 @@ class CheckpointFolder:
         self.path = path
         self._comm = comm
         self._folder = Path(path)
+        self._lock: Lock | None = None
 
     def begin(self, resume: bool) -> dict[str, Any] | None:
-        """Check that checkpoints can be written here, and return the record of the one to resume from, if any.
+        """Lock the folder until `close`, and return the record of the checkpoint to resume from, if any.
 
         It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
-        damaged. Raises CheckpointError if the folder holds anything else or cannot be written; or a checkpoint although
-        `resume` is false, or a damaged one.
+        damaged. Raises CheckpointError if another process has locked the folder, if it holds anything else, cannot be
+        written, or is not the same on all ranks; if it holds a checkpoint although `resume` is false, or a damaged one.
         """
 
-        def find() -> dict[str, Any] | None:
+        def find() -> list[Any]:
+            if self._comm.rank:
+                return []
             try:
-                return in_time(lambda: self._found(resume), self.path) if self._comm.rank == 0 else None
+                record = in_time(lambda: self._found(resume), self.path)
             except OSError as problem:
                 raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
+            assert self._lock is not None
+            return [record, self._lock.text]
 
-        return collective_values(self._comm, find)[0]
+        record, text = collective_values(self._comm, find)[0]
+        try:
+            check_seen(self._folder, self._folder / _LOCK, text, self._comm)
+        except InputError as problem:
+            with raised_together():
+                raise CheckpointError(str(problem)) from problem
+        return record
+
+    def close(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Release the lock at the end of a context. Collective, unless `error` ends the context on this rank only."""
+        if self._lock is not None:
+            with suppress(OSError):
+                in_time(self._lock.release, self.path)
+        shared = getattr(error, "on_all_ranks", False) and not isinstance(error, CommunicationError)
+        if error is None or shared:
+            self._comm.barrier()  # no rank goes on while the folder is locked
 
     def check_room(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""
-        with collective_errors(self._comm):
+        with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
                 raise CheckpointError(
                     f"the checkpoints need {in_words(needed)}, and {self.path} has room for {in_words(free)}: make "
@@ -74,19 +99,14 @@ class CheckpointFolder:
 
         `iteration` is larger than that of the one before, which still exists if CheckpointError is raised.
         """
-        unfinished = self._folder / _UNFINISHED
-
-        def prepare() -> None:
-            if unfinished.exists():
-                shutil.rmtree(unfinished)
-            unfinished.mkdir()
-
+        place = self._place(iteration)
         try:
-            attributes = {_RECORD: dict(record)}
-            write_store(str(unfinished / _STORE), arrays, attributes, prepare=prepare, durable=True)
+            # A damaged checkpoint of this iteration, as found at the start, may be replaced.
+            with atomic_together(place, self._comm, complete=_seal) as unfinished:
+                write_store(unfinished / _STORE, arrays, {_RECORD: dict(record)}, compressed=False)
             with collective_errors(self._comm, OSError):
                 if self._comm.rank == 0:
-                    in_time(lambda: self._finish(unfinished, iteration), self.path)
+                    in_time(lambda: self._remove_others(place), self.path)
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:
@@ -114,12 +134,16 @@ class CheckpointFolder:
         with tempfile.TemporaryFile(dir=self._folder):
             pass
         names = sorted(entry.name for entry in self._folder.iterdir())
+        for name in names:
+            if not any(kind.fullmatch(name) for kind in (_NAME, _LEFTOVER, _HIDDEN)):
+                raise CheckpointError(f"{self.path} holds other files than checkpoints ({name}): name a new folder")
+        self._lock = Lock.acquire(self._folder / _LOCK)
+        if self._lock is None:
+            holder = Lock.holder(self._folder / _LOCK)
+            raise CheckpointError(f"{self.path} is in use by {holder}: wait for its end, or name another folder")
+        for name in filter(_LEFTOVER.fullmatch, names):  # their writers have ended, since nobody held the lock
+            _remove(self._folder / name)
         iterations = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
-        other_files = [name for name in names if not _NAME.fullmatch(name) and name != _UNFINISHED]
-        if other_files:
-            raise CheckpointError(
-                f"{self.path} holds other files than checkpoints ({other_files[0]}): name a new folder"
-            )
         if not iterations:
             return None
         newest, *others = sorted(iterations, reverse=True)
@@ -138,24 +162,28 @@ class CheckpointFolder:
             warnings.warn(f"{damage}; resuming from iteration {others[0]}", RuntimeWarning, stacklevel=2)
             return record
 
-    def _finish(self, unfinished: Path, iteration: int) -> None:
-        """Seal the checkpoint that all ranks have written, give it its name, and remove the one before."""
-        metadata = sorted(unfinished.rglob("*.json"))
-        digests = {str(path.relative_to(unfinished)): _digest(path) for path in metadata}
-        (unfinished / _SEAL).write_text(json.dumps(digests))
-        for path in (*metadata, unfinished / _SEAL, *(path for path in unfinished.rglob("*") if path.is_dir())):
-            sync(path)
-        sync(unfinished)
-        place = self._place(iteration)
-        if place.exists():  # damaged, as found at the start
-            shutil.rmtree(place)
-        os.replace(unfinished, place)
-        sync(self._folder)
+    def _remove_others(self, place: Path) -> None:
+        """Remove all checkpoints but one."""
         for other in self._folder.iterdir():
             if _NAME.fullmatch(other.name) and other != place:
                 # Rename it first, so that no reader mistakes a partly removed folder for a checkpoint.
-                os.replace(other, unfinished)
-                shutil.rmtree(unfinished)
+                renamed = other.with_name(f".{other.name}-removed")
+                os.replace(other, renamed)
+                _remove(renamed)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _seal(unfinished: Path) -> None:
+    """Write the checksums of the metadata of a checkpoint."""
+    digests = {str(path.relative_to(unfinished)): _digest(path) for path in unfinished.rglob("*.json")}
+    (unfinished / _SEAL).write_text(json.dumps(digests))
 
 
 def _examined(place: Path) -> dict[str, Any]:
@@ -170,7 +198,7 @@ def _examined(place: Path) -> dict[str, Any]:
         for name, digest in digests.items():
             if _digest(place / name) != digest:
                 raise ValueError(f"{name} has changed since it was written")
-        group = zarr.open_group(place / _STORE, mode="r")
+        group = open_node(place / _STORE)
         for _, node in group.members(max_depth=None):
             if isinstance(node, zarr.Array):
                 expected = math.prod(node.chunks) * node.dtype.itemsize + _CHECKSUM_BYTES

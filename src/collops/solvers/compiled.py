@@ -25,7 +25,7 @@ from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
 from collops.jax.versions import lowered
 from collops.solvers.method import Method
-from collops.solvers.problem import working_dtype
+from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import carried, with_carried
 
@@ -77,6 +77,10 @@ def solve_compiled(
     if differentiate not in ("implicit", "unroll"):
         raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
     begin = time.perf_counter()
+    # The rows of a loop are one array, and its counter has 32 bits.
+    check_kept("niter", niter, data.engine, len(method.numbers._fields))
+    if niter > np.iinfo(np.int32).max:
+        raise InputError(f"niter must be at most {np.iinfo(np.int32).max} for a compiled loop, not {niter}")
     program = _program(method, operator, data, x0, niter, differentiate)
     x, iterations, rows, code, variance = program(data, x0)
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):

@@ -242,8 +242,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         execution = GraphExecution(method, A, history, comm, required=run.graph is True)
     else:
         execution = Execution(method, A, history, f"eager: {obstacle}" if obstacle else "eager")
-    checkpoints = open_checkpoints(run, method, A, y, x0, parts, history)
     with ExitStack() as stack:
+        checkpoints = open_checkpoints(run, method, A, y, x0, parts, history, stack)
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
         state = method.init(A, y, x0)

@@ -22,7 +22,7 @@ from collops.operators.columns import block_layout, column
 from collops.operators.memory import check_holds
 from collops.solvers.blocks import grams, multiply, pieces
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_count, consistent, starting_point
+from collops.solvers.problem import check_count, check_kept, consistent, starting_point
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -351,5 +351,6 @@ def gmres(
     """
     options = checked_system("gmres", A, y, x0, niter, M, rtol, atol)
     restart = min(check_count("restart", restart, smallest=1), max(1, A.domain.size))
+    check_kept("restart", restart, y.engine, 2 * restart, layout=y.layout, dtype=y.dtype)
     method = GMRES(**options, restart=restart, flexible=bool(flexible))
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine
+from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, Row
+from collops.solvers.problem import check_kept
 from collops.solvers.state import local_arrays
 
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
@@ -207,6 +209,7 @@ def open_history(
     """
     if not on_device(engine):
         return History(method)
+    check_kept("niter", capacity - 1, find_engine("numpy"), len(method.numbers._fields))
     can_end = any(getattr(method, name) for name in method.tolerances - {"niter"})
     if can_end and not (ahead and method.results):
         lag = 0

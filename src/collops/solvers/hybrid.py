@@ -17,6 +17,7 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
     check_count,
+    check_kept,
     check_number,
     check_problem,
     consistent,
@@ -257,5 +258,7 @@ def hybrid_lsqr(
     check_problem(A, y, x0, niter)
     noise = None if noise is None else check_number("noise", noise)
     size = max(1, min(check_count("niter", niter), *A.shape))
-    method = HybridLSQR(size, noise, check_number("tol", tol), precision_of(working_dtype(A, y, x0)))
+    dtype = working_dtype(A, y, x0)
+    check_kept("niter", size, y.engine, size, layout=A.domain, dtype=dtype)
+    method = HybridLSQR(size, noise, check_number("tol", tol), precision_of(dtype))
     return solve(method, A, y, x0, niter=min(niter, size), parts=[method], **run)

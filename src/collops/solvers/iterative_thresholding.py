@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, engine
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
@@ -18,6 +18,7 @@ from collops.solvers.kernels import Rule
 from collops.solvers.method import Method, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import (
+    check_kept,
     check_number,
     check_numbers,
     check_operator,
@@ -77,6 +78,7 @@ class Schedule:
 
 def momenta(count: int) -> np.ndarray:
     """Return the factors ``(t[k-1] - 1) / t[k]`` of FISTA: ``t[k] = (1 + sqrt(1 + 4 t[k-1]**2)) / 2``, ``t[0] = 1``."""
+    check_kept("niter", count, engine("numpy"), 1)
     factors = np.empty(count)
     before = 1.0
     for number in range(count):

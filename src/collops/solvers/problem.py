@@ -11,8 +11,11 @@ import numpy as np
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.array.dtypes import real_of
 from collops.array.plans import PLANS_KEPT
+from collops.backend import Engine, memory_of
 from collops.comm import Communicator
+from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
+from collops.limits import in_words
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.operators.dims import check_count
@@ -160,6 +163,35 @@ def checked_limits(
         "precision": precision_of(working_dtype(operator, data, x0)),
         "atol": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
     }
+
+
+def check_kept(
+    name: str, count: int, engine: Engine, numbers: int = 0, *, layout: Any = None, dtype: Any = None
+) -> None:
+    """Raise InputError if a solver would keep more for `count` items than some rank has memory. No messages.
+
+    On equal machines all ranks raise.
+
+    Parameters
+    ----------
+    name, count
+        The option that decides on the number of items.
+    engine : Engine
+        The engine whose memory has the items.
+    numbers : int
+        Numbers of 8 bytes in an item.
+    layout, dtype : optional
+        Those of the vector in an item, if it has one.
+    """
+    size = 8 * numbers
+    if layout is not None:
+        size += max(map(layout.local_size, range(layout.ranks))) * np.dtype(dtype).itemsize
+    if count * size > (memory := memory_of(engine)):
+        with raised_together():
+            raise InputError(
+                f"{name}={count} makes the solver keep {in_words(count * size)} on a rank, which has "
+                f"{in_words(memory)} of memory: choose a smaller {name}"
+            )
 
 
 def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:

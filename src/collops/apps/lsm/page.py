@@ -12,6 +12,7 @@ import numpy as np
 
 from collops.apps.files import atomic
 from collops.apps.page import COLORS, render, svg
+from collops.array.store import open_node
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -38,10 +39,8 @@ def write_page(folder: Path) -> Path:
 
     The page loads nothing but the folder ``shots`` beside it, which has a file for each shot of ``result.zarr``.
     """
-    import zarr
-
-    group = zarr.open_group(str(folder / "result.zarr"), mode="r")
-    fields = {name: np.asarray(array) for name, array in group.arrays()}
+    group = open_node(folder / "result.zarr")
+    fields = {name: np.asarray(open_node(group, name)) for name in group.array_keys()}
     numbers: dict[str, Any] = dict(group.attrs)
     fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
     seconds = fields["seconds"].tolist()

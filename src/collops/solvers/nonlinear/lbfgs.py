@@ -15,7 +15,7 @@ from collops.errors import InputError
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import over
 from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
-from collops.solvers.problem import check_count, check_number
+from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
 
@@ -206,6 +206,7 @@ def lbfgs(
     """
     check_descent(problem, x0, niter, tol)
     check_count("memory", memory, smallest=1)
+    check_kept("memory", memory, x0.engine, memory, layout=x0.layout, dtype=x0.dtype)
     bounds = [_checked_bound(name, bound, x0) for name, bound in (("lower", lower), ("upper", upper))]
     method = LBFGS(problem, tol, memory, *bounds)
     return solve(method, None, x0, parts=[method], niter=niter, **run)

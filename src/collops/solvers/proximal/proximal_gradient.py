@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from collops.array import axpby, dots
+from collops.backend import engine
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.driver import solve, solver
 from collops.solvers.iterative_thresholding import Schedule, momenta
-from collops.solvers.problem import check_count, check_number
+from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import RESIDUAL, Splitting, StepSizes, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
@@ -230,8 +231,13 @@ def proximal_gradient(
     return solve(method, None, x, parts=(f, g, weights, method.backtracking), niter=niter, **run)
 
 
+def _vandenberghe(count: int) -> np.ndarray:
+    check_kept("niter", count, engine("numpy"), 1)
+    return np.arange(count) / (np.arange(count) + 3)
+
+
 _MOMENTA: dict[str | None, Callable[[int], Any]] = {
     None: lambda count: None,
-    "vandenberghe": lambda count: np.arange(count) / (np.arange(count) + 3),
+    "vandenberghe": _vandenberghe,
     "fista": momenta,
 }
