@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from collops.array import fused, reductions
+from collops.array.numpy_functions import apply_function
 from collops.array.operands import local_operand
 from collops.array.plans import ReductionPlan
 from collops.array.redistribute import check_copies
@@ -86,6 +87,10 @@ class BaseArray:
             f"a {type(self).__name__} is not converted to a NumPy array implicitly, because that needs messages: "
             "call gather() on every rank, or use local_array for this rank's part"
         )
+
+    def __array_function__(self, function: Any, types: Any, args: Any, arguments: Any) -> Any:
+        """Apply a NumPy function such as ``numpy.sum``; raise UnsupportedTypeError for those that need all values."""
+        return apply_function(self, function, args, arguments)
 
     @property
     def size(self) -> int:

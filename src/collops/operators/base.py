@@ -14,6 +14,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
+from collops.array.operands import way_to
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -232,7 +233,7 @@ class LinearOperator:
         if array.layout is not layout:
             raise LayoutError(
                 f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
-                "redistribute it with redistribute(), or use reshape()"
+                + way_to(array.layout, layout, layout="layout")
             )
         raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 

@@ -316,7 +316,7 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
     else:
         raise LayoutError(
             f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
-            "redistribute it"
+            f"redistribute it: diag.redistribute(Layout.replicated({diag.shape}, {model.ranks}))"
         )
     return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
@@ -336,7 +336,8 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
         if 0 not in small.shape and small.slices != kept:
             raise LayoutError(
                 f"between {model} and {data}, elements would move to other ranks: "
-                "give a shape instead of one of the layouts, and redistribute"
+                f"give the shape {data.shape} or {model.shape} instead of one of the layouts, and redistribute arrays "
+                "to the range or the domain of the operator"
             )
     return data, model
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.array.dtypes import real_of
+from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -82,7 +83,8 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
             "collops.from_global or collops.from_local makes one"
         )
     if array.layout is not layout:
-        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+        way = way_to(array.layout, layout, name if name.isidentifier() else "x", "layout")
+        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; {way}")
 
 
 def check_reductions(value: Any, data: Any) -> Any:
