@@ -80,6 +80,12 @@ def test_the_advice_for_two_engines():
     converted = eval(str(caught.value).partition("one of them: ")[2], {"collops": collops, "x": x, "y": y})
     total = x + converted
     assert type(total.local_array) is np.ndarray and np.all(total.local_array == 4)
+    x, y = (arrays(engine)[1] for engine in ("numpy", "jax"))
+    with pytest.raises(UnsupportedTypeError) as caught:
+        x + y
+    advice = str(caught.value).partition("part of one of them: ")[2]
+    converted = [eval(advice, {"collops": collops, "x": x, "part": part}) for part in y.arrays]
+    assert float((x + StackedArray(converted)).leaves[1].sum()) == 8
 
 
 @pytest.mark.parametrize("engine", ["numpy", "jax"])
@@ -119,3 +125,29 @@ def test_masked_scalars():
         with pytest.raises(UnsupportedTypeError):
             call()
     assert type((x * np.ma.masked_array(2.0)).local_array) is np.ndarray
+
+
+def test_results_in_arrays_of_another_engine():
+    pytest.importorskip("jax")
+    operators = collops.Identity(4), collops.Diagonal(np.ones(4)), collops.BlockDiag([np.eye(4)])
+    for A in (*operators, collops.FirstDerivative(4).H, operators[0] + operators[1]):
+        for one, other in (("numpy", "jax"), ("jax", "numpy")):
+            x = collops.ones(A.domain, engine=one)
+            for apply, layout in ((A.forward, A.range), (A.adjoint, A.domain)):
+                out = collops.zeros(layout, engine=other)
+                with pytest.raises(UnsupportedTypeError, match=r"engine=x\.engine"):
+                    apply(x, out)
+                assert not out.any()
+
+
+def test_the_layer_of_pylops_mpi():
+    jax = pytest.importorskip("jax")
+    import collops.compat.pylops_mpi as pylops_mpi
+
+    x = pylops_mpi.DistributedArray(4)
+    x[:] = 1.0
+    for other in (jax.numpy.float32(2), jax.numpy.ones(x.local_shape), Tensor(2.0)):
+        for function in (operator.add, operator.mul, operator.sub):
+            with pytest.raises(UnsupportedTypeError):
+                function(x, other)
+    assert type((x + np.ones(x.local_shape)).local_array) is type((2 * x).local_array) is np.ndarray

@@ -128,9 +128,9 @@ class BaseArray:
             leaf._hold(local_operand(leaf, value))
 
     def check_replicated(self) -> None:
-        """Raise LayoutError on every rank, naming ranks, unless copies of a block are equal bit by bit. Collective.
+        """Raise LayoutError on every rank, naming ranks, unless copies of a block are equal. Collective.
 
-        It sends one metadata message for each part of a stacked array.
+        NaN is equal to NaN. It sends one metadata message for each part of a stacked array.
         """
         for leaf in self.leaves:
             check_copies(leaf)

@@ -15,7 +15,7 @@ from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import moved, on_root
+from collops.array.redistribute import check_given, moved, on_root
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
 from collops.comm.call import check_rank
@@ -61,6 +61,8 @@ class DistributedArray(BaseArray):
     Notes
     -----
     Collective at the first use of a process grid or mask on `comm`, which creates the communicators of reductions.
+    With ``COLLOPS_CHECK`` always collective: copies on several ranks are compared, and all ranks raise a LayoutError if
+    they differ.
 
     Examples
     --------
@@ -83,6 +85,17 @@ class DistributedArray(BaseArray):
     _plan: ReductionPlan
 
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+        self._fill(layout, comm, local_array)
+        check_given(self, groups=True)
+
+    @classmethod
+    def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
+        """Return an array whose values this package has made: the constructor without the comparison of copies."""
+        array = _new(cls)
+        array._fill(layout, comm, local_array)
+        return array
+
+    def _fill(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
         self._plan = reduction_plan(layout, comm)
@@ -283,6 +296,7 @@ class DistributedArray(BaseArray):
                 f"an array with the layout {self.layout} cannot be redistributed to {layout}: "
                 + (way_to(self.layout, layout, layout="layout") if isinstance(layout, Layout) else "it is not a layout")
             )
+        check_given(self)
         return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
@@ -326,6 +340,7 @@ class DistributedArray(BaseArray):
         layout, comm = self.layout, self.comm
         if root is not None:
             check_rank(root, comm.size, "root")
+        check_given(self)
         if layout.is_replicated:
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]

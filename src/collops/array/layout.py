@@ -392,6 +392,11 @@ class Layout(_Interned):
         self.coordinates(rank)
         return rank in self._representatives
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether some block is on more than one rank of a group."""
+        return len(self._representatives) < self.ranks
+
     @cached_property
     def _representatives(self) -> frozenset[int]:
         first: dict[Any, int] = {}

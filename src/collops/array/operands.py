@@ -10,7 +10,7 @@ from collops.array.layout import StackedLayout
 from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["check_alike", "way_to"]
+__all__ = ["check_alike", "check_engine", "way_to"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -29,9 +29,10 @@ def check_alike(x: Any, y: Any) -> None:
     if x.comm is not y.comm:
         raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:
+        one, source = ("one of them", "y") if hasattr(x, "local_array") else ("each part of one of them", "part")
         raise UnsupportedTypeError(
-            f"the arrays have different engines: {x.engine.name} and {y.engine.name}; convert one of them: "
-            "collops.from_global(y.gather(), x.layout, comm=x.comm, engine=x.engine)"
+            f"the arrays have different engines: {x.engine.name} and {y.engine.name}; convert {one}: "
+            f"collops.from_global({source}.gather(), {source}.layout, comm=x.comm, engine=x.engine)"
         )
 
 
@@ -90,12 +91,22 @@ def scalar_operand(x: Any, other: Any) -> Any:
             "or use x.local_array"
         )
     # A scalar on the host becomes a kernel argument; a scalar on a device stays there, so that the host does not wait.
+    check_engine(x, other)
+    return engine_of(other).adopt(other)[()] if isinstance(other, np.ndarray) else other
+
+
+def check_engine(x: Any, other: Any) -> None:
+    """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
+
+    Arrays of NumPy can, those of its own engine, and none of other packages.
+    """
     engine = engine_of(other)
     if engine is not x.engine and engine.name != "numpy":
         raise UnsupportedTypeError(
             f"a scalar of {engine.name} cannot be combined with an array of {x.engine.name}; use float(scalar)"
+            if not other.ndim
+            else f"an array of {engine.name} cannot be combined with an array of {x.engine.name}"
         )
-    return engine.adopt(other)[()] if isinstance(other, np.ndarray) else other
 
 
 def local_operand(x: Any, other: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.array.dtypes import real_of
 from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
+from collops.backend import is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
@@ -28,7 +28,6 @@ __all__ = [
     "check_problem",
     "check_square",
     "consistent",
-    "is_traced",
     "precision_of",
     "takes_part",
 ]
@@ -117,12 +116,6 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
 def check_numbers(**options: Any) -> dict[str, float]:
     """Return options by name as floats of at least 0; see :func:`check_number`."""
     return {name: check_number(name, value) for name, value in options.items()}
-
-
-def is_traced(value: Any) -> bool:
-    """Return whether `value` is an array without a value yet, in a program that JAX is tracing."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def takes_part(coefficient: Any) -> bool:
