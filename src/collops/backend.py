@@ -19,7 +19,7 @@ from collops._nvrtc import cuda_kernel
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
-__all__ = ["Engine", "engine", "engine_of"]
+__all__ = ["Engine", "engine", "engine_of", "is_traced"]
 
 _LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to copy less on an H200
 _COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu
@@ -83,7 +83,7 @@ class Engine:
         return np.asarray(array)
 
     def from_host(self, array: Any) -> Any:
-        """Return a NumPy array as an array of this engine."""
+        """Return a NumPy array as an array of this engine: as it is for NumPy, else as a copy."""
         return self.xp.asarray(array)
 
     def adopt(self, array: Any) -> Any:
@@ -111,6 +111,14 @@ class Engine:
         view = array[index]
         view += values  # not array[index] += values, which copies the view to itself
         return array
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """Return the product of two matrices or stacks of them in the precision of their dtype.
+
+        In JAX, which by default multiplies float32 in lower precision on accelerators, the precision that a user has
+        set by ``jax.default_matmul_precision`` counts.
+        """
+        return self.xp.matmul(a, b)
 
     def replicated_operand(self, value: Any, comm: Any) -> Any:
         """Return `value`, which is replicated over `comm`, for use with local data.
@@ -299,6 +307,12 @@ def _recognise(array: Any) -> Engine:
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
     raise UnsupportedTypeError(f"{type_name(array)} is no array of numpy, cupy or jax")
+
+
+def is_traced(value: Any) -> bool:
+    """Return whether `value` is an array without a value yet, in a program that JAX is tracing."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def repeatable() -> bool:

@@ -214,3 +214,21 @@ def test_a_compiled_solver_and_its_derivative(comm):
 
     slope = jax.grad(energy)(y)
     np.testing.assert_allclose(np.asarray(slope.gather()), 2 * inverse.T @ expected, atol=1e-3)
+
+
+def test_products_have_the_precision_of_single_precision(comm):
+    """XLA multiplies float32 in TF32 unless it is told otherwise, with an error of some 3e-4."""
+    random = np.random.default_rng(5)
+    matrix, slices = random.normal(size=(96, 256)), random.normal(size=(5, 64, 256))[comm.rank :: comm.size]
+    wanted = collops.MatrixMult(collops.from_global(matrix, comm=comm), 40, comm=comm)
+    rows = collops.from_global(matrix, comm=comm, dtype="float32", engine="jax")
+    found = collops.MatrixMult(rows, 40, kind=wanted.kind, process_grid=wanted.process_grid, comm=comm)
+    batches = collops.Fredholm1(slices, 9, comm=comm), collops.Fredholm1(jnp.asarray(slices, "float32"), 9, comm=comm)
+    for double, single in ((wanted, found), batches):
+        for way, layout in (("forward", double.domain), ("adjoint", double.range)):
+            x, y = (
+                collops.random(layout, seed=1, comm=comm, dtype=dtype, engine=engine)
+                for dtype, engine in (("float64", "numpy"), ("float32", "jax"))
+            )
+            expected, values = getattr(double, way)(x).gather(), np.asarray(getattr(single, way)(y).gather())
+            assert np.linalg.norm(values - expected) < 5e-6 * np.linalg.norm(expected), (type(double).__name__, way)

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from collops.array import fused, reductions
+from collops.array.numpy_functions import apply_function
 from collops.array.operands import local_operand
 from collops.array.plans import ReductionPlan
 from collops.array.redistribute import check_copies
@@ -87,6 +88,10 @@ class BaseArray:
             "call gather() on every rank, or use local_array for this rank's part"
         )
 
+    def __array_function__(self, function: Any, types: Any, args: Any, arguments: Any) -> Any:
+        """Apply a NumPy function such as ``numpy.sum``; raise UnsupportedTypeError for those that need all values."""
+        return apply_function(self, function, args, arguments)
+
     @property
     def size(self) -> int:
         """Global number of elements."""
@@ -123,9 +128,9 @@ class BaseArray:
             leaf._hold(local_operand(leaf, value))
 
     def check_replicated(self) -> None:
-        """Raise LayoutError on every rank, naming ranks, unless copies of a block are equal bit by bit. Collective.
+        """Raise LayoutError on every rank, naming ranks, unless copies of a block are equal. Collective.
 
-        It sends one metadata message for each part of a stacked array.
+        NaN is equal to NaN. It sends one metadata message for each part of a stacked array.
         """
         for leaf in self.leaves:
             check_copies(leaf)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
 __all__ = ["Finite", "as_number"]
@@ -89,6 +90,8 @@ def finite(coefficient: Any) -> Any:
 def as_number(coefficient: Any) -> Any:
     """Return a coefficient on the host as a number; raise for lists and arrays, which would fit some ranks only."""
     if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
+        if not isinstance(coefficient, _NUMBERS):
+            engine_of(coefficient)  # raises for scalars of other packages
         item = getattr(coefficient, "item", None)
         return coefficient if item is None else item()
     raise UnsupportedTypeError(

@@ -12,7 +12,7 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.layout import Layout
 from collops.array.plans import check_ranks
-from collops.array.redistribute import moved, on_root
+from collops.array.redistribute import agree_on_values, check_given, moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -55,7 +55,13 @@ def from_global(
     InputError
         If `values` are not numbers, or there is no such dtype, engine or `root`.
     UnsupportedTypeError
-        If `values` have masked elements or, with several ranks, are spread over several devices.
+        If `values` have masked elements or, with several ranks, are spread over several devices of a rank. On one rank
+        an array of JAX stays on its devices.
+
+    Notes
+    -----
+    The copy has memory of its own on every engine: the memory of `values` can be used again at once. With
+    ``COLLOPS_CHECK`` the values of all ranks are compared, and all ranks raise an InputError if they differ.
 
     Examples
     --------
@@ -70,8 +76,16 @@ def from_global(
         check_rank(root, comm.size, "root")
     element = None if dtype is None else as_dtype(dtype)
     if root is None:
-        layout = _fitting(layout, np.shape(values), comm)
-        return DistributedArray(layout, comm, _copied(_array(values)[layout.slices(comm.rank)], element, engine))
+        layout, part = _fitting(layout, np.shape(values), comm), _array(values)
+        agree_on_values(comm, "the array that each rank passes to from_global", part)
+        if layout.local_shape(comm.rank) != layout.shape:  # else an array over several devices of a rank stays there
+            current = engine_of(part)
+            if engine is None or find_engine(engine) is current:
+                current.check_devices(part)
+            else:
+                part = current.to_host(part)
+            part = part[layout.slices(comm.rank)]
+        return DistributedArray._made(layout, comm, _copied(part, element, engine))
     whole = None
 
     def describe() -> Any:
@@ -91,7 +105,7 @@ def from_global(
     if whole is None:
         found = find_engine(engine_name)
         whole = found.xp.empty(source.local_shape(comm.rank), found.dtype(as_dtype(name)))
-    return DistributedArray(layout, comm, moved(whole, source, layout, comm))
+    return DistributedArray._made(layout, comm, moved(whole, source, layout, comm))
 
 
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
@@ -119,10 +133,10 @@ def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> A
     own = as_dtype(part.dtype)  # also where a dtype is given: a rank without elements converts nothing and cannot fail
     kind = own if dtype is None else dtype
     if target is current and not target.mutable:
-        return target.xp.asarray(part, target.dtype(kind))
+        return target.xp.array(part, target.dtype(kind), copy=True)  # the caller may donate its own to a program
     if target is current:
         return target.xp.array(part, dtype=kind, copy=True, order="C")
-    return target.from_host(np.ascontiguousarray(current.to_host(part), kind))
+    return target.from_host(np.array(current.to_host(part), kind, order="C"))
 
 
 def from_local(
@@ -173,7 +187,9 @@ def from_local(
         raise LayoutError("from_local takes a layout or a mask; give the mask to the layout")
     with collective_errors(comm):
         _shape_of(local_array, comm)
-        return DistributedArray(layout, comm, local_array)
+        x = DistributedArray._made(layout, comm, local_array)
+    check_given(x, groups=True)
+    return x
 
 
 def _shape_of(local_array: Any, comm: Communicator) -> tuple[int, ...]:

@@ -301,7 +301,7 @@ def _new_array(
         return StackedArray(parts)
     layout = as_layout(layout, comm)
     check_memory(layout, dtype, chosen)
-    return DistributedArray(layout, comm, make(chosen, layout, comm.rank, number))
+    return DistributedArray._made(layout, comm, make(chosen, layout, comm.rank, number))
 
 
 def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, engine: Engine) -> StackedArray:
@@ -327,5 +327,7 @@ def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):
         raise UnsupportedTypeError(f"expected a distributed array, not {type_name(x)}")
-    kind = x.dtype if dtype is None else as_dtype(dtype)
-    return x._like(getattr(x.engine.xp, name)(x.local_array.shape, *value, x.engine.dtype(kind)))
+    kind = x.engine.dtype(x.dtype if dtype is None else as_dtype(dtype))
+    if not x.engine.mutable:  # arrays of JAX, which may be spread over several devices
+        return x._like(getattr(x.engine.xp, f"{name}_like")(x.local_array, *value, dtype=kind))
+    return x._like(getattr(x.engine.xp, name)(x.local_array.shape, *value, kind))

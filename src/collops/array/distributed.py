@@ -13,9 +13,9 @@ from collops.array.base import BaseArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
-from collops.array.operands import check_alike, check_ufunc, local_operand
+from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import moved, on_root
+from collops.array.redistribute import check_given, moved, on_root
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
 from collops.comm.call import check_rank
@@ -61,6 +61,8 @@ class DistributedArray(BaseArray):
     Notes
     -----
     Collective at the first use of a process grid or mask on `comm`, which creates the communicators of reductions.
+    With ``COLLOPS_CHECK`` always collective: copies on several ranks are compared, and all ranks raise a LayoutError if
+    they differ.
 
     Examples
     --------
@@ -83,6 +85,17 @@ class DistributedArray(BaseArray):
     _plan: ReductionPlan
 
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+        self._fill(layout, comm, local_array)
+        check_given(self, groups=True)
+
+    @classmethod
+    def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
+        """Return an array whose values this package has made: the constructor without the comparison of copies."""
+        array = _new(cls)
+        array._fill(layout, comm, local_array)
+        return array
+
+    def _fill(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
         self._plan = reduction_plan(layout, comm)
@@ -163,7 +176,7 @@ class DistributedArray(BaseArray):
 
     def _binary(self, function: Callable[[Any, Any], Any], other: Any, reflected: bool = False) -> Any:
         if other.__class__ is DistributedArray:
-            if other.layout is not self.layout or other.comm is not self.comm:
+            if other.layout is not self.layout or other.comm is not self.comm or other.engine is not self.engine:
                 check_alike(self, other)
             return self._like(function(self.local_array, other.local_array))
         if other.__class__ is not float:
@@ -219,8 +232,8 @@ class DistributedArray(BaseArray):
             return NotImplemented
         if masks:
             arguments["where"] = operands.pop()
+        targets = tuple(None if out is None else local_operand(self, out) for out in outs)
         if self.engine.mutable and any(out is not None for out in outs):
-            targets = tuple(None if out is None else local_operand(self, out) for out in outs)
             arguments["out"] = targets[0] if ufunc.nout == 1 else targets
         result: Any = function(*operands, **arguments)
         results = (result,) if ufunc.nout == 1 else result
@@ -255,7 +268,7 @@ class DistributedArray(BaseArray):
         if isinstance(target, Layout) and layout is not target:
             raise LayoutError(
                 f"without moving data, {self.layout} is reshaped to {layout}, not to {target}; "
-                "reshape to the shape of that layout and redistribute"
+                + way_to(self.layout, target, layout="layout")
             )
         return self._in_layout(layout, self.local_array.reshape(layout.local_shape(self.comm.rank)))
 
@@ -282,8 +295,10 @@ class DistributedArray(BaseArray):
         """
         if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
             raise LayoutError(
-                f"an array with the layout {self.layout} cannot be redistributed to {layout}: shapes or ranks differ"
+                f"an array with the layout {self.layout} cannot be redistributed to {layout}: "
+                + (way_to(self.layout, layout, layout="layout") if isinstance(layout, Layout) else "it is not a layout")
             )
+        check_given(self)
         return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
@@ -335,6 +350,7 @@ class DistributedArray(BaseArray):
         layout, comm = self.layout, self.comm
         if root is not None:
             check_rank(root, comm.size, "root")
+        check_given(self)
         if layout.has_group_values and not layout.is_replicated:
             values = moved(self.local_array, layout, Layout.replicated(layout.shape, comm.size, mask=layout.mask), comm)
             return values if root in (None, comm.rank) else None

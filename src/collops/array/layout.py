@@ -401,6 +401,11 @@ class Layout(_Interned):
         self.coordinates(rank)
         return rank in self._representatives
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether some block is on more than one rank of a group."""
+        return len(self._representatives) < self.ranks
+
     @cached_property
     def _representatives(self) -> frozenset[int]:
         first: dict[Any, int] = {}
@@ -474,8 +479,21 @@ class Layout(_Interned):
                 return target, [size * inner // new_inner for size in self.sizes[axis]]
         raise LayoutError(
             f"{self} cannot be reshaped to {new} without moving data: the parts of axis {axis} are not parts of an "
-            "axis of the new shape; first call redistribute with a layout that is split along its first axis"
+            f"axis of the new shape; first call redistribute({self._reshapable(new)[1]})"
         )
+
+    def _reshapable(self, new: tuple[int, ...]) -> tuple[Layout, str]:
+        """Return a layout of this shape that can be reshaped to `new`, of the same size, and the call that makes it."""
+        if self.size == 0:
+            return Layout.replicated(self.shape, self.ranks), f"Layout.replicated({self.shape}, {self.ranks})"
+        axis, target = (next(a for a, extent in enumerate(shape) if extent != 1) for shape in (self.shape, new))
+        inner, new_inner = math.prod(self.shape[axis + 1 :]), math.prod(new[target + 1 :])
+        unit = new_inner // math.gcd(inner, new_inner)  # rows of the old shape that are whole rows of the new one
+        sizes = [unit * count for count in Layout.split(self.shape[axis] // unit, self.ranks).sizes[0]]
+        sizes += [0] * (self.ranks - len(sizes))
+        layout = Layout.split(self.shape, self.ranks, axis, sizes=sizes, mask=self.mask)
+        mask = "" if self.mask is None else f", mask={self.mask}"
+        return layout, f"Layout.split({self.shape}, {self.ranks}, axis={axis}, sizes={sizes}{mask})"
 
     def without_mask(self) -> Layout:
         """Return the layout with a single group of ranks."""

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from collops.array.layout import StackedLayout
+from collops.backend import engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["check_alike"]
+__all__ = ["check_alike", "check_engine", "way_to"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -22,13 +24,56 @@ def check_alike(x: Any, y: Any) -> None:
         )
     if x.layout is not y.layout:
         raise LayoutError(
-            f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n"
-            "redistribute one of them first: x.redistribute(y.layout)"
+            f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n{way_to(x.layout, y.layout)}"
         )
     if x.comm is not y.comm:
         raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:
-        raise UnsupportedTypeError(f"the arrays have different engines: {x.engine.name} and {y.engine.name}")
+        one, source = ("one of them", "y") if hasattr(x, "local_array") else ("each part of one of them", "part")
+        raise UnsupportedTypeError(
+            f"the arrays have different engines: {x.engine.name} and {y.engine.name}; convert {one}: "
+            f"collops.from_global({source}.gather(), {source}.layout, comm=x.comm, engine=x.engine)"
+        )
+
+
+def way_to(given: Any, wanted: Any, array: str = "x", layout: str = "y.layout") -> str:
+    """Return how an array of the layout `given` gets the layout `wanted`, in words that end an error message.
+
+    `array` and `layout` are the names of both in the program of the user. Every call that the text names succeeds.
+    """
+    if isinstance(given, StackedLayout) or isinstance(wanted, StackedLayout):
+        return _way_to_stack(given, wanted, array, layout)
+    if given.ranks != wanted.ranks:
+        return f"make the arrays on one communicator: {given.ranks} and {wanted.ranks} ranks differ"
+    if given.mask != wanted.mask:
+        return f"make the arrays with one mask: {given.mask} and {wanted.mask} differ"
+    if given.size != wanted.size:
+        return f"make the arrays of one shape: {given.shape} and {wanted.shape} have different numbers of elements"
+    if given.shape == wanted.shape:
+        return f"redistribute one of them first: {array}.redistribute({layout})"
+    try:
+        reshaped = given.reshape(wanted.shape)
+    except LayoutError:
+        rows, call = given._reshapable(wanted.shape)
+        moved, reshaped = f"{array}.redistribute({call}).reshape({wanted.shape})", rows.reshape(wanted.shape)
+    else:
+        moved = f"{array}.reshape({wanted.shape})"
+    return f"their shapes differ: {moved}" + ("" if reshaped is wanted else f".redistribute({layout})")
+
+
+def _way_to_stack(given: Any, wanted: Any, array: str, layout: str) -> str:
+    """Return what :func:`way_to` returns if one of the layouts is that of a stacked array."""
+    if not (isinstance(given, StackedLayout) and isinstance(wanted, StackedLayout)):
+        return "a stacked array fits stacked arrays only: combine its parts one by one"
+    if len(given) != len(wanted):
+        return f"make stacks of as many parts: {len(given)} and {len(wanted)} differ"
+    pairs = list(zip(given, wanted, strict=True))
+    ways = [way_to(one, other, f"{array}[{n}]", f"{layout}[{n}]") for n, (one, other) in enumerate(pairs)]
+    plain = all(f".redistribute({layout}[{n}])" in way and "reshape" not in way for n, way in enumerate(ways))
+    first = next(number for number, (one, other) in enumerate(pairs) if one is not other)
+    return (
+        f"redistribute one of them first: {array}.redistribute({layout})" if plain else f"part {first}: {ways[first]}"
+    )
 
 
 def scalar_operand(x: Any, other: Any) -> Any:
@@ -46,7 +91,22 @@ def scalar_operand(x: Any, other: Any) -> Any:
             "or use x.local_array"
         )
     # A scalar on the host becomes a kernel argument; a scalar on a device stays there, so that the host does not wait.
-    return other[()] if isinstance(other, np.ndarray) else other
+    check_engine(x, other)
+    return engine_of(other).adopt(other)[()] if isinstance(other, np.ndarray) else other
+
+
+def check_engine(x: Any, other: Any) -> None:
+    """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
+
+    Arrays of NumPy can, those of its own engine, and none of other packages.
+    """
+    engine = engine_of(other)
+    if engine is not x.engine and engine.name != "numpy":
+        raise UnsupportedTypeError(
+            f"a scalar of {engine.name} cannot be combined with an array of {x.engine.name}; use float(scalar)"
+            if not other.ndim
+            else f"an array of {engine.name} cannot be combined with an array of {x.engine.name}"
+        )
 
 
 def local_operand(x: Any, other: Any) -> Any:

@@ -11,18 +11,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from collops.array.dtypes import real_of
 from collops.array.layout import Layout
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, holders, transfers
-from collops.backend import engine_of
+from collops.backend import engine_of, is_traced
 from collops.comm import Communicator
+from collops.comm.agreement import raised_together
 from collops.comm.call import Call
 from collops.errors import LayoutError
 from collops.exchange import Box, ExchangePlan
 from collops.exchange.peer_copy import PeerCopy
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "region_copy"]
+__all__ = ["Move", "agree_on_values", "check_given", "region_copy"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -102,10 +106,8 @@ def on_root(layout: Layout, root: int) -> Layout:
 
 
 def check_copies(x: Any) -> None:
-    """Raise on every rank unless ranks that hold the same block of the same group hold the same bits. Collective."""
-    values = x.engine.to_host(x.local_array)
-    digest = hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
-    digests = x.comm.allgather_metadata([digest, str(values.dtype)])
+    """Raise on every rank unless ranks that hold the same block of the same group hold equal values. Collective."""
+    digests = x.comm.allgather_metadata(_digest(x.local_array))
     first: dict[Any, int] = {}
     wrong = []
     for rank in range(x.comm.size):
@@ -114,7 +116,43 @@ def check_copies(x: Any) -> None:
         if digests[rank] != digests[model]:
             wrong.append(f"rank {rank} from rank {model}")
     if wrong:
-        raise LayoutError(f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}")
+        with raised_together():
+            raise LayoutError(
+                f"copies that should be equal in {x.layout} differ: {', '.join(wrong)}; send the values of one rank to "
+                "all with comm.bcast(values), or make random numbers with collops.random or with one seed"
+            )
+
+
+def check_given(x: Any, *, groups: bool = False) -> None:
+    """Compare the copies of an array that a program has filled, where ``COLLOPS_CHECK`` is on. Collective there.
+
+    Copies within the groups of a mask are compared only if all `groups` make this call. Tracers of JAX have no values.
+    """
+    if x.comm.calls is None:
+        return
+    for leaf in x.leaves:
+        layout = leaf.layout
+        if layout.has_copies and (groups or layout.mask is None) and not is_traced(leaf.local_array):
+            check_copies(leaf)
+
+
+def agree_on_values(comm: Communicator, what: str, values: Any) -> None:
+    """Raise on every rank unless `values`, a plain array, is equal on all, where ``COLLOPS_CHECK`` is on.
+
+    Collective there.
+    """
+    if comm.calls is not None and not is_traced(values):
+        comm.agree(what, _digest(values))
+
+
+def _digest(array: Any) -> list[Any]:
+    """Return what arrays of equal values have in common: NaN is equal to NaN, and 0.0 to -0.0."""
+    values = engine_of(array).to_host(array)
+    numbers = np.ascontiguousarray(values).reshape(-1)
+    if numbers.dtype.kind not in "biu":
+        numbers = numbers.view(real_of(numbers.dtype))
+        numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers + np.zeros((), numbers.dtype))
+    return [hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest(), str(values.dtype), list(values.shape)]
 
 
 @recent_plans

@@ -28,11 +28,20 @@ def array(x: Any) -> Any:
     """Return `x` as a JAX array, if its dtype can be sent."""
     if not isinstance(x, jax.Array):
         try:
-            x = jnp.asarray(np.asarray(x) if _is_array(x) and not isinstance(x, np.ndarray) else x)
+            x = copied(np.asarray(x)) if _is_array(x) else jnp.asarray(x)
         except (TypeError, ValueError, OverflowError) as error:
             raise UnsupportedTypeError(f"expected an array of numbers, not {x!r:.60}: {error}") from error
     check_dtype(x.dtype)
     return x
+
+
+def copied(x: np.ndarray, dtype: Any = None) -> Any:
+    """Return a copy of a NumPy array as a JAX array.
+
+    JAX shares the memory of aligned NumPy arrays on CPUs, and reads large others after its call has returned, also with
+    ``copy=True``; the caller may have changed them by then. Nobody else has the copy that it gets here.
+    """
+    return jnp.asarray(np.array(x), dtype)
 
 
 def check_dtype(dtype: Any) -> None:

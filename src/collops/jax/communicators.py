@@ -65,6 +65,14 @@ class NativeComm:
                 "available; use allreduce, bcast, allgather, reduce_scatter, alltoall or barrier with equal blocks"
             )
 
+    def check_mapping(self, checked: bool) -> None:
+        """Raise an InputError for a clique inside a ``shard_map`` that checks which axes values vary over."""
+        if self.joined is not None and checked:
+            raise InputError(
+                "a collective of a clique needs shard_map(..., check_vma=False): JAX does not know that its results "
+                "are equal on all devices"
+            )
+
     @property
     def on_devices(self) -> bool:
         """Whether NCCL reduces the arrays; it does not support all dtypes."""

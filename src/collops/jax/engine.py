@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from collops.backend import Engine
 from collops.errors import UnsupportedTypeError
-from collops.jax import methods
+from collops.jax import arguments, methods, versions
 from collops.jax.allreduce import replicated_operand
 from collops.jax.primitive import linear_map
 
@@ -38,9 +38,13 @@ class JaxEngine(Engine):
         jax.effects_barrier()
 
     def from_host(self, array: Any) -> Any:
-        """Return a NumPy array as a JAX array, which is a constant in a traced program."""
+        """Return a copy of a NumPy array as a JAX array, which is a constant in a traced program."""
         with jax.ensure_compile_time_eval():
-            return jnp.asarray(array, self.dtype(array.dtype))
+            return arguments.copied(array, self.dtype(array.dtype))
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """Return the product of two matrices or stacks of them, see :meth:`Engine.matmul`."""
+        return jnp.matmul(a, b, precision=None if versions.product_precision() else "highest")
 
     def check_devices(self, array: Any) -> None:
         """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
@@ -56,7 +60,7 @@ class JaxEngine(Engine):
 
     def put(self, array: Any, index: Any, values: Any) -> Any:
         """Return `array` with `values` at `index`, converted to its dtype."""
-        values = jnp.asarray(values)
+        values = arguments.copied(values) if isinstance(values, np.ndarray) else jnp.asarray(values)
         if values.dtype.kind == "c" and array.dtype.kind != "c":
             raise UnsupportedTypeError(f"complex values do not fit into an array of {array.dtype}")
         values = values.astype(array.dtype)

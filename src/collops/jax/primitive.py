@@ -67,7 +67,12 @@ def collective(
     """
     primitive = Primitive(f"collops_{handler}")
     primitive.multiple_results = True
-    primitive.def_effectful_abstract_eval(lambda *avals, **parameters: (shapes(*avals, **parameters), {ORDER}))
+
+    def results(*avals: Any, **parameters: Any) -> Any:
+        parameters["comm"].check_mapping(versions.checks_varying_axes())
+        return shapes(*avals, **parameters), {ORDER}
+
+    primitive.def_effectful_abstract_eval(results)
     primitive.def_impl(functools.partial(_run, primitive))
     versions.run_in_shard_map(primitive, functools.partial(_run_on_devices, primitive))
 
@@ -150,8 +155,9 @@ def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
 
 
 def _run_on_devices(primitive: Primitive, mesh: Any, *values: Any, **parameters: Any) -> Any:
+    parameters["comm"].check_mapping(versions.checks_varying_axes())
     if any(value.shape[0] != mesh.size for value in values):
-        raise InputError("a collective inside shard_map needs check_vma=False, and all axes of the mesh to be manual")
+        raise InputError("a collective inside shard_map needs all axes of the mesh to be manual")
     program = functools.partial(_compiled_for, mesh, len(values))
     operands = values or [np.zeros(mesh.size, bool)]  # JAX cannot map a program without operands
     return _dispatch(program, primitive, tuple(sorted(parameters.items())), operands)

@@ -20,9 +20,10 @@ from jax._src import shard_map as _shard_map
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.util import HashablePartial as _HashablePartial
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 
-__all__ = ["lowered"]
+__all__ = ["lowered", "product_precision"]
 
 # Whether XLA runs calls once before it records them. The first call of a kind may do what a recording does not allow.
 RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
@@ -39,6 +40,11 @@ _SECONDS_BETWEEN_LOOKS = 2e-5
 def jit_disabled() -> bool:
     """Return whether functions are to run operation by operation: ``jax_disable_jit``."""
     return _config.disable_jit.value
+
+
+def product_precision() -> str | None:
+    """Return the precision of products that the user has set, by ``jax.default_matmul_precision``, or ``None``."""
+    return _config.default_matmul_precision.value
 
 
 def without_repetition(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,14 +81,30 @@ def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
 
     def rule(mesh: Any, *values: Any, **parameters: Any) -> Any:
         axes = _core.trace_ctx.axis_env
-        with _core.eval_context(), jax.disable_jit(False), _mesh.use_abstract_mesh(mesh.abstract_mesh):
+        # A program over a mesh with explicit axes is not lowered here: the same devices get automatic ones for it.
+        automatic = _mesh.Mesh(mesh.devices, mesh.axis_names)
+        rows = PartitionSpec(mesh.axis_names)
+        with _core.eval_context(), jax.disable_jit(False), _mesh.use_abstract_mesh(automatic.abstract_mesh):
             _core.trace_ctx.set_axis_env(_core.top_axis_env)  # JAX dispatches from C++ only where no axis has a name
             try:
-                return run(mesh, *values, **parameters)
+                if automatic == mesh:
+                    return run(mesh, *values, **parameters)
+                results = run(automatic, *_placed(values, NamedSharding(automatic, rows)), **parameters)
+                return _placed(results, NamedSharding(mesh, rows))
             finally:
                 _core.trace_ctx.set_axis_env(axes)
 
     _shard_map.eager_rules[primitive] = rule
+
+
+def _placed(values: Any, sharding: Any) -> list[Any]:
+    """Return arrays that are sharded like this over other axes of the same devices, without moving anything."""
+    return [jax.device_put(value, sharding) for value in values]
+
+
+def checks_varying_axes() -> bool:
+    """Return whether a `shard_map` with ``check_vma=True`` is being traced or run."""
+    return _config._check_vma.value
 
 
 def allow_everywhere(kind: type[Effect]) -> None:

@@ -14,6 +14,8 @@ import numpy as np
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
+from collops.array.operands import way_to
+from collops.array.redistribute import check_given
 from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -210,6 +212,8 @@ class LinearOperator:
             self._raise_misfit(x, self.domain, "forward takes an array")
         if out is not None:
             self._check_out(x, out, self.range)
+        if self.comm.calls is not None:
+            check_given(x)
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -219,6 +223,8 @@ class LinearOperator:
             self._raise_misfit(y, self.range, "adjoint takes an array")
         if out is not None:
             self._check_out(y, out, self.domain)
+        if self.comm.calls is not None:
+            check_given(y)
         result = self._adjoint(y, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -232,7 +238,7 @@ class LinearOperator:
         if array.layout is not layout:
             raise LayoutError(
                 f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
-                "redistribute it with redistribute(), or use reshape()"
+                + way_to(array.layout, layout, layout="layout")
             )
         raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 
@@ -240,7 +246,11 @@ class LinearOperator:
         if getattr(out, "layout", None) is not layout or out.comm is not self.comm:
             self._raise_misfit(out, layout, "out is an array")
         engine, dtype = out.engine, given.dtype
-        sources = given.leaves if given.engine is engine else ()
+        if given.engine is not engine:
+            raise UnsupportedTypeError(
+                f"{type(self).__name__} cannot fill an out of {engine.name} from an input of {given.engine.name}; "
+                "make out with engine=x.engine"
+            )
         for leaf in out.leaves if engine.mutable else ():
             memory = leaf.local_array
             if not memory.dtype is dtype is self.dtype:
@@ -251,7 +261,7 @@ class LinearOperator:
                     raise UnsupportedTypeError(
                         f"{type(self).__name__} gives {result}, which does not fit into out, of {memory.dtype}"
                     )
-            for source in sources:
+            for source in given.leaves:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
                     raise InputError(
                         f"{type(self).__name__} cannot work in place: out must not share memory with the input"
@@ -760,4 +770,4 @@ def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None)
         return array
     if isinstance(layout, StackedLayout):
         return StackedArray([reinterpret(part, one, ranks) for part, one in zip(array.arrays, layout, strict=True)])
-    return DistributedArray(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
+    return DistributedArray._made(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))

@@ -11,6 +11,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.array.plans import as_layout
+from collops.array.redistribute import agree_on_values
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
@@ -27,8 +28,8 @@ class Diagonal(LinearOperator):
     ----------
     diag : array or DistributedArray
         An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
-        diagonal, the same on every rank; each rank keeps its part. A distributed one is replicated, or has the layout
-        of the model (a vector: that of the axis).
+        diagonal, the same on every rank; each rank keeps a copy of its part. A distributed one is not copied. It is
+        replicated, or has the layout of the model (a vector: that of the axis).
     dims : Layout, int or sequence of int, optional
         The model; by default that of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
@@ -67,6 +68,7 @@ class Diagonal(LinearOperator):
         if not distributed:
             diag = np.asarray(diag) if isinstance(diag, list | tuple) else diag
             engine_of(diag)  # raises for anything but an array
+            agree_on_values(comm, "the diagonal that each rank passes", diag)
         model = as_layout((diag.layout if distributed else diag.shape) if dims is None else dims, comm)
         kind = np.dtype(diag.dtype if dtype is None else dtype)
         check_holds(kind, diag.dtype)
@@ -316,7 +318,7 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
     else:
         raise LayoutError(
             f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
-            "redistribute it"
+            f"redistribute it: diag.redistribute(Layout.replicated({diag.shape}, {model.ranks}))"
         )
     return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
@@ -336,7 +338,8 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
         if 0 not in small.shape and small.slices != kept:
             raise LayoutError(
                 f"between {model} and {data}, elements would move to other ranks: "
-                "give a shape instead of one of the layouts, and redistribute"
+                f"give the shape {data.shape} or {model.shape} instead of one of the layouts, and redistribute arrays "
+                "to the range or the domain of the operator"
             )
     return data, model
 

@@ -102,7 +102,7 @@ class _TracedMatrix(DenseMatrix):
 
 
 def _traced_product(matrix: Any, x: Any) -> Any:
-    return matrix.astype(_SINGLE) @ _single(x)
+    return engine_of(x).matmul(matrix.astype(_SINGLE), _single(x))
 
 
 def _single(x: Any) -> Any:

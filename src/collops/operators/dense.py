@@ -8,7 +8,7 @@ import numpy as np
 
 from collops._nvrtc import cuda_kernel
 from collops.backend import engine_of
-from collops.operators.memory import Scratch, applied, contiguous, result_memory, store
+from collops.operators.memory import Coefficients, Scratch, applied, contiguous, result_memory, store
 
 _THREADS = 256
 _LANES = 32
@@ -21,7 +21,8 @@ _ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes s
 class DenseMatrix:
     """The local operator of a dense matrix of any engine, which also multiplies vectors of JAX.
 
-    The matrix is not copied if it is contiguous in either order. Subclasses replace the product.
+    The matrix is not copied if it is contiguous in either order; for vectors of another engine it is copied at their
+    first use. Subclasses replace the product.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -36,6 +37,7 @@ class DenseMatrix:
         self._complex = self.dtype.kind == "c"
         self.columns_engine = self._engine.name if self._engine.mutable else None
         self._scratch = Scratch()
+        self._coefficients = Coefficients(matrix)
 
     def forward_local(self, x: Any, out: Any) -> Any:
         """Return the matrix times `x`."""
@@ -69,10 +71,14 @@ class DenseMatrix:
         return store(X @ matrix, out)
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+        engine = engine_of(x)
+        if engine is not self._engine:
+            there = self._coefficients.on(engine)
+            matrix = there if matrix is self.matrix else there.T
         # dot() writes only into an array of exactly the result's dtype.
         if out is not None and x.dtype == self.dtype == out.dtype:
-            return self._engine.xp.dot(matrix, x, out=out)
-        return store(matrix @ x, out)
+            return engine.xp.dot(matrix, x, out=out)
+        return store(engine.matmul(matrix, x), out)
 
     def _conjugate_of(self, y: Any) -> Any:
         if not self._engine.mutable or type(y) is not type(self.matrix) or y.dtype != self.dtype:

@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.array import Layout, StackedLayout, dots, random
 from collops.array.dtypes import is_half
+from collops.backend import engine as find_engine
 from collops.errors import CollopsError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def dottest(
     rtol : float, optional
         Largest allowed difference of the two numbers, relative to the larger of :math:`\|A u\| \|v\|` and
         :math:`\|u\| \|A^H v\|`; by default 1000 times the rounding error of the operator's dtype, 8 times for half
-        types.
+        types. Where JAX has no double precision, the rounding error is that of single precision.
     seed : int
         Seed of the random vectors, which are the same on any number of ranks.
     raises : bool
@@ -42,7 +43,7 @@ def dottest(
     complex_vectors : bool, optional
         Whether the vectors are complex; by default they are if the operator is.
     engine : str, optional
-        Engine of the vectors: ``"numpy"`` or ``"cupy"``.
+        Engine of the vectors: ``"numpy"``, ``"cupy"`` or ``"jax"``.
 
     Returns
     -------
@@ -66,7 +67,8 @@ def dottest(
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)
     if rtol is None:
-        # A wrong adjoint of n elements is off by about one part in the root of n.
+        # A wrong adjoint of n elements is off by about one part in the root of n. JAX may compute in a lower precision.
+        dtype = dtype if dtype.kind == "V" else find_engine(engine).dtype(dtype)
         rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
         rtol = (8 if is_half(dtype) else 1000) * rounding
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)

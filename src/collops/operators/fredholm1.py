@@ -207,7 +207,7 @@ class _BatchedMatrix:
 
     def _product(self, matrices: Any, x: Any, out: Any) -> Any:
         if out is None:
-            return self._engine.xp.matmul(matrices, x)
+            return self._engine.matmul(matrices, x)
         result = out
         if not self._complex and x.dtype.kind == "c":
             x, result = as_columns(x), as_columns(out)

@@ -144,12 +144,18 @@ class LiftedOperator:
     def forward_local(self, x: Any, out: Any) -> Any:
         if self._on_host and engine_of(x).traced:
             return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
-        return store(self._matvec(x), out)
+        return store(_of_engine(self._matvec(x), x), out)
 
     def adjoint_local(self, y: Any, out: Any) -> Any:
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
-        return store(self._rmatvec(y), out)
+        return store(_of_engine(self._rmatvec(y), y), out)
+
+
+def _of_engine(result: Any, x: Any) -> Any:
+    """Return what an operator made of `x` as an array of JAX if `x` is one: the operator may use its memory again."""
+    engine = engine_of(x)
+    return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
 
 
 class DiagonalMatrix:
@@ -234,9 +240,9 @@ class OneRank:
     def _apply(self, functions: tuple[Any, Any], source: Any, given: Any, out: Any, wanted: Any, squares: Any) -> Any:
         comm = self.operator.comm
         memory = None if out is None else out.reshape(wanted.shape)
-        target = None if out is None else DistributedArray(wanted, comm, memory)
+        target = None if out is None else DistributedArray._made(wanted, comm, memory)
         found = None if squares is None else []
-        x = DistributedArray(given, comm, source.reshape(given.shape))
+        x = DistributedArray._made(given, comm, source.reshape(given.shape))
         value = recording(*functions, x, target, found).local_array
         if squares is not None:
             squares += found if value is memory else [(out, out)]
@@ -263,7 +269,7 @@ def applied_on_host(
     def called(function: Callable[[np.ndarray], Any], size: int, vector: Any) -> Any:
         result = jax.ShapeDtypeStruct((size,), kind)
         return jax.pure_callback(
-            lambda given: np.asarray(function(np.asarray(given)), kind).reshape(size),
+            lambda given: np.asarray(function(np.array(given)), kind).reshape(size),
             result,
             vector,
             vmap_method="sequential",

@@ -12,6 +12,7 @@ import numpy as np
 from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
+from collops.array.redistribute import agree_on_values
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
@@ -74,6 +75,7 @@ class Restriction(LinearOperator):
         model, comm = placed(dims, comm)
         self.axis = axis = normal_axis(axis, model.ndim)
         indices = _checked(iava, model.shape[axis])
+        agree_on_values(comm, "iava", indices)
         self.repeated = len(np.unique(indices)) < len(indices)
         ends = np.cumsum(model.sizes[axis])
         owners = np.searchsorted(ends, indices, side="right")

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray
-from collops.backend import engine_of
+from collops.backend import engine_of, is_traced
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix, Diagonal
 from collops.operators.base import LinearOperator
 from collops.operators.dims import communicator_of
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
-from collops.solvers.problem import is_traced
 
 
 def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:

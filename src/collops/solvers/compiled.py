@@ -23,7 +23,7 @@ from jax import core, lax
 from collops.array import zeros
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
-from collops.jax.versions import lowered
+from collops.jax.versions import lowered, product_precision
 from collops.solvers.method import Method
 from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import SolverResult, Status
@@ -109,7 +109,8 @@ def _program(
     known = _programs.setdefault(operator if M is None else M, {})
     # The key keeps neither the operator nor a preconditioner made of it alive.
     parts = (method,) if M is None else (dataclasses.replace(method, M=None), weakref.ref(operator))
-    key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate)
+    precision = product_precision()  # of the products in the program
+    key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate, precision)
     try:
         if key in known:
             return known[key]

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from collops.array.redistribute import check_given
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
@@ -209,6 +210,9 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     """
     begin = time.perf_counter()
     run = Run(**options)
+    check_given(y)
+    if x0 is not None:
+        check_given(x0)
     if y.engine.traced and run.callback is None and run.checkpoint is None:
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 

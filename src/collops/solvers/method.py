@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from collops.solvers.problem import is_traced
+from collops.backend import is_traced
 from collops.solvers.result import Status
 
 __all__ = ["DOUBLE_PRECISION", "Method", "not_finite", "over"]

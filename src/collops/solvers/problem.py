@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
 from collops.array.dtypes import real_of
+from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
-from collops.backend import Engine, memory_of
+from collops.backend import Engine, is_traced, memory_of
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -30,7 +30,6 @@ __all__ = [
     "check_problem",
     "check_square",
     "consistent",
-    "is_traced",
     "precision_of",
     "takes_part",
 ]
@@ -85,7 +84,8 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
             "collops.from_global or collops.from_local makes one"
         )
     if array.layout is not layout:
-        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; use redistribute()")
+        way = way_to(array.layout, layout, name if name.isidentifier() else "x", "layout")
+        raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; {way}")
 
 
 def check_reductions(value: Any, data: Any) -> Any:
@@ -118,12 +118,6 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
 def check_numbers(**options: Any) -> dict[str, float]:
     """Return options by name as floats of at least 0; see :func:`check_number`."""
     return {name: check_number(name, value) for name, value in options.items()}
-
-
-def is_traced(value: Any) -> bool:
-    """Return whether `value` is an array without a value yet, in a program that JAX is tracing."""
-    jax = sys.modules.get("jax")
-    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def takes_part(coefficient: Any) -> bool:

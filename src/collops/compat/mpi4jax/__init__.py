@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import collops.jax as cj
 from collops.comm.mpi import mpi4py_module
 from collops.errors import LayoutError
+from collops.jax.arguments import array
 from collops.jax.communicators import native_comm
 from collops.jax.devices import has_devices
 from collops.jax.exchange import checked_status, exchange_p, messages, with_derivative
@@ -130,7 +131,7 @@ def sendrecv(
 
     From ``MPI.PROC_NULL`` comes `recvbuf`. Each rank takes part in a derivative if `sendbuf` does.
     """
-    sendbuf, recvbuf = jnp.asarray(sendbuf), jnp.asarray(recvbuf)
+    sendbuf, recvbuf = array(sendbuf), array(recvbuf)
     leaving = [] if dest == _MPI.PROC_NULL else [(dest, sendtag)]
     if source == _MPI.PROC_NULL:
         receipts = messages([sendbuf][: len(leaving)], [], leaving, [], comm)
@@ -197,4 +198,4 @@ def _nothing(x: Any, comm: Any, status: Any) -> Any:
     if filled is not None:
         source = ((_MPI.PROC_NULL, _MPI.ANY_TAG),)
         exchange_p.bind(jnp.zeros(0, jnp.int8), destinations=(), sources=source, comm=joined, status=filled)
-    return jnp.asarray(x)
+    return array(x)

@@ -14,6 +14,7 @@ import numpy as np
 from collops import array as arrays
 from collops.array import Layout
 from collops.array.layout_arguments import as_shape
+from collops.array.operands import check_engine
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.mpi import mpi4py_module
@@ -259,6 +260,8 @@ class DistributedArray(DistributedMixIn, _Array):
         # A number, or a NumPy array that is combined with this rank's part. NumPy's double-precision numbers, unlike
         # Python's, would make single precision double.
         operand = other[0].item() if isinstance(other[0], np.generic) else other[0]
+        if hasattr(operand, "dtype"):
+            check_engine(self.native, operand)
         local = function(self.local_array, operand)
         return self._like(arrays.DistributedArray(self.native.layout, self.native.comm, local))
 

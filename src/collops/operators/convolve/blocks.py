@@ -44,7 +44,7 @@ class FilterBank:
             raise InputError(f"ih goes from {samples[0]} to {samples[-1]}; the axis has {extent} samples")
         if hs.dtype.kind == "c" and np.dtype(dtype).kind != "c":
             raise UnsupportedTypeError(f"filters of dtype {hs.dtype} do not fit into {np.dtype(dtype)}")
-        self.taps: np.ndarray = np.ascontiguousarray(hs, dtype)
+        self.taps: np.ndarray = np.array(hs, dtype, order="C")
         self.origin = int(samples[0])
         self.step = int(steps[0]) if len(steps) else 1
         self.half = hs.shape[1] // 2

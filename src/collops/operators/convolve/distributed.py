@@ -11,6 +11,7 @@ import numpy as np
 from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
+from collops.array.redistribute import agree_on_values
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
@@ -82,6 +83,7 @@ class NonStationaryConvolve1D(Directed):
         super().__init__(layout, layout, dtype, comm)
         self.axis = axis = normal_axis(axis, layout.ndim)
         self._bank = FilterBank(hs, ih, layout.shape[axis], self.dtype)
+        agree_on_values(comm, "hs", self._bank.taps)
         half = self._bank.half
         self._halo = HaloPlan(layout, [(half, half) if a == axis else (0, 0) for a in range(layout.ndim)], comm)
         self._block = layout.block(comm.rank)

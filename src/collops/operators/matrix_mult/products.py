@@ -40,7 +40,7 @@ def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: boo
 
             multiply_by_cublas(a, b, out, adjoint=adjoint, accumulate=accumulate)
             return out
-    product = engine.xp.matmul(a.conj().T if adjoint else a, b)
+    product = engine.matmul(a.conj().T if adjoint else a, b)
     return store(out + product if accumulate else product, out)
 
 

@@ -301,7 +301,7 @@ class Nuclear(ProxOperator):
         left, values, right = xp.linalg.svd(self._matrix(x), full_matrices=False)
         values = xp.maximum(values - tau * xp.asarray(self._sigma, dtype=values.dtype), 0)
         out = like(x, out)
-        point = ((left * values) @ right).reshape(out.local_array.shape)
+        point = x.engine.matmul(left * values, right).reshape(out.local_array.shape)
         out.local_array = out.engine.put(out.local_array, ..., point)
         return out
 

@@ -1,0 +1,111 @@
+"""NumPy functions applied to distributed arrays: those that work, and what to call instead of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from collops.errors import UnsupportedTypeError
+
+Function: TypeAlias = Any
+
+_AVAILABLE = frozenset(
+    [
+        "all",
+        "amax",
+        "amin",
+        "any",
+        "can_cast",
+        "common_type",
+        "fix",
+        "imag",
+        "iscomplexobj",
+        "isneginf",
+        "isposinf",
+        "isreal",
+        "isrealobj",
+        "max",
+        "mean",
+        "min",
+        "ndim",
+        "real",
+        "result_type",
+        "shape",
+        "size",
+        "sum",
+    ]
+)
+"""Functions that NumPy itself computes by methods and ufuncs of its argument."""
+
+_FFT = "collops.FFT, collops.FFT2D or collops.FFTND"
+_INSTEAD: Mapping[str, str] = {
+    "allclose": "(abs(x - y) <= atol + rtol * abs(y)).all()",
+    "append": "collops.StackedArray([x, y])",
+    "around": "numpy.rint(x)",
+    "array_equal": "(x == y).all()",
+    "array_equiv": "(x == y).all()",
+    "astype": "x.astype(dtype)",
+    "average": "x.mean(), or (weights * x).sum() / weights.sum()",
+    "clip": "numpy.minimum(numpy.maximum(x, low), high)",
+    "concatenate": "collops.StackedArray([x, y])",
+    "convolve": "collops.NonStationaryConvolve1D",
+    "copy": "x.copy()",
+    "copyto": "numpy.positive(y, out=x)",
+    "count_nonzero": "x.norm(0)",
+    "diff": "collops.FirstDerivative",
+    "dot": "x.dot(y)",
+    "empty_like": "collops.empty_like(x)",
+    "expand_dims": "x.reshape(shape)",
+    "full_like": "collops.array.full_like(x, value)",
+    "gradient": "collops.Gradient",
+    "hstack": "collops.StackedArray([x, y])",
+    "inner": "x.dot(y)",
+    "isclose": "abs(x - y) <= atol + rtol * abs(y)",
+    "iscomplex": "x.imag != 0",
+    "linalg.norm": "x.norm(), or x.norm(ord, axis)",
+    "linalg.vecdot": "x.vdot(y)",
+    "linalg.vector_norm": "x.norm(), or x.norm(ord, axis)",
+    "nan_to_num": "collops.where(numpy.isfinite(x), x, 0)",
+    "ones_like": "collops.array.ones_like(x)",
+    "pad": "x.halo(widths), or collops.Identity for larger data",
+    "permute_dims": "collops.Transpose",
+    "ravel": "x.ravel()",
+    "reshape": "x.reshape(shape)",
+    "round": "numpy.rint(x)",
+    "save": "collops.save(path, x)",
+    "savez": "collops.save(path, x)",
+    "squeeze": "x.reshape(shape)",
+    "std": "abs(x - x.mean()).norm() / x.size**0.5",
+    "take": "collops.Restriction or collops.IndexScatter",
+    "tensordot": "x.dot(y) for all axes",
+    "transpose": "collops.Transpose",
+    "var": "abs(x - x.mean()).norm() ** 2 / x.size",
+    "vdot": "x.vdot(y)",
+    "vstack": "collops.StackedArray([x, y])",
+    "where": "collops.where(condition, x, y)",
+    "zeros_like": "collops.zeros_like(x)",
+}
+"""What to call instead of a function of NumPy."""
+
+_host = np.empty(0)
+
+
+def apply_function(array: Any, function: Function, args: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a function of NumPy for `array` and others.
+
+    Raises UnsupportedTypeError, with the call of this package that does the same if there is one. NumPy would otherwise
+    convert the array, and some of its functions would take the error of that for an answer.
+    """
+    name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
+    if name in _AVAILABLE:
+        return _host.__array_function__(function, (), args, arguments)  # pyright: ignore[reportArgumentType]
+    instead = _INSTEAD.get(name, _FFT if name.startswith("fft.") else None)
+    kind = type(array).__name__
+    if instead is None:
+        gathered = "x.gather()" if hasattr(array, "local_array") else "the arrays of x.gather()"
+        instead = f"numpy.{name} on {gathered}, or on x.local_array for the part of this rank"
+    raise UnsupportedTypeError(
+        f"numpy.{name} is not available for a {kind}, whose values are on all ranks; use {instead}"
+    )
