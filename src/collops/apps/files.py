@@ -210,16 +210,14 @@ def is_zarr(path: str | Path) -> bool:
     return any(part.endswith(".zarr") for part in path.parts) or path.is_dir()
 
 
-def open_zarr(path: Path, node: Any = None) -> Any:
-    """Open a Zarr array or group without reading values, or, of a group `node`, the member that `path` ends in.
-
-    Raises `InputError` if there is none, or if it is damaged.
-    """
+def open_zarr(path: Path) -> Any:
+    """Open a Zarr array or group without reading values; raise `InputError` if there is none, or it is damaged."""
     import zarr
 
     try:
-        # Consolidated metadata are a copy, which Zarr does not renew when rows are appended to an array.
-        found = zarr.open(str(path), mode="r", use_consolidated=False) if node is None else node[path.name]
+        # Consolidated metadata are a copy, which Zarr does not renew when rows are appended to an array. Members are
+        # opened by their paths, because a group in another one would bring its own copy.
+        found = zarr.open(str(path), mode="r", use_consolidated=False)
     except _DECODING_ERRORS as problem:
         raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
     # Zarr accepts both, and would fail later.
@@ -251,12 +249,12 @@ def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     if chosen is None:
         files = "zarr.json", ".zarray"
         inside = [each for each in sorted(path.iterdir()) if any((each / name).is_file() for name in files)]
-        several = [each.name for each in inside if getattr(open_zarr(each, node), "ndim", 0) in (2, 3)]
+        several = [each.name for each in inside if getattr(open_zarr(each), "ndim", 0) in (2, 3)]
         if len(several) != 1:
             found = ", ".join(several) or "none of two or three axes"
             raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
         chosen = several[0]
-    array = open_zarr(path / chosen, node)
+    array = open_zarr(path / chosen)
     if not hasattr(array, "shape"):
         raise InputError(f"{path / chosen} is a group: name an array in it")
     return array, node

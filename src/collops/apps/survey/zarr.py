@@ -81,7 +81,7 @@ class ZarrShots:
                 known = ", ".join(DATA_NAMES)
                 raise InputError(f"{path} has no array of traces called {known}: name its array, as in {path}/NAME")
             path /= str(name)
-        array = open_zarr(path, group)
+        array = open_zarr(path)
         if not hasattr(array, "shape") or np.dtype(array.dtype).kind not in "fiu":
             raise InputError(f"{path} is no array of real numbers: name the array of traces")
         *axes, last = dimension_names(array) or [None]
@@ -158,7 +158,7 @@ class ZarrShots:
         return (self.path.parent / name).is_dir()
 
     def _open(self, name: str) -> Any:
-        return open_zarr(self.path.parent / name, self.group)
+        return open_zarr(self.path.parent / name)
 
     def _spread(self, name: str) -> np.ndarray:
         array, path = self._open(name), self.path.parent / name

@@ -196,7 +196,7 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
             "or a section of shape (traces, samples)"
         )
     check_memory(8 * sum(shape), f"the axes of {path}", "name a smaller volume")
-    coordinates = {} if group is None else _coordinates(array, path, group)
+    coordinates = {} if group is None else _coordinates(array, path)
     start = 0.0
     if len(shape) - 1 in coordinates:
         name, times = coordinates[len(shape) - 1]
@@ -220,15 +220,15 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
     return _Reader(Cube(lateral, shape[-1], interval, start), [], read)
 
 
-def _coordinates(array: Any, path: Path, group: Any) -> dict[int, tuple[str, Any]]:
+def _coordinates(array: Any, path: Path) -> dict[int, tuple[str, Any]]:
     """Return the names and arrays of those axes that have coordinates in the group at `path`, by axis."""
     names = {axis: name for axis, name in enumerate(dimension_names(array)) if name and (path / name).is_dir()}
-    members = {axis: (name, open_zarr(path / name, group)) for axis, name in names.items()}
+    members = {axis: (name, open_zarr(path / name)) for axis, name in names.items()}
     return {axis: each for axis, each in members.items() if getattr(each[1], "shape", None) == (array.shape[axis],)}
 
 
 def _lateral(array: Any, path: Path) -> Axis:
-    """Read the numbers of a lateral axis: integers, if the file has integers that are not packed."""
+    """Read the numbers of a lateral axis, as integers if the file has integers."""
     values = decoded(array, path, dtype=np.float64)
     if (place := not_finite(values)) is not None:
         raise InputError(f"{path} is {values[place]} at {place[0]} (from 0): replace it with a finite number")
