@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 
 import numpy as np
 import pytest
@@ -123,6 +124,22 @@ def test_files_that_begin_as_archives_are_refused(tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(b"PK\x03\x04" + bytes(60))
     with pytest.raises(InputError, match="archive"):
+        open_npy(path)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "header",
+    [
+        "-" * 9000 + "1",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 5)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (9223372036854775807, 4)}",
+    ],
+)
+def test_headers_of_numpy_files_that_cannot_be_parsed_are_refused(tmp_path, header):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode() + bytes(400))
+    with pytest.raises(InputError, match="no NumPy file of numbers, or is damaged"):
         open_npy(path)
 
 

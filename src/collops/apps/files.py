@@ -196,8 +196,10 @@ def open_npy(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK"  # which NumPy would leave open
-        array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
+        with np.errstate(over="ignore"):  # of a shape that is damaged
+            array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
+    except (*_DECODING_ERRORS, MemoryError, SyntaxError, tokenize.TokenError) as problem:
+        # Mapping needs no memory: only Python's parser lacks it, for a header that is nested too deeply.
         raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
     if array is None:
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
