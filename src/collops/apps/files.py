@@ -136,8 +136,8 @@ def _number(given: Any) -> float | None:
     with suppress(ValueError, TypeError, OverflowError):
         number = float(given)  # also of "NaN", since JSON has no number for it
         return given if isinstance(given, int) else number
-    with suppress(ValueError, TypeError, struct.error):
-        return struct.unpack("<d", base64.b64decode(given, validate=True))[0]
+    with suppress(ValueError, struct.error):
+        return struct.unpack("<d", base64.b64decode(given, validate=True))[0] if isinstance(given, str) else None
     return None
 
 
