@@ -81,6 +81,8 @@ def _lying_json(content: bytes, draw: random.Random) -> bytes:
         document = json.loads(content)
     except ValueError:
         return _flipped(content, draw)
+    if not document:
+        return draw.choice((b"", b"[]", b"null", b'"nonsense"', b'{"units": 7}'))
     node = document
     while True:
         key = draw.choice(sorted(node) if isinstance(node, dict) else range(len(node)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 
 import numpy as np
 import pytest
@@ -127,7 +128,23 @@ def test_files_that_begin_as_archives_are_refused(tmp_path):
 
 
 @pytest.mark.serial
-def test_matrix_files_with_other_characters_do_not_reach_the_parser(tmp_path):
+@pytest.mark.parametrize(
+    "header",
+    [
+        "-" * 9000 + "1",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (True, 5)}",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (9223372036854775807, 4)}",
+    ],
+)
+def test_headers_of_numpy_files_that_cannot_be_parsed_are_refused(tmp_path, header):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode() + bytes(400))
+    with pytest.raises(InputError, match="no NumPy file of numbers, or is damaged"):
+        open_npy(path)
+
+
+@pytest.mark.serial
+def test_matrix_files_with_wrong_numbers_or_sizes_are_refused(tmp_path):
     head = b"%%MatrixMarket matrix coordinate real general\n% caf\xc3\xa9\n3 3 2\n"
     body = b"1 1 2.5\n3 2 -1e3\n"
     path = tmp_path / "a.mtx"
@@ -135,7 +152,7 @@ def test_matrix_files_with_other_characters_do_not_reach_the_parser(tmp_path):
     assert read_matrix(path).nnz == 2
     for wrong in (body.replace(b"\n", b"\0"), body.replace(b"2", b"\xff"), b"x" + body):
         path.write_bytes(head + wrong)
-        with pytest.raises(InputError, match="other characters"):
+        with pytest.raises(InputError, match="line 4 must be two indices and a real number"):
             read_matrix(path)
     for lie in (b"3 3 1000000000000", b"3 1000000000000000 2"):
         path.write_bytes(head.replace(b"3 3 2", lie) + body)

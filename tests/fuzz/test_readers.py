@@ -8,9 +8,12 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import zarr
+from numcodecs import GZip
 from scipy import io, sparse
 
 import collops
@@ -57,6 +60,42 @@ def survey_store(path):
     survey.save(path, Grid(2, 2, 1.0, 1.0))
 
 
+def packed_store(path, names, axes, coordinates=()):
+    """Write arrays of integers with a mark of missing ones, compressed by a codec that sees damage."""
+    if collops.world().rank == 0:
+        group = zarr.open_group(str(path), mode="w", zarr_format=2)
+        values = np.random.default_rng(0).integers(-300, 300, (4, 3, 20)).astype(np.int16)
+        arrays = {name: (values, axes, {"scale_factor": 0.1, "_FillValue": -999}) for name in names}
+        arrays |= {name: (numbers, (name,), {"units": "ms"}) for name, numbers in coordinates}
+        for name, (data, dimensions, attributes) in arrays.items():
+            array = group.create_array(name, data=data, chunks=(2, *data.shape[1:]), compressors=[GZip()])
+            array.attrs.update(attributes, _ARRAY_DIMENSIONS=list(dimensions))
+
+
+def volume_store(path):
+    coordinates = {"inline": 10 + np.arange(4), "crossline": np.arange(3), "time": 4 * np.arange(20)}
+    packed_store(path, ["data"], tuple(coordinates), coordinates.items())
+
+
+def fields_store(path):
+    packed_store(path, ["down", "up"], ("source", "receiver", "time"))
+
+
+def read_volume(path):
+    from collops.apps.volume import files
+
+    files.check_array_file(path, files.DATA_NAMES)
+    reader = files.open_volume(Path(path), None, files.DATA_NAMES)
+    return files.read_values(reader, slice(0, 2), path)
+
+
+def read_fields(path):
+    from collops.apps.mdd.fields import RecordedFields
+
+    fields = RecordedFields(SimpleNamespace(down=path, up=path, interval=4.0, spacing=10.0))
+    return fields.power(slice(0, 2)), fields.upgoing(slice(0, 2))
+
+
 def section(path):
     pytest.importorskip("segyio")
     from tests.apps.files import write_traces
@@ -94,6 +133,8 @@ READERS = {
     "velocity": (dense, "v.npy", "velocity.read_npy(Path(path))"),
     "survey": (survey, "s.segy", "headers.read_traces(segy.read_headers(path), range(1))"),
     "survey in Zarr": (survey_store, "s.zarr", "headers.read_traces(zarr.read_headers(path), range(1))"),
+    "volume in Zarr": (volume_store, "v.zarr", "read_volume(path)"),
+    "fields in Zarr": (fields_store, "f.zarr", "read_fields(path)"),
     "section": (section, "s.segy", "velocity.read_section(Path(path))"),
 }
 
@@ -115,7 +156,7 @@ def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     transports = Transports()
     space = {"collops": collops, "path": str(hurt), "Path": Path}
     space |= {"headers": headers, "segy": segy, "velocity": velocity, "zarr": zarr}
-    space["read_rhs"] = _read_rhs
+    space |= {"read_rhs": _read_rhs, "read_volume": read_volume, "read_fields": read_fields}
     known = {each for each in errors.__all__ if each != "ARGUMENT_ERRORS"}
     failures = []
     for number in range(CASES):

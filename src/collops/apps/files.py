@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import lzma
 import math
 import os
 import platform
+import struct
 import tempfile
 import tokenize
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.stages import local_stage
+from collops.apps.stages import check_memory, local_stage
+from collops.array.store import open_node
 from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
 from collops.comm.files import atomic, atomic_together, is_seen, name_blind_ranks, scratch_lock
@@ -49,6 +54,11 @@ _SECONDS = {
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
 }
 
+# Errors that NumPy, Zarr and its codecs raise for damaged files. A lack of memory is not one.
+_DECODING_ERRORS = (
+    *(kind for kind in ARGUMENT_ERRORS if kind is not MemoryError),
+    *(OSError, EOFError, RuntimeError, SystemError, zlib.error, lzma.LZMAError),
+)
 _CHUNK_BYTES = 16 << 20
 
 
@@ -59,24 +69,75 @@ def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
     """
     try:
         return np.asarray(array[rows])
-    except (OSError, ValueError, RuntimeError) as problem:
+    except _DECODING_ERRORS as problem:
         raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
 
 
-def decoded(array: Any, path: Path, index: Any = ...) -> np.ndarray:
-    """Read values by an index, float32 or float64, with the conventions by which xarray packs them in Zarr.
+def decoded(array: Any, path: Path, index: Any = ..., dtype: type[np.floating] = np.float32) -> np.ndarray:
+    """Read real numbers by an index, as xarray decodes them: unpacked, and NaN where a value is marked as missing.
 
-    An index that holds arrays has one for each axis.
+    The result is float32 or float64: at least `dtype`, and exact for the stored values. As in xarray, ``add_offset``
+    makes it float64, because differences may be much smaller than the offset. An index that holds arrays has one for
+    each axis.
     """
     orthogonal = isinstance(index, tuple) and any(isinstance(each, np.ndarray) for each in index)
-    values, packing = read_rows(array.oindex if orthogonal else array, path, index), getattr(array, "attrs", {})
-    numbers = [packing.get(name) for name in ("_FillValue", "scale_factor", "add_offset")]
-    fill, factor, shift = (each if isinstance(each, int | float) else None for each in numbers)
-    missing = None if fill is None or values.dtype.kind not in "iu" else values == fill
-    values = values.astype(np.promote_types(values.dtype, np.float32), copy=False)
-    if missing is not None and missing.any():
-        values[missing] = np.nan
-    return values if factor is None and shift is None else values * (1.0 if factor is None else factor) + (shift or 0.0)
+    stored = read_rows(array.oindex if orthogonal else array, path, index)
+    if stored.dtype.kind not in "fiub":
+        raise InputError(f"{path} holds {stored.dtype}: save real numbers")
+    stored, marks = _with_sign(stored, array, path)
+    factor, shift = (_numbers_in(array, path, name) for name in ("scale_factor", "add_offset"))
+    values = stored.astype(np.promote_types(stored.dtype, np.float64 if shift else dtype), copy=False)
+    if factor or shift:
+        values = values * (factor or [1.0])[0] + (shift or [0.0])[0]
+    for missing in (stored == mark for mark in marks):
+        if missing.any():
+            values = np.where(missing, values.dtype.type(np.nan), values)
+    return values
+
+
+def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, list[Any]]:
+    """Return stored values with the sign that the attribute ``_Unsigned`` sets, and the marks of missing ones.
+
+    Marks are the attributes ``_FillValue`` and ``missing_value``, and in format 2 the fill value of the array, in which
+    xarray stores ``_FillValue``. There 0 is not a mark, because it is Zarr's default.
+    """
+    if stored.dtype.kind == "b":
+        return stored, []
+    marks = [mark for name in ("_FillValue", "missing_value") for mark in _numbers_in(array, path, name)]
+    if getattr(getattr(array, "metadata", None), "zarr_format", None) == 2 and array.fill_value:
+        marks.append(array.fill_value.item())
+    if stored.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return stored, [stored.dtype.type(mark) for mark in marks]
+    marks = [int(mark) for mark in marks if float(mark).is_integer()]
+    kind = {"true": "u", "false": "i"}.get(str(getattr(array, "attrs", {}).get("_Unsigned")).lower())
+    if kind is None:
+        return stored, marks
+    stored = stored.view(stored.dtype.str.replace(stored.dtype.kind, kind))
+    # Programs write the mark with either sign: -1 and 255 are the same byte.
+    lowest, count = int(np.iinfo(stored.dtype).min), 1 << 8 * stored.dtype.itemsize
+    return stored, [(mark - lowest) % count + lowest for mark in marks]
+
+
+def _numbers_in(array: Any, path: Path, name: str) -> list[float]:
+    """Return the numbers in an attribute of a Zarr array: none if it is absent, else one, or those of a list."""
+    given = getattr(array, "attrs", {}).get(name)
+    numbers = [_number(each) for each in (given if isinstance(given, list) else [given])]
+    if given is None:
+        return []
+    if None in numbers or not numbers:
+        raise InputError(f"{path} has the attribute {name} of {given!r}: replace it with a number, or remove it")
+    return [each for each in numbers if each is not None]
+
+
+def _number(given: Any) -> float | None:
+    """Return a number of JSON, or one in text; xarray writes floats of format 3 as base64."""
+    with suppress(ValueError, TypeError, OverflowError):
+        number = float(given)  # also of "NaN", since JSON has no number for it
+        return given if isinstance(given, int) else number
+    with suppress(ValueError, struct.error):
+        return struct.unpack("<d", base64.b64decode(given, validate=True))[0] if isinstance(given, str) else None
+    return None
 
 
 def unit_of(array: Any) -> str | None:
@@ -96,7 +157,7 @@ def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float,
         raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
     if getattr(times, "shape", None) != (samples,) or samples < 2:
         raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
-    values = _SECONDS[unit] * decoded(times, path).astype(np.float64)
+    values = _SECONDS[unit] * decoded(times, path, dtype=np.float64)
     interval = float(values[-1] - values[0]) / (samples - 1)
     if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:
         raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
@@ -134,8 +195,10 @@ def open_npy(path: Path) -> np.ndarray:
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK"  # which NumPy would leave open
-        array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, OverflowError, SyntaxError, tokenize.TokenError) as problem:
+        with np.errstate(over="ignore"):  # of a shape that is damaged
+            array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
+    except (*_DECODING_ERRORS, MemoryError, SyntaxError, tokenize.TokenError) as problem:
+        # Mapping needs no memory: only Python's parser lacks it, for a header that is nested too deeply.
         raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
     if array is None:
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
@@ -148,19 +211,22 @@ def is_zarr(path: str | Path) -> bool:
     return any(part.endswith(".zarr") for part in path.parts) or path.is_dir()
 
 
-def open_zarr(path: Path, node: Any = None) -> Any:
-    """Open a Zarr array or group without reading values, or, of a group `node`, the member that `path` ends in.
-
-    Raises `InputError` if there is none, or if it is damaged.
-    """
+def open_zarr(path: Path) -> Any:
+    """Open a Zarr array or group without reading values; raise `InputError` if there is none, or it is damaged."""
     import zarr
 
     try:
-        found = zarr.open(str(path), mode="r") if node is None else node[path.name]
-    except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
+        found = open_node(path)
+    except _DECODING_ERRORS as problem:
         raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
-    if isinstance(found, zarr.Array) and 0 in found.chunks:  # Zarr would divide by it
-        raise InputError(f"{path} has chunks of {found.chunks} elements: it is damaged, copy it again")
+    # Zarr accepts both, and would fail later.
+    if not isinstance(found.metadata.attributes, Mapping):
+        raise InputError(f"{path} has the attributes {found.metadata.attributes!r}: it is damaged, copy it again")
+    if isinstance(found, zarr.Array):
+        if 0 in found.chunks:
+            raise InputError(f"{path} has chunks of {found.chunks} elements: it is damaged, copy it again")
+        size = math.prod(found.chunks) * np.dtype(found.dtype).itemsize
+        check_memory(size, f"the chunks of {path}", "write smaller ones, or copy it again if it is damaged")
     return found
 
 
@@ -168,20 +234,29 @@ def dimension_names(array: Any) -> tuple[str | None, ...]:
     """Return the names of the axes of a Zarr array, as Zarr 3 and xarray store them; None for axes without a name."""
     # Zarr 2 has no place for them: xarray uses an attribute.
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
-    return tuple(names) if names is not None and len(names) == array.ndim else (None,) * array.ndim
+    if not isinstance(names, list | tuple) or len(names) != array.ndim:
+        return (None,) * array.ndim
+    return tuple(name if isinstance(name, str) else None for name in names)
 
 
 def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     node = open_zarr(path)
     if hasattr(node, "shape"):
         return node, None
-    arrays = {name: open_zarr(path / name, node) for name in node.array_keys()}
-    several = [name for name, array in arrays.items() if array.ndim in (2, 3)]
-    chosen = next((name for name in names if name in arrays), several[0] if len(several) == 1 else None)
+    # Not by `array_keys` of Zarr, which ends at the first damaged member, also at one that nobody asked for.
+    chosen = next((name for name in names if (path / name).is_dir()), None)
     if chosen is None:
-        found = ", ".join(sorted(several)) or "none of two or three axes"
-        raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
-    return arrays[chosen], node
+        files = "zarr.json", ".zarray"
+        inside = [each for each in sorted(path.iterdir()) if any((each / name).is_file() for name in files)]
+        several = [each.name for each in inside if getattr(open_zarr(each), "ndim", 0) in (2, 3)]
+        if len(several) != 1:
+            found = ", ".join(several) or "none of two or three axes"
+            raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
+        chosen = several[0]
+    array = open_zarr(path / chosen)
+    if not hasattr(array, "shape"):
+        raise InputError(f"{path / chosen} is a group: name an array in it")
+    return array, node
 
 
 class Field(NamedTuple):

@@ -261,6 +261,8 @@ def report_lost(command: str, lost: OutputLostError) -> int:
 
 def _write(line: str) -> None:
     # One system call, so that lines of several ranks do not mix. Where it cannot be written nobody can be told.
+    if sys.stderr is None:  # closed: the descriptor may be another file
+        return
     with suppress(OSError):
         sys.stderr.flush()
         os.write(2, (line + "\n").encode("utf-8", "replace"))

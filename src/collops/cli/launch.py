@@ -82,10 +82,10 @@ def environment_for(ranks: int, environment: Mapping[str, str] = os.environ) -> 
         share = str(max(1, len(available_cores()) // ranks))
         for name in _THREADS:
             result.setdefault(name, share)
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         result.update(TTY_COMPATIBLE="1", TTY_INTERACTIVE="1")
         result.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         result["COLLOPS_STDOUT_TERMINAL"] = "1"
     return result
 
@@ -113,7 +113,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
     def forward(number: int, _frame: object) -> None:
         received.append(number)
         again = received.count(signal.SIGINT) > 1 and number == signal.SIGINT
-        if number == signal.SIGINT and not again and sys.stderr.isatty():
+        if number == signal.SIGINT and not again and sys.stderr is not None and sys.stderr.isatty():
             os.write(2, b"\nCtrl-C: ending the job; press it again to end it at once\n")
         if process is not None:
             process.send_signal(signal.SIGINT if again else signal.SIGUSR1)

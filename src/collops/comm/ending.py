@@ -122,7 +122,8 @@ def end_if_blocked(code: int) -> None:
         return
     if (mpi := running_mpi_or_tcp()) is not None:
         abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, because its file system does not answer")
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -140,7 +141,9 @@ def abort(mpi: Any, code: int, why: str) -> None:
         os._exit(code)  # MPICH returns on a host that its launcher can no longer reach
 
 
-def _deliver(stream: TextIO, descriptor: int, text: str = "") -> None:
+def _deliver(stream: TextIO | None, descriptor: int, text: str = "") -> None:
+    if stream is None:  # closed: the descriptor may be another file
+        return
     stream.write(text)
     stream.flush()
     given_up = time.monotonic() + _LONGEST_SECONDS

@@ -60,7 +60,7 @@ class _ReportAtExit:
         if getattr(sys, "last_value", None) is not None:
             comm, settings = None, Settings(show=settings.show)
         try:
-            if settings.show:
+            if settings.show and sys.stderr is not None:
                 # Standard error: another program may read the last line of this one's output.
                 closed.report(comm).show(sys.stderr)
             if settings.json:
@@ -68,7 +68,7 @@ class _ReportAtExit:
             if settings.trace:
                 closed.to_chrome_trace(settings.trace, comm)
         except CollopsError as error:
-            sys.stderr.write(f"collops: the profile is incomplete: {error}\n")
+            _tell(f"the profile is incomplete: {error}")
 
 
 _at_exit: _ReportAtExit | None = None
@@ -114,7 +114,12 @@ def check_environment() -> None:
 
 
 def _print_error() -> None:
-    sys.stderr.write(f"collops: nothing was recorded: {_error}\n")
+    _tell(f"nothing was recorded: {_error}")
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None:  # as it is where the stream is closed
+        sys.stderr.write(f"collops: {text}\n")
 
 
 def report_on(comm: Any) -> None:

@@ -373,6 +373,6 @@ class ProgressBar:
 
 def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
     """Return a progress bar, or ``None``: on other ranks than 0, and by default where standard error is no terminal."""
-    if comm.rank != 0 or progress is False or (progress is None and not sys.stderr.isatty()):
+    if comm.rank != 0 or progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         return None
     return ProgressBar(name, total)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.apps.files import not_finite, open_array, read_rows
+from collops.apps.files import decoded, not_finite, open_array
 from collops.apps.signals import ricker, ricker_shape
 from collops.apps.stages import check_memory
 from collops.errors import InputError
@@ -144,7 +144,7 @@ class RecordedFields:
 
 
 def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
-    records = read_rows(array, path, sources).astype(np.float64)
+    records = decoded(array, path, sources, np.float64)
     if (place := not_finite(records)) is not None:
         source, receiver, sample = place
         raise InputError(

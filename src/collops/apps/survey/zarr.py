@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 
 from collops.apps.files import Field, decoded, dimension_names, open_zarr, read_rows, read_times, unit_of
 from collops.apps.segy import OTHER_TRACES, scaled
+from collops.apps.stages import check_memory
 from collops.apps.survey.checks import Terms, refuse_stack
 from collops.apps.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
 from collops.apps.volume.files import DATA_NAMES
@@ -44,6 +46,7 @@ _TERMS = Terms(
     "attribute units of the coordinates",
     "set trace_mask to False there",
 )
+_HEADER_BYTES = 500  # of a trace
 _KEPT_BYTES = 256 << 20  # of chunks that hold other shots than those that are read
 
 
@@ -78,7 +81,7 @@ class ZarrShots:
                 known = ", ".join(DATA_NAMES)
                 raise InputError(f"{path} has no array of traces called {known}: name its array, as in {path}/NAME")
             path /= str(name)
-        array = open_zarr(path, group)
+        array = open_zarr(path)
         if not hasattr(array, "shape") or np.dtype(array.dtype).kind not in "fiu":
             raise InputError(f"{path} is no array of real numbers: name the array of traces")
         *axes, last = dimension_names(array) or [None]
@@ -87,6 +90,8 @@ class ZarrShots:
                 f"{path} has {_described((*axes, last), array.shape)}: write it, as xarray does, with names of its "
                 "axes, of which the last is time, and an array of that name with its times"
             )
+        traces = math.prod(array.shape[:-1])
+        check_memory(_HEADER_BYTES * traces, f"the headers of {path}", "name a smaller survey")
         return cls(path, array, group, tuple(map(str, axes)))
 
     @property
@@ -153,7 +158,7 @@ class ZarrShots:
         return (self.path.parent / name).is_dir()
 
     def _open(self, name: str) -> Any:
-        return open_zarr(self.path.parent / name, self.group)
+        return open_zarr(self.path.parent / name)
 
     def _spread(self, name: str) -> np.ndarray:
         array, path = self._open(name), self.path.parent / name
@@ -164,11 +169,10 @@ class ZarrShots:
                 f"{path} has {_described(names, shape or ())}, not some of those of the traces, "
                 f"{_described(self.axes, self.shape)}: write it with their names and sizes"
             )
-        if np.dtype(array.dtype).kind not in "fiub":
-            raise InputError(f"{path} holds {array.dtype}: save real numbers")
         order = sorted(range(len(names)), key=lambda axis: self.axes.index(str(names[axis])))
         places = tuple(slice(None) if axis in names else None for axis in self.axes)
-        return np.broadcast_to(decoded(array, path).transpose(order)[places], self.shape).ravel().astype(np.float64)
+        values = decoded(array, path, dtype=np.float64).transpose(order)
+        return np.broadcast_to(values[places], self.shape).ravel()
 
     @cached_property
     def _headers(self) -> dict[str, np.ndarray]:
@@ -211,7 +215,7 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
         )
     positions = np.stack([each for each in places if each is not None])
     mask, kind = file.of_traces("trace_mask"), file.of_traces(_KIND)
-    live = np.asarray(np.isfinite(positions).all(axis=0) if mask is None else mask != 0)
+    live = np.asarray(np.isfinite(positions).all(axis=0) if mask is None else np.nan_to_num(mask) != 0)
     if kind is not None:
         live &= ~np.isin(kind, OTHER_TRACES)
     numbers = np.flatnonzero(live)

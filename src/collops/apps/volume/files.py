@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.apps.files import Field, decoded, dimension_names, not_finite, open_array, read_times, unit_of
+from collops.apps.files import Field, decoded, dimension_names, not_finite, open_array, open_zarr, read_times, unit_of
 from collops.apps.segy import (
     TIMING,
     SegyFile,
@@ -23,6 +23,7 @@ from collops.apps.segy import (
     uses_degrees,
     whole_interval,
 )
+from collops.apps.stages import check_memory
 from collops.errors import InputError
 
 if TYPE_CHECKING:
@@ -194,18 +195,19 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
             f"{path} holds an array of shape {shape}: save a volume of shape (inlines, crosslines, samples) "
             "or a section of shape (traces, samples)"
         )
-    coordinates = _coordinates(array, group)
+    check_memory(8 * sum(shape), f"the axes of {path}", "name a smaller volume")
+    coordinates = {} if group is None else _coordinates(array, path)
     start = 0.0
     if len(shape) - 1 in coordinates:
         name, times = coordinates[len(shape) - 1]
         if interval is None or unit_of(times) is not None:
-            found, start = read_times(times, path.parent / name if group is None else path / name, shape[-1], group)
+            found, start = read_times(times, path / name, shape[-1], group)
             interval = found if interval is None else interval
     if interval is None:
         raise InputError(f"{path} holds no sample interval: give it in milliseconds with --interval")
     standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
     lateral = tuple(
-        Axis(coordinates[axis][0], coordinates[axis][1][...])
+        _lateral(coordinates[axis][1], path / coordinates[axis][0])
         if axis in coordinates
         else Axis(standard[axis], np.arange(extent) + 1)
         for axis, extent in enumerate(shape[:-1])
@@ -218,15 +220,20 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
     return _Reader(Cube(lateral, shape[-1], interval, start), [], read)
 
 
-def _coordinates(array: Any, group: Any) -> dict[int, tuple[str, Any]]:
-    """Return the names and arrays of those axes that have coordinates in the group, by axis."""
-    if group is None:
-        return {}
-    return {
-        axis: (name, group[name])
-        for axis, name in enumerate(dimension_names(array))
-        if name is not None and name in group and group[name].shape == (array.shape[axis],)
-    }
+def _coordinates(array: Any, path: Path) -> dict[int, tuple[str, Any]]:
+    """Return the names and arrays of those axes that have coordinates in the group at `path`, by axis."""
+    names = {axis: name for axis, name in enumerate(dimension_names(array)) if name and (path / name).is_dir()}
+    members = {axis: (name, open_zarr(path / name)) for axis, name in names.items()}
+    return {axis: each for axis, each in members.items() if getattr(each[1], "shape", None) == (array.shape[axis],)}
+
+
+def _lateral(array: Any, path: Path) -> Axis:
+    """Read the numbers of a lateral axis, as integers if the file has integers."""
+    values = decoded(array, path, dtype=np.float64)
+    if (place := not_finite(values)) is not None:
+        raise InputError(f"{path} is {values[place]} at {place[0]} (from 0): replace it with a finite number")
+    is_whole = array.dtype.kind in "iu" and (values % 1 == 0).all()
+    return Axis(path.name, values.astype(np.int64) if is_whole else values)
 
 
 # SEG-Y

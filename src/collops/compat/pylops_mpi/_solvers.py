@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -102,7 +101,7 @@ class _NativeSolver(Solver):
         self._running = self._method(**options)
         if show and self._prints():
             self._print_solver(nbar=65)
-            sys.stdout.write(f"{self._heading}\tniter = {niter}\n{'-' * 65}\n")
+            print(f"{self._heading}\tniter = {niter}\n{'-' * 65}")
         return self._problem
 
     def _precision(self) -> float:
@@ -187,7 +186,7 @@ class _NativeSolver(Solver):
 
     def _print_rows(self, iterations: Sequence[int]) -> None:
         for number in iterations if self._prints() else ():
-            sys.stdout.write(f"{number:6d}  {self.cost[min(number, len(self.cost)) - 1]:.4e}\n")
+            print(f"{number:6d}  {self.cost[min(number, len(self.cost)) - 1]:.4e}")
 
     def _prints(self) -> bool:
         return leaves(self.y)[0].rank == 0

@@ -37,7 +37,7 @@ def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, 
     passed = bool(np.isclose(left, right, rtol, atol))
     text = f"Dot test {'passed' if passed else 'failed'}, v^H(Opu)={left} - u^H(Op^Hv)={right}"
     if verb:
-        sys.stdout.write(text + "\n")
+        print(text)
     if not passed and raiseerror:
         raise AssertionError(text)
     return passed
@@ -112,7 +112,7 @@ def _report(text: str, logger: logging.Logger | None) -> None:
     if logger is not None:
         logger.info(text)
     else:
-        sys.stdout.write(text + "\n")
+        print(text)
 
 
 # Shapes of arrays

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import inspect
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,24 @@ from collops.limits import available_memory, in_words
 
 __all__ = ["read_matrix"]
 
-_TEXT = b"0123456789+-.eEinfatyINFATY \t\r\n"
 _CHUNK = 1 << 24
+_MAX_BANNER = 1024
+_BANNER = re.compile(
+    rb"%%?MatrixMarket\s+matrix\s+(coordinate|array)\s+(real|double|complex|integer|unsigned-integer|pattern)"
+    rb"\s+(general|symmetric|skew-symmetric|hermitian)\s*",
+    re.IGNORECASE,
+)
+_INDEX, _SPACE = rb"\d++", rb"[ \t]++"
+_REAL = rb"-?(?:(?:\d++\.?\d*+|\.\d++)(?:e[+-]?\d++)?+|inf(?:inity)?+|nan)"
+_VALUES = {
+    "real": _REAL,
+    "double": _REAL,
+    "complex": _REAL + _SPACE + _REAL,
+    "integer": rb"-?\d++",
+    "unsigned-integer": _INDEX,
+    "pattern": None,
+}
+_BLANK_LINE = re.compile(rb"\n[ \t\r]*+(?=\n)")
 
 
 def read_matrix(path: str | Path) -> Any:
@@ -24,8 +41,7 @@ def read_matrix(path: str | Path) -> Any:
     from scipy import io, sparse
 
     try:
-        _check_text(Path(path))
-        _check_size(Path(path), *io.mminfo(path))
+        _check_file(Path(path))
         # SciPy before 1.15 has matrices alone; after that it warns where the kind is left open.
         arrays = {"spmatrix": False} if "spmatrix" in inspect.signature(io.mmread).parameters else {}
         found = io.mmread(path, **arrays)
@@ -38,24 +54,73 @@ def read_matrix(path: str | Path) -> Any:
     return sparse.coo_array(found)
 
 
-def _check_text(path: Path) -> None:
-    """Raise for files with other characters than numbers: SciPy's parser reads beyond its memory there."""
+def _check_file(path: Path) -> None:
+    """Raise InputError unless the whole file follows the grammar of the format, with the entries that it announces.
+
+    SciPy's parser is native code, which reads or writes beyond its memory where a number is incomplete, an array has
+    another number of entries than announced or none at all, or a symmetric matrix is not square.
+    """
     opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     with opened(path, "rb") as file:
-        chunk = file.readline()
-        while chunk.startswith(b"%"):  # comments may be in any language
-            chunk = file.readline()
-        while chunk:
-            if chunk.translate(None, _TEXT):
-                raise InputError(f"{path} is no Matrix Market file: it has other characters than those of numbers")
-            chunk = file.read(_CHUNK)
+        banner, number = _BANNER.fullmatch(file.readline(_MAX_BANNER)), 2
+        if banner is None:
+            raise InputError(
+                f"{path} is no Matrix Market file: its first line must be %%MatrixMarket matrix, the form, the field "
+                "and the symmetry, such as coordinate real general"
+            )
+        form, field, symmetry = (word.decode().lower() for word in banner.groups())
+        line = file.readline()
+        while line and (not line.strip() or line.lstrip().startswith(b"%")):  # comments may be in any language
+            line, number = file.readline(), number + 1
+        counts = 3 if form == "coordinate" else 2
+        size = re.fullmatch(rb"\s*" + rb"\s+".join([rb"(\d{1,18})"] * counts) + rb"\s*", line)
+        if size is None:
+            raise InputError(f"{path} is no Matrix Market file: line {number} must be {counts} counts, {_quoted(line)}")
+        rows, columns, *announced = map(int, size.groups())
+        if symmetry != "general" and rows != columns:
+            raise InputError(f"{path} is no Matrix Market file: a matrix of {rows} x {columns} cannot be {symmetry}")
+        if form == "array" and (not rows * columns or field == "pattern"):
+            raise InputError(f"{path} is no Matrix Market file: an array of {rows} x {columns} has no {field} values")
+        triangle = rows * (rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
+        entries = announced[0] if announced else rows * columns if symmetry == "general" else triangle
+        _check_size(path, rows, columns, entries, form, field, symmetry)
+        numbers = [*([_INDEX, _INDEX] if announced else []), *filter(None, [_VALUES[field]])]
+        entry = _SPACE.join(numbers)
+        lines = re.compile(rb"(?:[ \t]*+(?:" + entry + rb"[ \t]*+)?\r?\n)*+", re.IGNORECASE)
+        found, number = 0, number + 1
+        while chunk := file.read(_CHUNK):
+            chunk += file.readline()
+            chunk += b"" if chunk.endswith(b"\n") else b"\n"
+            right = lines.match(chunk)
+            assert right is not None  # it matches no line as well
+            if right.end() < len(chunk):
+                number += chunk.count(b"\n", 0, right.end())
+                wrong = chunk[right.end() :].partition(b"\n")[0]
+                raise InputError(
+                    f"{path} is no Matrix Market file: line {number} must be {_described(form, field)}, "
+                    f"{_quoted(wrong)}"
+                )
+            count = chunk.count(b"\n")
+            number, found = number + count, found + count - len(_BLANK_LINE.findall(b"\n" + chunk))
+    if found != entries:
+        raise InputError(f"{path} promises {entries} entries but has {found}: it is truncated or damaged")
+
+
+def _described(form: str, field: str) -> str:
+    """Return the numbers in the line of an entry in words."""
+    value = {"pattern": "", "complex": "two real numbers", "real": "a real number", "double": "a real number"}
+    words = ["two indices"] if form == "coordinate" else []
+    return " and ".join([*words, *filter(None, [value.get(field, "an integer")])])
+
+
+def _quoted(line: bytes) -> str:
+    text = line.strip().decode("ascii", "replace")
+    return f"not {text[:60]!r}"
 
 
 def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, kind: str, symmetry: str) -> None:
     """Raise for a file whose first lines announce more than it, or the memory, can hold, before any is allocated."""
     fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
-    if form == "array" and symmetry != "general":
-        entries = rows * (rows - 1) // 2  # without the other triangle, which the file leaves out
     held = os.stat(path).st_size if path.suffix not in (".gz", ".bz2") else None
     if held is not None and entries * fewest > held + fewest:
         raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")

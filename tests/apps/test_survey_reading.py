@@ -1,0 +1,100 @@
+"""Shots of a chunk, shots to hold out, checks and grids, in cases that the surveys of other tests lack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from collops.apps.survey import Geometry, Grid
+from collops.apps.survey.checks import Terms, check_positions, check_reach
+from collops.apps.survey.geometry import Bins, cover
+from collops.apps.survey.selection import held_out
+from collops.apps.survey.zarr import ZarrShots, read_headers
+from collops.errors import InputError
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("limit", [1 << 28, 0])
+@pytest.mark.parametrize("shots", [[1, 2, 3], [6, 5, 4], [3, 4, 5, 6], [2, 7, 0]])
+def test_shots_from_within_a_chunk_are_the_shots_of_the_file(tmp_path, monkeypatch, limit, shots):
+    monkeypatch.setattr("collops.apps.survey.zarr._KEPT_BYTES", limit)
+    values = np.random.default_rng(0).normal(size=(9, 2, 6)).astype(np.float32)
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    group.create_array("data", data=values, chunks=(4, 2, 6), dimension_names=("shot", "channel", "time"))
+    group.create_array("time", data=np.arange(6.0), dimension_names=("time",))
+    file = ZarrShots.inspect(tmp_path / "a.zarr")
+    for shot in shots:
+        np.testing.assert_array_equal(file.read(np.array([2 * shot, 2 * shot + 1])), values[shot])
+    both = np.array([2 * shots[0] + 1, 2 * shots[-1]])
+    np.testing.assert_array_equal(file.read(both), [values[shots[0], 1], values[shots[-1], 0]])
+
+
+@pytest.mark.parametrize("longest", [0, 1])
+def test_groups_are_strips_across_the_longer_side_and_depths_do_not_count(longest):
+    far, near = np.array([0.0, 400.0, 100.0, 300.0, 200.0]), np.array([0.0, 60.0, 120.0, 30.0, 90.0])
+    sources = np.stack([*((far, near) if longest == 0 else (near, far)), [0.0, 5000.0, 0.0, 0.0, 9000.0]])
+    station = np.zeros((3, 2))
+    held = held_out(Geometry(sources, [station] * 5, 50, 0.004), 150.0)
+    # Groups of up to 150 m along the longer side: 0 and 100, 200 and 300, 400.
+    assert [each.tolist() for each in held] == [[False] * 2, [False] * 2, [False] * 2, [True] * 2, [True] * 2]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("off", "numbered", "dims"), [(0.15, True, 3), (0.15, False, 2), (0.3, False, 3), (0.05, True, 2)]
+)
+def test_a_survey_is_in_3d_a_tenth_off_its_line_with_numbers_and_a_quarter_without(tmp_path, off, numbered, dims):
+    x = np.repeat(np.linspace(0, 1000, 5), 4)
+    receivers = np.tile([300.0, 400.0, 600.0, 700.0], 5), np.tile([1000 * off, -1000 * off, -1000 * off, 1000 * off], 5)
+    arrays = dict(zip(("source_coord_x", "source_coord_y"), (x, 0 * x), strict=True))
+    arrays |= dict(zip(("group_coord_x", "group_coord_y"), receivers, strict=True))
+    if numbered:
+        arrays |= {"inline": np.arange(20) % 7, "crossline": np.arange(20) % 3}
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    group.create_array("data", data=np.ones((20, 6)), dimension_names=("trace", "time"))
+    group.create_array("time", data=np.arange(6.0), dimension_names=("time",), attributes={"units": "ms"})
+    for name, values in arrays.items():
+        group.create_array(name, data=values, dimension_names=("trace",))
+    assert read_headers(tmp_path / "a.zarr").geometry.dims == dims
+
+
+@pytest.mark.parametrize(("ratio", "warned"), [(1.0, False), (0.6, False), (1.8, False), (0.3, True), (3.0, True)])
+def test_offsets_that_disagree_with_positions_by_half_or_more_are_a_warning(ratio, warned):
+    source, group = np.zeros((2, 8)), np.stack([100.0 * np.arange(1, 9), np.zeros(8)])
+    terms = Terms("the positions", "offsets", "units", "leave traces out")
+    found = check_positions(Path("a"), source, group, group[0] / ratio, 2, terms)
+    assert ["check the units" in each for each in found] == [True] * warned
+
+
+@pytest.mark.parametrize(("far", "warned"), [(4, False), (6, True), (9, True)])
+def test_receivers_that_no_wave_reaches_are_a_warning_from_a_half_on(far, warned):
+    x = np.where(np.arange(10) < far, 5000.0, 100.0) + np.arange(10)
+    geometry = Geometry(np.zeros((2, 1)), [np.stack([x, np.zeros(10)])], 100, 0.004)
+    grid = Grid(nx=60, nz=5, dx=100.0, dz=10.0)
+    found = check_reach(geometry, grid, np.full(grid.shape, 1500.0), 10.0)
+    assert [each.startswith(f"{10 * far} % of the receivers") for each in found] == [True] * warned
+
+
+def test_image_points_between_bins_have_no_numbers():
+    bins = Bins((100, 7), (2, 1), (25.0, 20.0))
+    at, between = (Grid(4, 4, 20.0, 10.0, x0=x0, ny=3, dy=25.0) for x0 in (40.0, 46.0))
+    inlines, crosslines = bins.numbers(at) or ([], [])
+    assert (list(inlines), list(crosslines)) == ([100, 102, 104], [9, 10, 11, 12])
+    assert bins.numbers(between) is None
+
+
+def test_the_image_covers_stations_across_the_line_and_at_depth():
+    sources = np.array([[-300.0, 900.0], [0.0, 100.0], [5.0, 5.0]])
+    deep = np.array([[0.0, 10.0], [20.0, 60.0], [800.0, 800.0]])
+    geometry = Geometry(sources, [deep, deep], 11, 0.004)
+    grid = cover(geometry, lambda z: np.full(np.shape(z), 1500.0))
+    (first, last), bottom = grid.axes["y"][[0, -1]], grid.z[-1]
+    assert first <= -300 and last >= 900 and bottom >= 1.5 * 800
+    grid.check_contains(geometry)
+    for name, change in {"x": 500.0, "y": 5000.0, "z": 5000.0}.items():
+        moved = deep + change * np.array([[name == "y"], [name == "x"], [name == "z"]])
+        with pytest.raises(InputError, match="off the model's"):
+            grid.check_contains(Geometry(sources, [deep, moved], 11, 0.004))
