@@ -12,7 +12,7 @@ import tempfile
 import tokenize
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -217,6 +217,8 @@ def open_zarr(path: Path) -> Any:
 
     try:
         found = open_node(path)
+    except InputError:  # a chunk that collops has written is missing
+        raise
     except _DECODING_ERRORS as problem:
         raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
     # Zarr accepts both, and would fail later.
