@@ -327,7 +327,7 @@ def test_streaming_decodes_a_chunk_of_several_shots_once(comm, folder, monkeypat
     survey, opened, get = read(folder / "a.zarr", comm), [], LocalStore.get
 
     async def counted(self: Any, key: str, *args: Any, **more: Any) -> Any:
-        opened.append(key)
+        opened.append(f"{self.root.name}/{key}")
         return await get(self, key, *args, **more)
 
     monkeypatch.setattr(LocalStore, "get", counted)
