@@ -14,7 +14,7 @@ from collops.apps.lsm.problem import Problem
 from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.signals import ricker
 from collops.apps.survey import Geometry, Grid, Survey
-from collops.apps.survey.traveltimes import travel_time
+from collops.apps.survey.traveltimes import seconds_from
 from collops.apps.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import job_of
 
@@ -47,7 +47,7 @@ def pylops_operator(problem: Problem):
     wavelet, centre = ricker(problem.frequency, geometry.interval)
 
     def table(positions):
-        return np.stack([travel_time(p, problem.velocity, grid).ravel() for p in positions.T], axis=1)
+        return np.stack([seconds_from(p, problem.velocity, grid, "eikonal").ravel() for p in positions.T], axis=1)
 
     blocks = []
     for shot in range(geometry.shots):

@@ -120,7 +120,7 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
             f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
             f"give real velocities of shape {shape}, at least 2 along each axis"
         )
-    velocity = np.array(velocity, dtype=np.float64)
+    velocity = np.array(velocity, dtype=np.float64, order="C")
     _check(velocity, name)
     return velocity
 
