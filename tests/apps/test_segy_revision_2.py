@@ -246,6 +246,7 @@ def test_results_of_such_a_file_are_of_revision_1(tmp_path, order):
     write_alone(tmp_path / "b.sgy", made)
     raw = (tmp_path / "b.sgy").read_bytes()
     assert not any(raw[3260:3500]) and raw[3500:3502] == b"\x01\x00" and not any(raw[3504:3600])
+    assert raw[3600 + 232 : 3600 + 240] == b"SEG00000"  # text, which has no byte order
     with segyio.open(str(tmp_path / "b.sgy"), ignore_geometry=True) as file:
         assert file.bin[3201] == 77
         assert file.attributes(9)[:].tolist() == [10, 10, 10, 11, 11, 11]

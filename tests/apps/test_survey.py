@@ -72,7 +72,7 @@ def test_a_point_in_3d_comes_back_at_its_place(comm, folder):
         diffractor_file(folder / "a.sgy", diffractor)
     comm.barrier()
     options = lsm.Options(
-        survey=str(folder / "a.sgy"), velocity="2000", dz=20, nz=20, iterations=3, frequency=FREQUENCY
+        survey=str(folder / "a.sgy"), velocity="2000", dz=20, nz=20, iterations=3, frequency=FREQUENCY, amplitude="none"
     )
     numbers = job_numbers(lsm.run, lsm.Options(**(vars(options) | {"out": str(folder / "out")})), comm)
     assert (numbers["dx"], numbers["dy"]) == pytest.approx((20, 25), rel=1e-4)

@@ -274,7 +274,7 @@ class SegyFile:
             with open(self.path, "rb", buffering=0) as file:
                 for row, trace in zip(result, traces, strict=True):
                     file.seek(begin + int(trace) * self._trace_bytes)
-                    view = memoryview(row)
+                    view = memoryview(row)  # pyright: ignore[reportArgumentType] - it is a buffer
                     while view and (got := file.readinto(view)):
                         view = view[got:]
                     if view:
