@@ -1,0 +1,46 @@
+"""Details of reading a survey and a velocity that no image would show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collops.apps.survey import Grid
+from collops.apps.survey.segy import read_headers
+from collops.apps.survey.traveltimes import seconds_from
+from collops.apps.survey.velocity import Volume, load_velocity
+from tests.apps.files import set_header, small_survey, write_traces
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.mark.parametrize("mode", ["analytic", "eikonal"])
+def test_times_at_some_points_are_those_of_all(mode):
+    pytest.importorskip("skfmm")
+    grid = Grid(31, 21, 10.0, 10.0)
+    velocity = np.broadcast_to(1500 + 0.6 * grid.z, grid.shape)
+    position, at = np.array([113.0, 4.0]), np.ix_([0, 7, 30], [2, 20])
+    some = seconds_from(position, velocity, grid, mode, at)
+    assert some.shape == (3, 2)
+    np.testing.assert_allclose(some, seconds_from(position, velocity, grid, mode)[at], rtol=1e-14)
+
+
+def test_shots_of_one_record_and_place_differ_in_their_source_point(tmp_path):
+    path = small_survey(tmp_path / "a.sgy")
+    for trace in range(15):
+        set_header(path, trace, 9, 7, size=4)  # one field record
+        for byte in (73, 77):
+            set_header(path, trace, byte, 2_000_000, size=4)
+    assert read_headers(path).geometry.shots == 3
+    for trace in range(15):
+        set_header(path, trace, 17, 1, size=4)
+    assert read_headers(path).geometry.shots == 1
+
+
+def test_the_profile_of_a_velocity_is_the_mean_of_its_columns_below_its_delay(tmp_path):
+    values = np.array([[1500.0, 2500.0, 3500.0], [1700.0, 2900.0, 3900.0]], dtype=np.float32)
+    headers = {"CDP_X": np.array([0, 100]), "DelayRecordingTime": np.array([40, 40])}
+    model = load_velocity(write_traces(tmp_path / "v.sgy", values, headers, 20_000, "VELOCITY"), 2, None)
+    assert isinstance(model, Volume)
+    assert model.depth.tolist() == [40.0, 60.0, 80.0]
+    np.testing.assert_allclose(model(np.array([0.0, 50.0, 60.0, 99.0])), [1600, 2150, 2700, 3700])
