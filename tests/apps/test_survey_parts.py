@@ -44,3 +44,10 @@ def test_the_profile_of_a_velocity_is_the_mean_of_its_columns_below_its_delay(tm
     assert isinstance(model, Volume)
     assert model.depth.tolist() == [40.0, 60.0, 80.0]
     np.testing.assert_allclose(model(np.array([0.0, 50.0, 60.0, 99.0])), [1600, 2150, 2700, 3700])
+
+
+@pytest.mark.parametrize(("code", "live"), [(0, 15), (1, 15), (9, 15), *((code, 14) for code in range(2, 9))])
+def test_traces_of_all_auxiliary_kinds_are_left_out(tmp_path, code, live):
+    path = small_survey(tmp_path / "a.sgy")
+    set_header(path, 4, 29, code)
+    assert read_headers(path).geometry.traces == live
