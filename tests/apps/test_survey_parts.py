@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.survey import Grid
-from collops.apps.survey.segy import read_headers
+from collops.apps.survey import Geometry, Grid, read
+from collops.apps.survey.geometry import Bins, Line, cover
+from collops.apps.survey.segy import _positions, read_headers, shot_traces
 from collops.apps.survey.traveltimes import seconds_from
 from collops.apps.survey.velocity import Volume, load_velocity
-from tests.apps.files import set_header, small_survey, write_traces
+from tests.apps.files import set_binary, set_header, small_survey, write_alone, write_traces
 
 pytestmark = pytest.mark.serial
 
@@ -51,3 +52,35 @@ def test_traces_of_all_auxiliary_kinds_are_left_out(tmp_path, code, live):
     path = small_survey(tmp_path / "a.sgy")
     set_header(path, 4, 29, code)
     assert read_headers(path).geometry.traces == live
+
+
+def test_results_of_a_survey_in_feet_say_so_in_the_binary_header(tmp_path):
+    path = small_survey(tmp_path / "a.sgy")
+    set_binary(path, 3255, 2)
+    survey = read(path)
+    values = np.concatenate(survey.traces)
+    write_alone(tmp_path / "b.sgy", shot_traces("RESULT", survey.headers, survey.shots, values))
+    assert int.from_bytes((tmp_path / "b.sgy").read_bytes()[3254:3256], "big") == 2
+    np.testing.assert_allclose(read(tmp_path / "b.sgy").geometry.sources, survey.geometry.sources)
+
+
+def test_results_below_a_datum_keep_the_elevations_of_sources_and_receivers(tmp_path):
+    """A survey in Zarr has no headers to copy: those of SEG-Y are made from depths below the highest station."""
+    geometry = Geometry(np.array([[0.0, 50.0], [30.0, 32.0]]), [np.array([[0.0, 20.0], [0.0, 12.0]])] * 2, 9, 0.004)
+    fields = _positions(geometry, Line(), 40.0, np.arange(2) + 1, geometry.counted())
+    scale = -fields["ElevationScalar"][0]
+    np.testing.assert_allclose((fields["SourceSurfaceElevation"] - fields["SourceDepth"]) / scale, [10, 10, 8, 8])
+    np.testing.assert_allclose(fields["ReceiverGroupElevation"] / scale, [40, 28, 40, 28])
+
+
+def test_the_image_reaches_below_the_stations_of_a_short_record():
+    deep = Geometry(np.array([[0.0], [400.0]]), [np.array([[0.0, 100.0], [0.0, 0.0]])], 50, 0.004)
+    grid = cover(deep, lambda z: np.full(np.shape(z), 1500.0))
+    assert 600 <= grid.z[-1] < 600 + grid.dz  # the deepest echo is from 147 m
+
+
+def test_rows_below_bins_have_round_spacings():
+    area = np.array([[0.0, 300.0, 0.0, 300.0], [0.0, 0.0, 300.0, 300.0], [0.0, 0.0, 0.0, 0.0]])
+    bins = Bins((1, 1), (1, 1), (25.000123, 12.500321))
+    grid = cover(Geometry(area[:, :1], [area], 99, 0.004), lambda z: np.full(np.shape(z), 1500.0), bins=bins)
+    assert (grid.dx, grid.dy, grid.dz) == (12.500321, 25.000123, 12.5)
