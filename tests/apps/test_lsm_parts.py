@@ -11,7 +11,7 @@ from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflecti
 from collops.apps.signals import frequency_from_power, highest_frequency, noise_from_power, power_spectrum, ricker
 from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
 from collops.apps.survey.selection import held_out
-from collops.apps.survey.traveltimes import analytic, travel_time
+from collops.apps.survey.traveltimes import analytic, seconds_from
 from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
 from tests.apps.files import small_geometry
@@ -69,7 +69,7 @@ def test_eikonal_times_are_those_of_a_linear_gradient(position):
     x, z = np.meshgrid(grid.x - position[0], grid.z - position[1], indexing="ij")
     at = 1500 + gradient * position[1]
     exact = np.arccosh(1 + gradient**2 * (x**2 + z**2) / (2 * at * velocity)) / gradient
-    error = travel_time(np.array(position), velocity, grid) - exact
+    error = seconds_from(np.array(position), velocity, grid, "eikonal") - exact
     assert np.abs(error).max() < 2.5e-3
     assert np.sqrt((error**2).mean()) < 1e-3
 
@@ -79,7 +79,7 @@ def test_eikonal_times_are_straight_where_the_velocity_is_constant():
     velocity = np.full(grid.shape, 2000.0)
     position = np.array([700.0, 0.0])
     exact = np.hypot(grid.x[:, None] - 700.0, grid.z) / 2000.0
-    assert np.abs(travel_time(position, velocity, grid) - exact).max() < 1.5e-3
+    assert np.abs(seconds_from(position, velocity, grid, "eikonal") - exact).max() < 1.5e-3
     np.testing.assert_allclose(analytic(position, velocity, grid), exact, rtol=1e-15)
     # A gradient that the velocities can just hold changes the times by as little.
     almost = on_grid(Gradient(2000.0, 1e-9), grid, None, [])

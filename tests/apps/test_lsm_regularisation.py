@@ -257,7 +257,7 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
 @pytest.mark.serial
 def test_local_spectra_sharpen_in_half_of_the_iterations(comm):
     """The unknowns are of one scale, so that a diagonal could not do it."""
-    problem = small_problem(comm, towed=False)
+    problem = small_problem(comm, towed=False, mode="analytic")
     errors = {}
     for name, iterations in ((None, 12), ("diagonal", 6), ("spectra", 6)):
         job, operator, traces = modelled(comm, problem, iterations=iterations, precondition=name)

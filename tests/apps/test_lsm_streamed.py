@@ -80,7 +80,14 @@ def assert_equal(found: Any, expected: Any) -> None:
         ),
         pytest.param(
             False,
-            {"regularise": "dip", "weight": 0.1, "damp": 0.1, "iterations": 6, "precondition": "illumination"},
+            {
+                "regularise": "dip",
+                "weight": 0.1,
+                "damp": 0.1,
+                "iterations": 6,
+                "precondition": "illumination",
+                "amplitude": "none",
+            },
             marks=pytest.mark.serial,
         ),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pylops
 import pytest
@@ -427,3 +429,25 @@ def test_steady_state_sends_data_only(comm) -> None:
     with profile.count_messages() as counts:
         laplacian.H @ y
     assert counts.counts() == ({"exchange": 1} if comm.size > 1 else {})
+
+
+def test_kirchhoff_operators_of_pylops_keep_their_travel_times(comm):
+    """Programs stack PyLops' operators: their eikonal times start half a cell around the stations, unlike ours."""
+    pytest.importorskip("skfmm")
+    z, x, t = 10.0 * np.arange(11), 10.0 * np.arange(13), 0.004 * np.arange(40)
+    stations = np.array([[20.0, 60.0, 110.0, 90.0], [0.0, 0.0, 10.0, 0.0]])
+    velocity = np.broadcast_to(1500.0 + 2.0 * z, (13, 11)).copy()
+
+    def kirchhoff(sources):
+        more = {"mode": "eikonal", "engine": "numpy"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return pylops.waveeqprocessing.Kirchhoff(z, x, t, sources, stations, velocity, np.ones(1), 0, **more)
+
+    own = kirchhoff(stations[:, comm.rank % 4 :][:, :1])
+    stacked = pylops_mpi.MPIVStack([own])
+    serial = pylops.VStack([kirchhoff(stations[:, rank % 4 :][:, :1]) for rank in range(comm.size)])
+    image = vector(serial.shape[1], "float64", 3)
+    model = Distributed(image.size, partition=Partition.BROADCAST)
+    model[:] = image
+    assert_close((stacked @ model).asarray(), serial @ image)

@@ -66,7 +66,7 @@ def test_rays_in_a_velocity_that_increases_with_depth(shape, position):
     times = 2 / gradient * np.arcsinh(gradient * distance / (2 * np.sqrt(velocity * at)))
     wide = np.sinh(gradient * times) / gradient
     far = distance > 3 * step
-    solved = eikonal(grid, grid.nearest_nodes(position[np.newaxis])[0], velocity)
+    solved = eikonal(grid, position, velocity)
     rays = trace_rays(solved + 0.3, grid, position, velocity)  # only differences of times count
     with np.errstate(divide="ignore"):
         exact = 1 / np.sqrt(8 * np.pi * wide) if len(shape) == 2 else 1 / (4 * np.pi * wide * np.sqrt(velocity * at))
@@ -89,7 +89,7 @@ def test_rays_stay_bounded_where_ray_theory_fails():
     lens = 2000 - 700 * np.exp(-((wide - 500) ** 2 + (deep - 300) ** 2) / 150**2)
     # The second has times of another velocity.
     for velocity, of_times, most in ((salt, salt, np.exp(2)), (salt, lens, np.exp(2)), (lens, lens, 2.0)):
-        times = eikonal(grid, grid.nearest_nodes(position[np.newaxis])[0], of_times)
+        times = eikonal(grid, position, of_times)
         rays = trace_rays(times, grid, position, velocity)
         at = velocity[35, 0]
         straight = np.sqrt(at / (8 * np.pi * np.maximum(np.hypot(wide - 350, deep), 5)))

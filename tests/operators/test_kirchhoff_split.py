@@ -15,7 +15,7 @@ from collops.operators.kirchhoff.geometry import Grid, analytic
 from collops.operators.kirchhoff.nodes import Nodes
 from collops.operators.kirchhoff.weights import Weighting
 from collops.profile import count_messages
-from tests.operators.test_kirchhoff import TOLERANCE, gradient, peer, random_pair, relative, survey
+from tests.operators.test_kirchhoff import TOLERANCE, gradient, peer_at_our_times, random_pair, relative, survey
 from tests.operators.test_kirchhoff_tables import survey as fine_survey
 
 pytest.importorskip("numba")
@@ -35,7 +35,7 @@ def test_agrees_with_pylops(comm, ndim, shots, axis, dtype, monkeypatch):
     monkeypatch.setattr(split, "BLOCK", 2 * 7 * 90)
     s = survey(ndim, shots)
     s["velocity"] = gradient(s)
-    reference = peer(s, "eikonal", dtype)
+    reference = peer_at_our_times(s, dtype)
     shape = (13, 11) if ndim == 2 else (5, 13, 11)
     operator = Kirchhoff(**s, comm=comm, dtype=dtype, layout=uneven(shape, comm.size, axis))
     assert operator.dottest()

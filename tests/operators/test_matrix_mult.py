@@ -304,6 +304,8 @@ def test_errors_are_the_same_on_every_rank(comm):
         MatrixMult(np.ones(4) if comm.rank == comm.size - 1 else np.ones((4, 4)), 3, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="no array"):
         MatrixMult("matrix", 3, comm=comm)
+    with pytest.raises(UnsupportedTypeError, match=r"byte order: use astype\('float64'\)"):
+        MatrixMult(np.ones((4, 4)).astype(">f8" if comm.rank == comm.size - 1 else "=f8"), 3, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="complex"):
         MatrixMult(from_global(np.ones((4, 6)) * 1j, comm=comm), 3, dtype="f8")
     with pytest.raises(LayoutError, match="as many rows"):

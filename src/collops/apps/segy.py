@@ -29,18 +29,37 @@ __all__ = [
     "Traces",
     "fits_segy",
     "is_segy",
+    "other_intervals",
     "require_segyio",
     "sample_interval",
     "scaled",
     "segy_bytes",
     "start_time",
+    "unused_times",
     "uses_degrees",
     "whole_interval",
     "write_together",
 ]
 
-TIMING = ("DelayRecordingTime", "ScalarTraceHeader", "TRACE_SAMPLE_INTERVAL", "TraceIdentificationCode")
-"""The fields of trace headers that hold the sampling and the kind of a trace."""
+UNUSED_TIMES = {
+    "SourceStaticCorrection": "source static corrections (bytes 99 to 100)",
+    "GroupStaticCorrection": "group static corrections (bytes 101 to 102)",
+    "TotalStaticApplied": "total static corrections applied (bytes 103 to 104)",
+    "LagTimeA": "lag times A (bytes 105 to 106)",
+    "LagTimeB": "lag times B (bytes 107 to 108)",
+    "MuteTimeStart": "mute start times (bytes 111 to 112)",
+    "MuteTimeEND": "mute end times (bytes 113 to 114)",
+}
+"""The fields of trace headers with times that are not applied to the traces, and what they hold."""
+
+TIMING = (
+    "DelayRecordingTime",
+    "ScalarTraceHeader",
+    "TRACE_SAMPLE_INTERVAL",
+    "TraceIdentificationCode",
+    *UNUSED_TIMES,
+)
+"""The fields of trace headers that hold times and the kind of a trace."""
 
 OTHER_TRACES = range(2, 9)
 """Identification codes of traces that are no data: dead, dummy, time break, uphole, sweep, timing, water break."""
@@ -53,12 +72,30 @@ TRACE_HEADER_BYTES = (
 """Where programs find the numbers of trace headers, for textual headers."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
-# Bytes of one sample by format code, for the formats that segyio can read.
-_SAMPLE_BYTES = {1: 4, 2: 4, 3: 2, 5: 4, 6: 8, 8: 1, 10: 4, 11: 2, 16: 1}
-_INTERVAL, _SAMPLES, _FORMAT, _UNITS, _REVISION, _EXTENDED = 16, 20, 24, 54, 300, 304
+# Types of the samples by format code. IBM floats are read as the integers of their bits.
+_IBM = 1
+_SAMPLES = {_IBM: "u4", 2: "i4", 3: "i2", 5: "f4", 6: "f8", 8: "i1", 9: "i8", 10: "u4", 11: "u2", 12: "u8", 16: "u1"}
+# Numbers of the binary header by their bytes in the file, as the standard counts them.
+_INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3505
+# Of revision 2 only: earlier files may hold anything there.
+_LONG_COUNT, _LONG_INTERVAL, _ORDER, _MORE_HEADERS, _TRACES, _FIRST, _TRAILERS = (
+    3269,
+    3273,
+    3297,
+    3507,
+    3513,
+    3521,
+    3529,
+)
+_BIG, _LITTLE = 0x01020304, 0x04030201  # of `_ORDER`, read in big-endian order
+_REVISION_1 = 3261  # where the numbers end that revisions 0 and 1 define, but for those from 3501 on
+# Numbers of trace header extension 1, by their bytes in it, and its name in its last bytes.
+_EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
+_TRACE_INTERVAL, _POSITIONS = 145, (*range(33, 64, 8), *range(97, 136, 8), 161, 169)
 _FEET = 2
 _ARC_UNITS = (2, 3, 4)
 _PIECE_BYTES = 16 << 20  # of traces that travel to the first rank at once
+_HEADERS_AT_A_TIME = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -69,9 +106,13 @@ class SegyFile:
     endian: str  # ``"big"`` or ``"little"``
     samples: int  # of a trace
     traces: int
-    interval: int  # sample interval in the binary header, in microseconds (for depths in millimetres); may be 0
+    interval: float  # sample interval in the binary header, in microseconds (for depths in millimetres); may be 0
     revision: int  # major revision of the standard; 0 if the file names none
     metres: float  # the file's unit of length in metres
+    format: int  # code of the type of the samples
+    first: int  # bytes before the first trace
+    header_bytes: int  # of a trace: 240, and as many for each additional header of revision 2
+    exact: bool  # whether the interval is the extended one of revision 2
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
@@ -91,50 +132,90 @@ class SegyFile:
             raise InputError(f"{path} is empty: copy the SEG-Y file again")
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
             raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
-        binary = head[_TEXT_BYTES:]
-        # The byte order in which the format code is one that can be read.
-        endian = next((order for order in ("big", "little") if _integer(binary, _FORMAT, order) in _SAMPLE_BYTES), None)
-        if endian is None:
-            code = _integer(binary, _FORMAT, "big")
-            raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
-        samples = _integer(binary, _SAMPLES, endian)
+        endian = _byte_order(path, head)
+        number = partial(_number, head, endian=endian)
+        revision = head[_REVISION - 1] if endian == "big" else max(head[_REVISION - 1 : _REVISION + 1])
+        is_new = revision == 2
+        samples = (is_new and number(_LONG_COUNT, 4)) or number(_COUNT, 2)
         if samples < 1:
             raise InputError(f"{path} cannot be read as SEG-Y: its binary header has 0 samples per trace")
-        extended = _integer(binary, _EXTENDED, endian)
-        if extended > 0x7FFF:
-            raise InputError(f"{path} has a variable number of text headers, which is not supported: remove them")
-        trace_bytes = _TRACE_HEADER_BYTES + samples * _SAMPLE_BYTES[_integer(binary, _FORMAT, endian)]
-        body = size - _TEXT_BYTES * (1 + extended) - _BINARY_BYTES
-        if body < trace_bytes or body % trace_bytes:
+        long_interval = float(np.frombuffer(head, _type(endian, "f8"), 1, _LONG_INTERVAL - 1)[0]) if is_new else 0.0
+        if not 0 <= long_interval < np.inf:
+            raise InputError(f"{path} has an extended sample interval of {long_interval}: correct bytes 3273 to 3280")
+        first = (is_new and number(_FIRST, 8)) or _end_of_texts(path, number(_TEXTS, 2))
+        if first < _TEXT_BYTES + _BINARY_BYTES:
+            raise InputError(f"{path} has its first trace at byte {first}, in a header: correct bytes 3521 to 3528")
+        trailers, told = (number(_TRAILERS, 4), number(_TRACES, 8)) if is_new else (0, 0)
+        if trailers > 0x7FFFFFFF and not told:
             raise InputError(
-                f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / trace_bytes:.2f} traces "
-                f"of {samples} samples, not a whole number of them; copy it again"
+                f"{path} has an unknown number of data trailers, and of traces: fill in bytes 3529 to 3532 or 3513 to "
+                "3520 of its binary header"
+            )
+        body = size - first - (0 if told else _TEXT_BYTES * trailers)
+        code = number(_FORMAT, 2)
+        # Revision 2.1 has cut the number of additional headers to two bytes.
+        counts = [number(_MORE_HEADERS, 4), number(_MORE_HEADERS, 2)] if is_new else [0]
+        lengths = [_TRACE_HEADER_BYTES * (1 + more) + samples * np.dtype(_SAMPLES[code]).itemsize for more in counts]
+        fits = [body >= told * length if told else body >= length and body % length == 0 for length in lengths]
+        length = lengths[fits.index(True)] if any(fits) else lengths[0]
+        if not any(fits):
+            wanted = f"{told}" if told else "a whole number"
+            raise InputError(
+                f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / length:.2f} traces "
+                f"of {samples} samples, not {wanted} of them; copy it again"
             )
         require_segyio()
         return cls(
             path,
             endian,
             samples,
-            body // trace_bytes,
-            _integer(binary, _INTERVAL, endian),
-            _integer(binary, _REVISION, endian) >> 8,
-            0.3048 if _integer(binary, _UNITS, endian) == _FEET else 1.0,
+            told or body // length,
+            long_interval or float(number(_INTERVAL, 2)),
+            revision,
+            0.3048 if number(_UNITS, 2) == _FEET else 1.0,
+            code,
+            first,
+            length - samples * np.dtype(_SAMPLES[code]).itemsize,
+            long_interval > 0,
         )
 
     def text(self) -> str:
         """Return the textual header."""
-        with self._open() as file:
-            return bytes(file.text[0]).decode("ascii", "replace")
+        return _decoded(self._read([0], _TEXT_BYTES, 0).tobytes())
+
+    def binary(self) -> dict[int, int]:
+        """Return the numbers of the binary header that revisions 0 and 1 define, by their bytes in the file."""
+        import segyio
+
+        raw = self._read([0], _TEXT_BYTES + _BINARY_BYTES, 0)
+        sizes = _sizes(segyio.BinField.enums())
+        kept = [byte for byte in sizes if byte < _REVISION_1]
+        return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in kept}
 
     def headers(self, *names: str) -> dict[str, np.ndarray]:
         """Read fields of all trace headers, named as in ``segyio.TraceField``: int64, one number per trace."""
         import segyio
 
-        with self._open() as file:
-            return {
-                name: np.asarray(file.attributes(int(getattr(segyio.TraceField, name)))[:], dtype=np.int64)
-                for name in names
-            }
+        sizes = _sizes(segyio.TraceField.enums())
+        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int64)] for name in names}
+        for first in range(0, self.traces, _HEADERS_AT_A_TIME):
+            raw = self.raw_headers(np.arange(first, min(first + _HEADERS_AT_A_TIME, self.traces)))
+            for name in names:
+                byte = int(getattr(segyio.TraceField, name))
+                parts[name].append(_integers(raw, byte, sizes[byte], "big"))
+        return {name: np.concatenate(each) for name, each in parts.items()}
+
+    def raw_headers(self, traces: np.ndarray) -> np.ndarray:
+        """Return the standard headers of traces as big-endian bytes: uint8, ``(len(traces), 240)``."""
+        import segyio
+
+        raw = self._read(traces, _TRACE_HEADER_BYTES)
+        if self.endian == "little":
+            for byte, size in _sizes(segyio.TraceField.enums()).items():
+                if byte < _NAME or self.revision < 2:  # revision 2 has a name there
+                    place = slice(byte - 1, byte - 1 + size)
+                    raw[:, place] = raw[:, place][:, ::-1]
+        return raw
 
     def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
@@ -147,21 +228,123 @@ class SegyFile:
             raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
         return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
 
+    def has_extended_positions(self) -> bool:
+        """Return whether trace header extension 1 holds positions."""
+        return bool(self.extension(*_POSITIONS).any())
+
+    def extension(self, *places: int) -> np.ndarray:
+        """Return numbers of trace header extension 1, by their bytes in it: float64, ``(len(places), traces)``.
+
+        The file may have none: there are then no columns.
+        """
+        if self.header_bytes == _TRACE_HEADER_BYTES:
+            return np.empty((len(places), 0))
+        name = self._read([0], _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES).tobytes()[_NAME - 1 :]
+        if name not in _EXTENSION:
+            return np.empty((len(places), 0))
+        raw = self._read(np.arange(self.traces), _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES)
+        return np.stack([raw[:, p - 1 : p + 7].copy().view(_type(self.endian, "f8"))[:, 0] for p in places])
+
     def read(self, traces: np.ndarray) -> np.ndarray:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
-        with self._open() as file:
-            result = np.empty((len(traces), self.samples), dtype=np.promote_types(file.dtype, np.float32))
-            for rows, first in _runs(traces):
-                result[rows] = file.trace.raw[first : first + rows.stop - rows.start]
+        kind = np.dtype(_SAMPLES[self.format])
+        native = np.dtype(np.float32) if self.format == _IBM else kind
+        result = np.empty((len(traces), self.samples), dtype=np.promote_types(native, np.float32))
+        step = max(1, _PIECE_BYTES // self._trace_bytes)
+        for rows, first in _runs(traces):
+            for start in range(rows.start, rows.stop, step):
+                stop = min(start + step, rows.stop)
+                raw = self._read([first + start - rows.start], (stop - start) * self._trace_bytes)
+                samples = raw.reshape(stop - start, -1)[:, self.header_bytes :].copy()
+                values = samples.view(_type(self.endian, kind.str[1:]))
+                result[start:stop] = _from_ibm(values) if self.format == _IBM else values
         return result
 
-    def _open(self) -> Any:
-        import segyio
+    @property
+    def _trace_bytes(self) -> int:
+        return self.header_bytes + self.samples * np.dtype(_SAMPLES[self.format]).itemsize
 
+    def _read(self, traces: Sequence[int] | np.ndarray, size: int, first: int | None = None) -> np.ndarray:
+        """Read so many bytes of each of some traces from their beginning on: uint8, ``(len(traces), size)``.
+
+        `first` is where those of the first trace are.
+        """
+        begin, result = self.first if first is None else first, np.empty((len(traces), size), np.uint8)
         try:
-            return segyio.open(str(self.path), "r", strict=False, ignore_geometry=True, endian=self.endian)
-        except (OSError, RuntimeError, ValueError) as problem:
-            raise InputError(f"{self.path} cannot be read as SEG-Y: {problem}") from None
+            with open(self.path, "rb", buffering=0) as file:
+                for row, trace in zip(result, traces, strict=True):
+                    file.seek(begin + int(trace) * self._trace_bytes)
+                    view = memoryview(row)  # pyright: ignore[reportArgumentType] - it is a buffer
+                    while view and (got := file.readinto(view)):
+                        view = view[got:]
+                    if view:
+                        raise InputError(f"{self.path} has become shorter: copy it again")
+        except OSError as problem:
+            raise InputError(f"{self.path} cannot be read ({problem.strerror}): check its permissions") from None
+        return result
+
+
+def _from_ibm(bits: np.ndarray) -> np.ndarray:
+    """Return IBM floats as float32: a sign, an exponent of 16 with bias 64, and 24 bits of a fraction below 1."""
+    fraction = (bits & 0xFFFFFF).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite samples are an error when they are used
+        sizes = np.ldexp(fraction, 4 * (bits >> 24 & 0x7F).astype(np.int32) - (4 * 64 + 24))
+    return np.where(bits >> 31, -sizes, sizes)
+
+
+def _byte_order(path: Path, head: bytes) -> str:
+    """Return the byte order that a file of revision 2 names, or else that in which its format code is known."""
+    named = int.from_bytes(head[_ORDER - 1 : _ORDER + 3], "big")
+    if named in (0x02010403, 0x03040102):
+        raise InputError(f"{path} has bytes that are swapped in pairs: swap them back")
+    orders = {_BIG: ("big",), _LITTLE: ("little",)}.get(named, ("big", "little"))
+    for order in orders:
+        if _number(head, _FORMAT, 2, order) in _SAMPLES:
+            return order
+    code = _number(head, _FORMAT, 2, orders[0])
+    raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
+
+
+def _end_of_texts(path: Path, extended: int) -> int:
+    """Return where the textual headers after the binary one end; of an unknown number, the last one says so."""
+    place = _TEXT_BYTES + _BINARY_BYTES
+    if extended <= 0x7FFF:
+        return place + _TEXT_BYTES * extended
+    with open(path, "rb") as file:
+        file.seek(place)
+        while len(block := file.read(_TEXT_BYTES)) == _TEXT_BYTES:
+            place += _TEXT_BYTES
+            if "((SEG:ENDTEXT))" in _decoded(block).upper().replace(" ", ""):
+                return place
+    raise InputError(
+        f"{path} has a variable number of text headers, of which none ends with ((SEG: EndText)): write their number "
+        "into bytes 3505 to 3506"
+    )
+
+
+def _decoded(text: bytes) -> str:
+    """Return an ASCII or EBCDIC text: their spaces differ."""
+    return text.decode("ascii" if text.count(b" ") >= text.count(b"\x40") else "cp037", "replace")
+
+
+def _number(head: bytes, byte: int, size: int, endian: Any) -> int:
+    """Return an unsigned number of the file header; the standard counts bytes from 1."""
+    return int.from_bytes(head[byte - 1 : byte - 1 + size], endian)
+
+
+def _type(endian: str, kind: str) -> np.dtype:
+    return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
+
+
+def _sizes(fields: Any) -> dict[int, int]:
+    """Return the bytes of each number of a header, which the next one follows."""
+    places = sorted({int(field) for field in fields})
+    return {byte: after - byte for byte, after in zip(places, [*places[1:], places[-1] + 4], strict=True)}
+
+
+def _integers(raw: np.ndarray, byte: int, size: int, endian: str) -> np.ndarray:
+    """Return a signed number of each header, (headers, bytes), as int64."""
+    return raw[:, byte - 1 : byte - 1 + size].copy().view(_type(endian, f"i{size}"))[:, 0].astype(np.int64)
 
 
 def require_segyio() -> None:
@@ -187,19 +370,63 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
     return float(delays[0]) / 1e3
 
 
-def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
-    """Return the sample interval in seconds, from the trace headers or else from the binary header."""
-    intervals = headers["TRACE_SAMPLE_INTERVAL"]
-    if np.ptp(intervals) > 0:
+def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: list[str] | None = None) -> float:
+    """Return the sample interval in seconds; sentences about other intervals in the file are added to `notes`.
+
+    It is that of the trace header extension of revision 2, the extended one of its binary header, that of the trace
+    headers, or that of the binary header: the first one that is not zero.
+    """
+    found = _intervals(file, headers)
+    if not found:
+        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
+    least, most = next(iter(found.values()))
+    if least < most:
         raise InputError(
-            f"{file.path} mixes sample intervals from {intervals.min()} to {intervals.max()} microseconds: "
+            f"{file.path} mixes sample intervals from {least:g} to {most:g} microseconds: "
             "resample the traces to one interval"
         )
-    # A negative number is an unsigned one above 32767 that was read as signed.
-    interval = int(intervals[0]) % 0x10000 or file.interval
-    if interval == 0:
-        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
-    return interval / 1e6
+    if notes is not None:
+        notes += other_intervals(file, headers, most, "microseconds")
+    return most / 1e6
+
+
+def other_intervals(file: SegyFile, headers: Mapping[str, np.ndarray], used: float, unit: str) -> list[str]:
+    """Return sentences about the sample intervals in a file that differ from the one in use by more than rounding."""
+    return [
+        f"{file.path} has a sample interval of {_range(*ends)} {unit} in {place}; {used:g} is used"
+        for place, ends in _intervals(file, headers).items()
+        if np.abs(np.array(ends) - used).max() >= 1
+    ]
+
+
+def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest sample interval of each kind of header, by its place, if it is not zero.
+
+    They are in microseconds, for depths in millimetres, in the order in which the standard prefers them.
+    """
+    found = {
+        "bytes 145 to 152 of trace header extension 1": file.extension(_TRACE_INTERVAL)[0],
+        "bytes 3273 to 3280 of the binary header": np.array([file.interval * file.exact]),
+        # A negative number is an unsigned one above 32767 that was read as signed.
+        "bytes 117 to 118 of the trace headers": headers["TRACE_SAMPLE_INTERVAL"] % 0x10000,
+        "bytes 3217 to 3218 of the binary header": np.array([file.binary()[_INTERVAL] % 0x10000]),
+    }
+    return {place: (float(each.min()), float(each.max())) for place, each in found.items() if each.any()}
+
+
+def unused_times(headers: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a sentence for each of `UNUSED_TIMES` that is not zero in all traces, of which `headers` are."""
+    found = []
+    for name, words in UNUSED_TIMES.items():
+        times = scaled(headers[name], headers["ScalarTraceHeader"])
+        if count := int(np.count_nonzero(times)):
+            ends = _range(float(times.min()), float(times.max()))
+            found.append(f"{words} are not zero in {count} of {len(times)} traces, {ends} ms: they are not applied")
+    return found
+
+
+def _range(least: float, most: float) -> str:
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
 
 
 def is_segy(path: str | Path | None) -> bool:
@@ -308,8 +535,7 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
     with segyio.create(str(path), spec) as file:
         if traces.like is not None:
             feet = traces.like[0].metres != 1
-            with traces.like[0]._open() as source:
-                file.bin = source.bin
+            file.bin.update(traces.like[0].binary())
         file.text[0] = _text_header([traces.title, *text])
         file.bin.update(
             {
@@ -321,7 +547,6 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
                 segyio.BinField.SEGYRevisionMinor: 0,
                 segyio.BinField.TraceFlag: 1,
                 segyio.BinField.ExtendedHeaders: 0,
-                segyio.BinField.ExtSamples: 0,  # of revision 2
             }
         )
     os.truncate(path, segy_bytes(traces.count, samples))
@@ -347,13 +572,11 @@ def _fill(path: Path, traces: Traces, places: np.ndarray, values: np.ndarray) ->
     }
     with ExitStack() as stack:
         file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
-        source, numbers = None, places
-        if traces.like is not None:
-            source, numbers = stack.enter_context(traces.like[0]._open()), traces.like[1]
-        for place in places.tolist():
+        known = None if traces.like is None else traces.like[0].raw_headers(traces.like[1][places])
+        for row, place in enumerate(places.tolist()):
             header = file.header[place]
-            if source is not None:
-                header.buf[:] = source.header[int(numbers[place])].buf  # all 240 bytes, much faster than field by field
+            if known is not None:
+                header.buf[:] = known[row].tobytes()  # all 240 bytes, much faster than field by field
             header.update({field: int(each[place]) for field, each in fields.items()} | sampling)
         for rows, first in _runs(places):
             file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)
@@ -368,7 +591,3 @@ def _runs(numbers: np.ndarray) -> Iterator[tuple[slice, int]]:
     for first, last in zip([0, *breaks], [*breaks, len(numbers)], strict=True):
         if last > first:
             yield slice(int(first), int(last)), int(numbers[first])
-
-
-def _integer(binary: bytes, offset: int, endian: str) -> int:
-    return int.from_bytes(binary[offset : offset + 2], "big" if endian == "big" else "little")

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from collops.apps.lsm.migrate import run
-from collops.apps.lsm.problem import Options
+from collops.apps.lsm.problem import Options, Problem, recorded
 
-__all__ = ["Options", "run"]
+__all__ = ["Options", "Problem", "recorded", "run"]

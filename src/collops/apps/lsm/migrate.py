@@ -61,7 +61,7 @@ def run(job: Job[Options]) -> Findings:
         job.listener.warn(warning)
     tables: list[Any] = []
     with job.stage("travel times"):
-        exact = options.weighting.none and not options.antialias
+        exact = problem.weighting.none and not options.antialias
         illuminated = options.precondition in ("illumination", "diagonal") or options.gathers is not None
         operator = kirchhoff(job, problem, tables if illuminated and exact else None)
     split = not operator.domain.is_replicated
@@ -77,6 +77,7 @@ def run(job: Job[Options]) -> Findings:
             survey.traces = [shot.astype(np.float32) for shot in traces]
             if written is not None:
                 parameters = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
+                parameters["amplitude"] = options.amplitude
                 survey.save(written, grid, **parameters)
         traces = [shot.astype(options.dtype) for shot in survey.traces]
         conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
@@ -163,6 +164,9 @@ def run(job: Job[Options]) -> Findings:
         "prior_deviation": None if spread is None else spread.prior,
         "conditioning": problem.conditioning or None,
         "mode": problem.mode,
+        "amplitude": problem.weighting.amplitude,
+        "aperture": problem.weighting.aperture,
+        "max_dip": problem.weighting.dip,
         "frequency": problem.frequency,
         "shots": geometry.shots,
         "traces": geometry.traces,
@@ -232,14 +236,9 @@ def kirchhoff(job: Job[Options], problem: Problem, kept: list[Any] | None = None
     survey, out = problem.survey, Path(job.options.out).absolute()
     may_split = None if not isinstance(problem.conditioned, StreamedShots) else False
     before = len(survey.notes)
-    operator = survey.operator(
-        problem.velocity,
-        problem.grid,
-        wavelet=problem.wavelet,
-        mode=problem.mode,
+    operator = problem.operator(
         dtype=job.options.dtype,
         engine=job.engine,
-        weighting=job.options.weighting,
         antialias=job.options.antialias,
         coarsen=job.options.coarsen,
         folder=next(each for each in (out, *out.parents) if each.is_dir()),

@@ -53,6 +53,7 @@ from collops.errors import InputError
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.operators import LinearOperator
     from collops.operators.kirchhoff import Weighting
 
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
@@ -258,22 +259,31 @@ class Options(CommonOptions):
         NotNegative,
     ] = None
     amplitude: Annotated[
-        str,
+        str | None,
         option(
             "Amplitudes of the operator: none (travel times only), 2d (line sources), 2.5d or 3d (point sources).",
             METHOD,
+            show_default="2.5d or 3d for a recorded survey, none for a synthetic one",
         ),
         OneOf("none", "2d", "2.5d", "3d"),
-    ] = "none"
+    ] = None
     aperture: Annotated[
         float | None,
         option(
-            "Largest horizontal distance of an image point from source and receiver, m.", METHOD, show_default="any"
+            "Largest horizontal distance of an image point from source and receiver, m.",
+            METHOD,
+            show_default="any; from depth, dip and offsets for a recorded survey without --amplitude",
         ),
         Positive,
     ] = None
     max_dip: Annotated[
-        float | None, option("Steepest dip of the image in degrees, below 90.", METHOD, show_default="any"), Positive
+        float | None,
+        option(
+            "Steepest dip of the image in degrees, below 90.",
+            METHOD,
+            show_default="any; 60 for a recorded survey without --amplitude",
+        ),
+        Positive,
     ] = None
     antialias: Annotated[bool, option("Filter what is steeper than the receivers sample.", METHOD, "--antialias")] = (
         False
@@ -303,10 +313,10 @@ class Options(CommonOptions):
 
     @property
     def weighting(self) -> Weighting:
-        """The weights of the operator."""
+        """The weights of the operator of a synthetic survey."""
         from collops.operators.kirchhoff import Weighting
 
-        return Weighting(self.amplitude, self.aperture, self.max_dip)  # type: ignore[arg-type]
+        return Weighting(self.amplitude or "none", self.aperture, self.max_dip)  # type: ignore[arg-type]
 
     def check(self) -> None:
         """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
@@ -320,11 +330,7 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency both name a wavelet: leave one of them out")
         self.conditioning()
-        if self.precondition == "illumination" and (self.antialias or not self.weighting.none):
-            raise InputError(
-                "--precondition illumination is for operators without --amplitude, --aperture, --max-dip and "
-                "--antialias: use --precondition diagonal"
-            )
+        self.check_illumination(self.weighting)
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
         if self.uncertainty is not None and self.regularise is not None:
@@ -353,6 +359,14 @@ class Options(CommonOptions):
         if model is not None:
             mode_of(model, self.mode)
 
+    def check_illumination(self, weighting: Weighting) -> None:
+        """Raise `InputError` if the exact illumination is asked for with an operator that has weights."""
+        if self.precondition == "illumination" and (self.antialias or not weighting.none):
+            raise InputError(
+                "--precondition illumination is for operators without --amplitude, --aperture, --max-dip and "
+                "--antialias: use --precondition diagonal, or --amplitude none"
+            )
+
     def conditioning(self) -> Conditioning:
         """Return how traces are conditioned. Reads the files of picks and weights, and raises `InputError`."""
         ranges = {
@@ -378,6 +392,12 @@ class Options(CommonOptions):
         )
 
 
+def _travel_times_only() -> Weighting:
+    from collops.operators.kirchhoff import Weighting
+
+    return Weighting()
+
+
 @dataclass(frozen=True)
 class Problem:
     """The operator's parameters and the data of a migration."""
@@ -395,12 +415,19 @@ class Problem:
     conditioning: str = ""  # what was done to the traces, in words
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
+    weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
 
     @property
     def wavelet(self) -> tuple[np.ndarray, int]:
         """The wavelet and the index of its time zero."""
         given = self.given_wavelet
         return ricker(self.frequency, self.survey.geometry.interval) if given is None else (given, len(given) // 2)
+
+    def operator(self, **options: Any) -> LinearOperator:
+        """Make the operator from an image to the traces of all shots, with options of `Survey.operator`. Collective."""
+        return self.survey.operator(
+            self.velocity, self.grid, wavelet=self.wavelet, mode=self.mode, weighting=self.weighting, **options
+        )
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
         """Condition the traces of this rank's shots, an array for each, that have the sampling of the geometry."""
@@ -475,7 +502,9 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         survey.check(velocity, grid, frequency)
         survey.notes, survey.warnings = notes, warnings
         truth = reflectivity(grid, velocity, frequency)
-    return Problem(survey, grid, velocity, *_described(model, options.mode), frequency, truth)
+    return Problem(
+        survey, grid, velocity, *_described(model, options.mode), frequency, truth, weighting=options.weighting
+    )
 
 
 def recorded(options: Options, comm: Communicator, compute: Engine | None = None) -> Problem:
@@ -542,9 +571,14 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     if by_default:
         speed = float(f"{velocity[..., 0].mean():.4g}")
         conditioning = replace(conditioning, mute=Mute(f"{speed:g}", speed))
+    with raised_together():
+        limits = {"amplitude": options.amplitude, "aperture": options.aperture, "max_dip": options.max_dip}
+        weighting = survey.weighting(grid, **limits)  # type: ignore[arg-type]
+        options.check_illumination(weighting)
     said = conditioning.describe()
     notes += [f"conditioning: {said}"] if said else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
+    problem = replace(problem, weighting=weighting)
     sums = np.zeros(3)
     with local_stage(comm):
         if too_many is None:

@@ -30,6 +30,8 @@ _COPIES, _COPIES_ON_DEVICE = 20, 8
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
 _DOUBTFUL = 4500.0  # m/s: water has 4900 feet per second
+# A line that is shorter has hardly any lateral resolution, and is likelier to have a wrong scalar of its coordinates.
+_FEW_WAVELENGTHS, _FEW_COLUMNS = 2, 4
 _LEAST_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
 
 
@@ -127,10 +129,12 @@ def check_reach(geometry: Geometry, grid: Grid, velocity: np.ndarray, frequency:
     wavelength = float(np.median(velocity)) / frequency
     warnings = [f"{100 * late:.0f} % of the receivers are {far}: {remedy}"] if late > 0.5 else []
     low, high = geometry.bounds
-    if (length := float(np.ptp([low, high], axis=0)[:-1].max())) < wavelength / 4:
+    length = float(np.ptp([low, high], axis=0)[:-1].max())
+    if length < max(_FEW_WAVELENGTHS * wavelength, _FEW_COLUMNS * grid.dx):
         warnings.append(
-            f"all stations lie within {length:.3g} m, less than a quarter of the wavelength of {wavelength:.3g} m: "
-            "check the units of the coordinates (are they in degrees?), and their scalar"
+            f"all stations lie within {length:.3g} m, which are {length / wavelength:.2g} wavelengths of "
+            f"{wavelength:.3g} m and {length / grid.dx:.2g} columns of {grid.dx:.3g} m: check the units of the "
+            "coordinates (are they in degrees?), and their scalar (in SEG-Y bytes 71 to 72)"
         )
     if grid.dx > 4 * wavelength:
         warnings.append(

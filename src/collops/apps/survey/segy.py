@@ -15,6 +15,7 @@ from collops.apps.segy import (
     sample_interval,
     scaled,
     start_time,
+    unused_times,
     uses_degrees,
     whole_interval,
 )
@@ -94,7 +95,10 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
         np.stack([headers["INLINE_3D"], headers["CROSSLINE_3D"]]),
         cdp,
     )
-    sampling = file.samples, sample_interval(file, headers), start_time(file, headers)
+    notes += unused_times(headers)
+    if file.has_extended_positions():
+        notes.append("positions of trace header extension 1 are not read: those of the standard trace headers are used")
+    sampling = file.samples, sample_interval(file, headers, notes), start_time(file, headers)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}

@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.operators import LinearOperator
     from collops.operators.kirchhoff import FixedTables, Weighting
+    from collops.operators.kirchhoff.weights import Amplitude
 
 __all__ = ["mode_of"]
+
+_STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
@@ -395,7 +398,8 @@ class Survey:
         engine : str, optional
             ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
         weighting : Weighting, optional
-            Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; none by default.
+            Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; by default none, that is, travel times only.
+            For recorded data take those of `weighting`.
         antialias : bool
             Whether to filter what is steeper than the receivers sample.
         coarsen : int, optional
@@ -458,6 +462,55 @@ class Survey:
         if kept is not None:
             kept += tables
         return operator
+
+    def weighting(
+        self,
+        grid: Grid,
+        *,
+        amplitude: Amplitude | None = None,
+        aperture: float | None = None,
+        max_dip: float | None = None,
+    ) -> Weighting:
+        r"""Choose the weights of the operator; what is chosen for recorded data becomes a note.
+
+        Recorded data are those of a file that this package did not write as a synthetic survey. They get the amplitude
+        of point sources, ``"2.5d"`` or ``"3d"``, whose wavelet has the phase of reflections. Dips go up to 60 degrees:
+        the echo of a steeper plane takes more than twice the time of that of a flat one at the same depth. The aperture
+        is :math:`z \sin 60° + h`, with the depth :math:`z` of the image and the largest half offset :math:`h`: the
+        midpoint of an echo from a plane of that dip is no farther away, if it arrives within the record.
+
+        Parameters
+        ----------
+        grid : Grid
+            The image grid.
+        amplitude : str, optional
+            Another amplitude. Aperture and dip then have no limit unless they are given.
+        aperture, max_dip : float, optional
+            Other limits, in metres and degrees.
+
+        Returns
+        -------
+        Weighting
+            For `operator`.
+        """
+        from collops.operators.kirchhoff import Weighting
+
+        if amplitude is None and (self.headers is None or self.defaults):
+            amplitude = self.defaults.get("amplitude", "none")  # type: ignore[assignment]
+        if amplitude is not None:
+            if amplitude == "none" and self.headers is not None and not self.defaults:
+                part = {2: "a sixteenth", 3: "an eighth"}[self.geometry.dims]
+                self.notes.append(f"travel times only: zero-phase data are imaged {part} of a wavelength too shallow")
+            return Weighting(amplitude, aperture, max_dip)
+        offset = max(float(np.abs(self.geometry.offsets(shot)).max()) for shot in range(self.geometry.shots))
+        if aperture is None:
+            aperture = float(np.ceil(grid.z[-1] * np.sin(np.radians(max_dip or _STEEPEST)) + offset / 2))
+        found = Weighting({2: "2.5d", 3: "3d"}[self.geometry.dims], aperture, max_dip or _STEEPEST)  # type: ignore[arg-type]
+        self.notes.append(
+            f"amplitudes of point sources ({found.amplitude}), up to {found.aperture:g} m from source and receiver and "
+            f"dips of {found.dip:g} degrees (--amplitude none for travel times only)"
+        )
+        return found
 
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None

@@ -9,23 +9,22 @@ import numpy as np
 
 from collops.apps.survey.geometry import Grid
 from collops.errors import InputError
+from collops.operators.kirchhoff.geometry import Grid as Points
+from collops.operators.kirchhoff.geometry import eikonal
 
 __all__ = ["seconds_from"]
-
-# Cells around the source in which rays are straight: the error of the eikonal solver is largest there.
-_NEAR = 3.0
 
 
 def seconds_from(
     position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, at: tuple[np.ndarray, ...] | None = None
 ) -> np.ndarray:
-    """Return the travel times from a position in seconds, by `analytic` or `travel_time`.
+    """Return the travel times from a position in seconds, by `analytic` or by `eikonal`.
 
     `at` selects image points by indices along each axis, as `numpy.ix_` returns them; by default all.
     """
     if mode == "analytic":
         return analytic(position, velocity, grid, at)
-    times = travel_time(position, velocity, grid)
+    times = eikonal(Points.from_axes(*map(grid.axes.get, "zxy")), position, velocity)
     return times if at is None else times[at]
 
 
@@ -56,32 +55,6 @@ def analytic(
     here = column[0] + gradient * (position[-1] - grid.z[0])
     time = _distance(position, grid, at) / np.sqrt(here * (velocity if at is None else velocity[at]))
     return 2 / gradient * np.arcsinh(gradient / 2 * time) if gradient else time
-
-
-def travel_time(position: np.ndarray, velocity: np.ndarray, grid: Grid) -> np.ndarray:
-    """Return first-arrival times in seconds from one position, by fast marching; the shape is the grid's.
-
-    Within three cells of the position, which may be between grid points, the ray is straight and has the mean slowness
-    of its ends. The second-order scheme of scikit-fmm starts from that circle.
-
-    References
-    ----------
-    Sethian, J. A., *A fast marching level set method for monotonically advancing fronts*, PNAS 93 (1996),
-    1591-1595.
-    """
-    import skfmm
-    from scipy.ndimage import map_coordinates
-
-    distance = _distance(position, grid)
-    place = [[(p - axis[0]) / d] for p, axis, d in zip(position, grid.axes.values(), grid.spacing, strict=True)]
-    at = float(map_coordinates(velocity, place, order=1, mode="nearest")[0])
-    near = distance * (1 / velocity + 1 / at) / 2
-    radius = _NEAR * max(grid.spacing)
-    inside = distance <= radius
-    if inside.all():
-        return near
-    onward = np.asarray(skfmm.travel_time(distance - radius, velocity, dx=list(grid.spacing), order=2))
-    return np.where(inside, near, onward + radius / at)
 
 
 def _distance(position: np.ndarray, grid: Grid, at: tuple[np.ndarray, ...] | None = None) -> np.ndarray:

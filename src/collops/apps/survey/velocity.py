@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from collops.apps.files import not_finite, open_array
-from collops.apps.segy import SegyFile, is_segy, scaled, uses_degrees
+from collops.apps.segy import SegyFile, is_segy, other_intervals, scaled, uses_degrees
 from collops.apps.survey.geometry import Grid, Line
 from collops.errors import InputError
 
@@ -45,6 +45,7 @@ class Volume:
     depth: np.ndarray  # depth of the rows in metres, increasing
     east: np.ndarray  # map coordinates of the columns in metres
     north: np.ndarray
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # doubts about the file, in sentences for the user
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the mean velocity of all columns at depths in m."""
@@ -120,7 +121,7 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
             f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
             f"give real velocities of shape {shape}, at least 2 along each axis"
         )
-    velocity = np.array(velocity, dtype=np.float64)
+    velocity = np.array(velocity, dtype=np.float64, order="C")
     _check(velocity, name)
     return velocity
 
@@ -132,7 +133,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
     recording time in metres.
     """
-    file, headers, all_east, all_north, depth = _columns_of(path)
+    file, headers, all_east, all_north, depth, notes = _columns_of(path)
     inlines = np.unique(headers["INLINE_3D"])
     if inline is None:
         inline = int(inlines[len(inlines) // 2])
@@ -148,27 +149,30 @@ def read_section(path: Path, inline: int | None = None) -> Section:
             f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
         )
     velocity = _velocities(file, numbers[order])
-    return Section(velocity, depth, east[order], north[order], distance, inline)
+    return Section(velocity, depth, east[order], north[order], distance, inline, notes=notes)
 
 
 def read_volume(path: Path) -> Volume:
     """Read all velocities in depth from a SEG-Y file; see `read_section` for the bytes."""
-    file, _, east, north, depth = _columns_of(path)
-    return Volume(_velocities(file, np.arange(file.traces)), depth, east, north)
+    file, _, east, north, depth, notes = _columns_of(path)
+    return Volume(_velocities(file, np.arange(file.traces)), depth, east, north, notes=notes)
 
 
-def _columns_of(path: Path) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-    """Return a file in depth, its headers, the easting and northing of its traces, and the depths of its samples."""
+def _columns_of(
+    path: Path,
+) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return a file in depth, its headers, easting and northing of its traces, depths of its samples, and notes."""
     file = SegyFile.inspect(path)
     fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
-    headers = file.headers(*fields)
+    headers = file.headers(*fields, "TRACE_SAMPLE_INTERVAL")
     if uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
     if file.interval == 0:
         raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
     east, north = (scaled(headers[name], headers["SourceGroupScalar"]) * file.metres for name in ("CDP_X", "CDP_Y"))
     depth = float(headers["DelayRecordingTime"][0]) + file.interval / 1000 * np.arange(file.samples)
-    return file, headers, east, north, depth * file.metres
+    notes = other_intervals(file, headers, file.interval, "millimetres")
+    return file, headers, east, north, depth * file.metres, tuple(notes)
 
 
 def _velocities(file: SegyFile, traces: np.ndarray) -> np.ndarray:
@@ -190,8 +194,10 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
         _check(velocity, f"the velocity {model}")
     elif isinstance(model, Section):
         velocity = _resample(model, grid, line, notes)
+        notes += model.notes
     elif isinstance(model, Volume):
         velocity = _interpolate(model, grid, line or Line(), notes)
+        notes += model.notes
     else:
         velocity = model
         if velocity.shape != grid.shape:

@@ -20,6 +20,7 @@ from collops.apps.segy import (
     scaled,
     segy_bytes,
     start_time,
+    unused_times,
     uses_degrees,
     whole_interval,
 )
@@ -286,10 +287,11 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     cube = Cube(
         tuple(Axis(name, values) for name, values, _ in lateral),
         file.samples,
-        sample_interval(file, headers) if interval is None else interval,
+        sample_interval(file, headers, notes) if interval is None else interval,
         start_time(file, headers),
     )
     whole_interval(cube.interval, cube.samples)
+    notes += unused_times(headers)
     standard, metres = _standard_headers(file, headers, names), None
     if not uses_degrees(file, headers["CoordinateUnits"]) and (standard["CDP_X"].any() or standard["CDP_Y"].any()):
         metres = np.full((2, points), np.nan)

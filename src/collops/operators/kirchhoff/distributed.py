@@ -47,7 +47,8 @@ class Kirchhoff(LinearOperator):
     r"""Kirchhoff demigration (forward) and migration (adjoint), the shots spread over the ranks.
 
     The data are split by shots, the first ``sources % ranks`` ranks having one shot more. Ranks without shots have no
-    rows. By default results agree with ``pylops.waveeqprocessing.Kirchhoff`` without amplitudes.
+    rows. Without amplitudes, results agree with ``pylops.waveeqprocessing.Kirchhoff`` for the same travel times. Those
+    of mode ``"eikonal"`` differ: PyLops moves stations to grid points, and its times are half a cell too short.
 
     The image is replicated: forward sends no message, adjoint one allreduce of the image. A rank has tables of its
     sources and of all receivers, one for each distinct position. An image that is too large for that is split, by its
@@ -76,8 +77,10 @@ class Kirchhoff(LinearOperator):
     y : array, optional
         First axis of a 3-D image.
     mode : {"eikonal", "analytic", "byot"}
-        First arrivals in a velocity model (needs scikit-fmm; positions move to their nearest grid points), straight
-        rays in a constant velocity, or given travel times.
+        First arrivals in a velocity model (needs scikit-fmm), straight rays in a constant velocity, or given travel
+        times. Positions may be between grid points in all modes. Around a station, eikonal times are those of straight
+        rays; beyond, they are too late by less than half the time in which a wave crosses a cell, if cells are about
+        as wide as they are deep.
     travel_times : tuple of two arrays, optional
         Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
         Each rank reads only the columns of its own sources, or all if the image is split. Infinity means that nothing
@@ -252,7 +255,6 @@ class Kirchhoff(LinearOperator):
                 early = early_samples(outward if split else outward[:, own], back, interval)
             elif mode == "eikonal":
                 require_eikonal_solver()
-                sources, receivers = (grid.coordinates(grid.nearest_nodes(where)) for where in (sources, receivers))
             if coarsen != 1 and mode == "byot":
                 raise InputError("coarsen is not for times that are given: compute them, or give a coarser image")
             factor = checked_factor(coarsen)
@@ -270,7 +272,7 @@ class Kirchhoff(LinearOperator):
             if mode == "byot":
                 given = outward[:, station] if station < len(sources) else back[:, station - len(sources)]
                 return given.reshape(grid.shape)[at]
-            return eikonal(grid, grid.nearest_nodes(positions[station : station + 1])[0], speed)[at]
+            return eikonal(grid, positions[station], speed)[at]
 
         needed = [
             np.unique(number if split else np.concatenate([number[: len(sources)][each], number[len(sources) :]]))

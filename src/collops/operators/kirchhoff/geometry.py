@@ -17,6 +17,8 @@ import numpy as np
 from collops.errors import InputError
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
+_STRAIGHT_CELLS = 5.0  # around a source, in which eikonal times are those of straight rays, up to a wavefront
+_POINTS_OF_RAY = 17  # of a straight ray, at which its slowness is interpolated
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,6 @@ class Grid:
     def points(self) -> int:
         """Number of points."""
         return math.prod(self.shape)
-
-    def nearest_nodes(self, positions: np.ndarray) -> np.ndarray:
-        """Return the indices of the grid points nearest to positions, both of shape (positions, axes)."""
-        nodes = np.round((positions - [axis[0] for axis in self.axes]) / np.array(self.spacing)).astype(np.int64)
-        return np.clip(nodes, 0, np.array(self.shape) - 1)  # rounding may lead just over the edge
-
-    def coordinates(self, nodes: np.ndarray) -> np.ndarray:
-        """Return the coordinates of grid points from their indices, both of shape (positions, axes)."""
-        return np.stack([axis[index] for axis, index in zip(self.axes, nodes.T, strict=True)], axis=1)
 
     def distance(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> np.ndarray:
         """Return the distances of grid points from a position, in metres; `at` is as in `apart`."""
@@ -124,7 +117,7 @@ def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
         return np.full(grid.shape, float(values.reshape(())))
     if values.shape != grid.shape:
         raise InputError(f"velocity has shape {values.shape}, the model {grid.shape}; resample it to the model's axes")
-    return np.ascontiguousarray(values)  # scikit-fmm ignores strides
+    return values
 
 
 def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
@@ -155,18 +148,43 @@ def analytic(grid: Grid, position: np.ndarray, velocity: float, at: tuple[np.nda
     return np.sqrt(distance) / velocity
 
 
-def eikonal(grid: Grid, node: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-    """Return the first arrivals from a node in a velocity model, by second-order fast marching [1]_; seconds, float64.
+def eikonal(grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the first arrivals from a position in seconds, by second-order fast marching [1]_; float64.
 
-    A node is the indices of a grid point. The front starts half way between the node and its neighbours, where the
-    level-set function changes sign. Raises InputError if scikit-fmm is not installed.
+    The position may be between grid points. The error of fast marching is largest next to a source. Within a few cells
+    rays are therefore straight, with the slowness integrated along them, and the scheme starts from a wavefront of
+    these times. `velocity` has the shape of the grid, in any memory order. Raises InputError if scikit-fmm is not
+    installed.
     """
     require_eikonal_solver()
     import skfmm
 
-    front = np.ones(grid.shape)
-    front[tuple(node)] = -1.0
-    return np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing)))
+    cell = max(grid.spacing)
+    distance = grid.distance(position, np.ix_(*map(np.arange, grid.shape)))
+    near = distance <= _STRAIGHT_CELLS * cell
+    straight = np.where(near, distance, np.inf)
+    straight[near] *= _mean_slowness(grid, position, np.argwhere(near), velocity)
+    if near.all():
+        return straight
+    # The largest wavefront that lies among these points; in very slow ones, it is at the nearest of them.
+    rim = straight[near & (distance > (_STRAIGHT_CELLS - 2) * cell)]
+    start = max(float(rim.min()), float(straight.min()))
+    front = np.where(near, grid.value_at(velocity, position) * (straight - start), distance)
+    # scikit-fmm ignores the memory order of both.
+    front, velocity = np.ascontiguousarray(front), np.ascontiguousarray(velocity, np.float64)
+    beyond = np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing), order=2))
+    # Along no path is a wave earlier than its first arrival.
+    return np.minimum(straight, start + beyond)
+
+
+def _mean_slowness(grid: Grid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
+    from scipy.ndimage import map_coordinates
+
+    place = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
+    points = np.linspace(place, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
+    speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
+    return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))
 
 
 def require_eikonal_solver() -> None:

@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from collops.array import DistributedArray, Layout
-from collops.array.dtypes import real_of
+from collops.array.dtypes import check_byte_order, real_of
 from collops.array.layout_arguments import as_extents, as_ranks, as_shape
 from collops.backend import engine_of
 from collops.comm import Communicator
@@ -270,6 +270,7 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
     """Return the layout of the matrix whose block on this rank is `A`. Collective."""
     with collective_errors(comm):
         engine_of(A)
+        check_byte_order(A.dtype)
         if A.ndim != 2:
             raise LayoutError(f"this rank's block of a matrix has two axes, not the shape {A.shape}")
     entries = comm.allgather_metadata([*(int(extent) for extent in A.shape), A.dtype.name])
