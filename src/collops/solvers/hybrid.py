@@ -79,6 +79,7 @@ class HybridLSQR(Method):
     name = "hybrid LSQR"
     numbers = HybridNumbers
     tolerances = frozenset({"tol", "precision"})
+    degrees = {"noise": 1}
     capturable = False  # the host chooses the damping
     traceable = False
     stops = (

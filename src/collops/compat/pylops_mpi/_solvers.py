@@ -165,6 +165,7 @@ class _NativeSolver(Solver):
                 niter=niter,
                 callback=native_callback(self.callback if replaced else None, x0),
                 progress=None if show else False,
+                verify=False,  # PyLops-MPI's tolerances apply to residuals by recurrence
             )
             self.iiter, x = result.iterations, as_given(result.x, x0)
             self._conclude(x, result.residual_norms, result.details, result.status)

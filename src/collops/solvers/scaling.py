@@ -1,0 +1,104 @@
+"""Powers of two by which data far from 1 are divided, so that squares of their elements neither underflow nor overflow.
+
+Krylov methods are homogeneous: data that are divided by a number give a solution that is divided by it. A power of two
+is exact, so the iterates have the same bits as without it, unless these would have been lost. Data of ordinary size are
+left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from collops.array import axpby
+from collops.array.dtypes import real_of
+from collops.solvers.problem import real_dtype
+
+
+def unit_of(data: Any, x0: Any = None) -> Any:
+    """Return an even power of two near the largest element of the data; 1 where their squares are far from the limits.
+
+    Where the data are zero, that of `x0`. Arrays of JAX give a 0-d array, which derivatives take for a constant.
+    Collective: one scalar allreduce, or two; none for replicated arrays.
+    """
+    if data.dtype.kind not in "fc":
+        return 1.0
+    limit, largest = _exponents(data.dtype)
+    if data.engine.traced:
+        return _traced_unit(data, x0, limit, largest)
+    size = float(data.norm(np.inf))
+    if size == 0 and x0 is not None:
+        size = float(x0.norm(np.inf))
+    if not 0 < size < math.inf:
+        return 1.0
+    exponent = math.frexp(size)[1]
+    return 1.0 if abs(exponent) <= limit else 2.0 ** (2 * (max(-largest, min(largest, exponent)) // 2))
+
+
+def _traced_unit(data: Any, x0: Any, limit: int, largest: int) -> Any:
+    import jax.numpy as jnp
+    from jax import lax
+
+    def size_of(array: Any) -> Any:
+        return lax.stop_gradient(array).norm(np.inf)
+
+    size = size_of(data)
+    if x0 is not None:
+        size = jnp.where(size == 0, size_of(x0).astype(size.dtype), size)
+    exponent = jnp.frexp(size)[1]
+    ordinary = (jnp.abs(exponent) <= limit) | (size == 0) | ~jnp.isfinite(size)
+    exponent = jnp.where(ordinary, 0, 2 * (jnp.clip(exponent, -largest, largest) // 2))
+    return jnp.ldexp(jnp.ones((), size.dtype), exponent)
+
+
+def divided(array: Any, unit: Any) -> Any:
+    """Return an array divided by a power of two; the array itself if that is 1, or there is none."""
+    return array if array is None or _is_one(unit) else axpby(1 / unit, array, 0.0, array)
+
+
+def multiplied(array: Any, unit: Any) -> Any:
+    """Return an array times a power of two; the array itself if that is 1."""
+    return array if _is_one(unit) else axpby(unit, array, 0.0, array)
+
+
+def in_units(method: Any, unit: Any) -> Any:
+    """Return a method whose options are those for data that are divided by `unit`."""
+    if _is_one(unit):
+        return method
+    changes = {}
+    for name, degree in method.degrees.items():
+        value = getattr(method, name, None) if name in method.__dataclass_fields__ else None
+        if value is not None and not (isinstance(value, float) and value == 0):
+            changes[name] = _times(value, 1 / unit, degree)
+    return replace(method, **changes)
+
+
+def details_in_units(method: Any, details: Mapping[str, Any], unit: Any) -> dict[str, Any]:
+    """Return the details of a result for the data as they were."""
+    if _is_one(unit):
+        return dict(details)
+    return {name: _times(value, unit, method.degrees.get(name, 0)) for name, value in details.items()}
+
+
+def _times(value: Any, unit: Any, degree: int) -> Any:
+    for _ in range(degree):
+        value = value * unit
+    return value
+
+
+def _is_one(unit: Any) -> bool:
+    return isinstance(unit, float) and unit == 1.0
+
+
+def _exponents(dtype: np.dtype) -> tuple[int, int]:
+    """Return the largest exponent of ordinary data, and that of a unit whose inverse is a normal number, too.
+
+    Residuals fall by the rounding unit, and their squares have to stay normal.
+    """
+    vectors, squares = np.finfo(real_of(dtype)), np.finfo(real_dtype(dtype))
+    limit = min(squares.maxexp // 2 - squares.nmant - 4, vectors.maxexp - vectors.nmant - 2)
+    return limit, vectors.maxexp - vectors.maxexp // 8
