@@ -131,7 +131,7 @@ class BlockCG(Shifted):
         state.numbers = *numbers, xp.minimum(definite, other)
         return state
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         squares = squares_of_columns(starting_point(A, y, x, image_of=self.image)[1])

@@ -72,7 +72,7 @@ class BlockCGLS(BlockCG):
         state.numbers = state.objectives.sum(), *state.numbers[1:]
         return state
 
-    def measured(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         _, r, _ = starting_point(A, y, x)

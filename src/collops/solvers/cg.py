@@ -171,7 +171,7 @@ class CG(ConjugateGradients, Shifted):
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0])
 

@@ -188,7 +188,7 @@ class CGLS(ConjugateGradients):
         squared = condition_number(history.gradient, history.curvature)
         return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x is not None:

@@ -182,7 +182,7 @@ def _loop(
     state = method.init(operator, data, x0)
     first = _row(method, state)
     reference = first
-    at_zero = None if x0 is None else method.measured(operator, data, None, x0, state, method.numbers(*first))
+    at_zero = None if x0 is None else method.recomputed(operator, data, None, x0, state, method.numbers(*first))
     if at_zero is not None:
         at_zero = _stacked(at_zero).astype(first.dtype)
         reference = jnp.where(at_zero == 0, first, at_zero)
@@ -209,7 +209,7 @@ def _loop(
             lambda loop, _: (lax.cond(continues(loop), advance, lambda same: same, loop), None), loop, length=niter
         )
         code = ended(loop)
-    elif not verify or type(method).measured is Method.measured:
+    elif not verify or type(method).recomputed is Method.recomputed:
         loop = lax.while_loop(continues, advance, loop)
         code = ended(loop)
     else:
@@ -244,7 +244,7 @@ def _verification(
         values, rows, iteration = loop
         now = with_carried(state, values)
         x = now.x
-        measured = _stacked(method.measured(operator, data, x, x0, now, method.numbers(*rows[iteration])))
+        measured = _stacked(method.recomputed(operator, data, x, x0, now, method.numbers(*rows[iteration])))
         rows = rows.at[iteration].set(measured.astype(rows.dtype))
         code = _code(method, rows[iteration], reference)
 

@@ -325,7 +325,7 @@ def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: Histor
     Where the data are zero the latter are no measure.
     """
     first = history.numbers(0)
-    measured = None if x0 is None else method.measured(A, y, None, x0, state, first)
+    measured = None if x0 is None else method.recomputed(A, y, None, x0, state, first)
     if measured is None:
         return first
     return method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
@@ -333,7 +333,7 @@ def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: Histor
 
 def _verified(method, A, y, x0, x, state, history, iteration, reference, status) -> tuple[Any, Status, bool]:
     """Return the numbers computed from a solution, its status, and whether to begin anew from it. Collective."""
-    measured = method.measured(A, y, x, x0, state, history.numbers(iteration))
+    measured = method.recomputed(A, y, x, x0, state, history.numbers(iteration))
     if measured is None:
         return None, status, False
     measured = method.numbers(*map(float, measured))

@@ -106,7 +106,7 @@ class LSQRState:
 class Bidiagonalisation(Method):
     """The options of LSQR and LSMR, and the tests of Paige and Saunders, with which both end.
 
-    The first of its `numbers` is the norm of the residual, without damping or with it.
+    The first of its `numbers` is the norm of the residual without damping.
     """
 
     damp: float = 0.0
@@ -145,7 +145,7 @@ class Bidiagonalisation(Method):
     def residual_norm(self, now: Any) -> Any:
         return now[0]
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g, change = A._adjoint(r, None), None
         if x is not None and takes_part(self.damp):

@@ -123,7 +123,7 @@ class Method:
         """
         return state.numbers
 
-    def measured(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
 
         Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures a

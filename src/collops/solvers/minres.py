@@ -120,7 +120,7 @@ class MINRES(SquareSystem):
         state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
         return state
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         _, r, image = starting_point(A, y, x, image_of=self.image)
         z = self.preconditioned(r, None)
         if x is None:

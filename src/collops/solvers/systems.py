@@ -85,7 +85,7 @@ class SquareSystem(Shifted):
     def residual_norm(self, now: Any) -> Any:
         return now.residual
 
-    def measured(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0] ** 0.5)
 
