@@ -80,7 +80,7 @@ class Method:
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
         plus the solution for the residual at `x0`.
-    degrees : mapping of str to int, optional
+    degrees : mapping of str to float, optional
         Of a method whose solution is proportional to the data: the powers of their unit in options and details; names
         that are missing have none. The driver divides very small or large data by a power of two then. ``None`` for
         other methods.
@@ -101,7 +101,7 @@ class Method:
     tolerances: ClassVar[frozenset[str]] = frozenset()
     results: ClassVar[tuple[str, ...]] = ("x",)
     damps_change: ClassVar[bool] = False
-    degrees: ClassVar[Mapping[str, int] | None] = None
+    degrees: ClassVar[Mapping[str, float] | None] = None
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:

@@ -71,7 +71,7 @@ class MINRES(SquareSystem):
         (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
         # The residual lies in the null space of a singular operator.
         (
-            lambda self, now, first: now.gradient < _LARGEST_ROUNDING * self.precision * now.anorm,
+            lambda self, now, first: now.gradient <= _LARGEST_ROUNDING * self.precision * now.anorm,
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),
     )

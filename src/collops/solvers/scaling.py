@@ -84,10 +84,10 @@ def details_in_units(method: Any, details: Mapping[str, Any], unit: Any) -> dict
     return {name: _times(value, unit, method.degrees.get(name, 0)) for name, value in details.items()}
 
 
-def _times(value: Any, unit: Any, degree: int) -> Any:
-    for _ in range(degree):
+def _times(value: Any, unit: Any, degree: float) -> Any:
+    for _ in range(int(degree)):
         value = value * unit
-    return value
+    return value if degree == int(degree) else value * unit**0.5
 
 
 def _is_one(unit: Any) -> bool:

@@ -274,6 +274,7 @@ class ISTA(_NativeSolver):
             transform = with_layouts(transform, transform.domain, self._operator.domain)
         niter = _MAX_STEPS if self.niter is None else self.niter
         options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
+        options["xtol"] = 0.0
         options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
         return prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
 
