@@ -106,7 +106,7 @@ def test_a_preconditioner_adds_its_own_messages_only(comm):
         sent = messages_of_one_iteration(solver, square, y, tol=0, reductions=reductions, M=M)
         assert [message.elements for message in sent] == (expected if comm.size > 1 else [])
     sent = [message.elements for message in messages_of_one_iteration(lsqr, square, y, M=M)]
-    assert sent == ([1, 2] if comm.size > 1 else [])
+    assert sorted(sent) == ([1, 2] if comm.size > 1 else [])
 
 
 @pytest.mark.parametrize("reductions", [1, 2, "pipelined"])

@@ -27,7 +27,7 @@ from collops.jax.versions import lowered
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import working_dtype
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import details_in_units, divided, in_units, multiplied, unit_of
+from collops.solvers.scaling import details_in_units, divided, in_units, multiplied, traced_unit_of
 from collops.solvers.state import carried, with_carried
 
 _STATUSES = list(Status)
@@ -176,7 +176,7 @@ def _loop(
     method: Any, operator: Any, data: Any, x0: Any, niter: int, *, unroll: bool = False, verify: bool = False
 ) -> Any:
     """Return what :func:`_run` does; derivatives are those of all iterations with `unroll`."""
-    unit = jnp.ones(()) if method.degrees is None else jnp.asarray(unit_of(data, x0))
+    unit = jnp.ones(()) if method.degrees is None else traced_unit_of(data, x0)
     if method.degrees is not None:
         method, data, x0 = in_units(method, unit), divided(data, unit), divided(x0, unit)
     state = method.init(operator, data, x0)
@@ -303,7 +303,7 @@ def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any
 
     def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:
         # The derivative of the optimality is the negative of the operator that `tangent` returns.
-        unit = jnp.asarray(unit_of(right))
+        unit = traced_unit_of(right)
         right = divided(right, unit)
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
         solver, normal = equations(operator, tiny * right.vdot(right).real)

@@ -24,7 +24,7 @@ from collops.solvers.history import History, on_device, open_history
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import details_in_units, divided, in_units, multiplied, unit_of
+from collops.solvers.scaling import details_in_units, divided, exponent_of, in_units, multiplied, unit_of
 
 __all__ = ["solve", "solver"]
 
@@ -241,8 +241,11 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "lag": run.lag,
         "verify": run.verify,
     }
-    comm.agree("a solver's start", same_on_all_ranks)
-    unit = 1.0 if method.degrees is None else float(unit_of(y, x0))
+    if method.degrees is None:
+        comm.agree("a solver's start", same_on_all_ranks)
+        unit = 1.0
+    else:
+        unit = unit_of(y, comm.agree("a solver's start", same_on_all_ranks, [exponent_of(y), exponent_of(x0)]))
     method, y, x0 = in_units(method, unit), divided(y, unit), divided(x0, unit)
     parts = [part for part in (A, *parts) if part is not None]
     obstacle = _obstacle(run, y.engine, parts)

@@ -8,7 +8,7 @@ left alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,39 +16,51 @@ import numpy as np
 
 from collops.array import axpby
 from collops.array.dtypes import real_of
+from collops.array.kernels import kernels_for
 from collops.solvers.problem import real_dtype
 
+_NONE, _INFINITE = -(1 << 20), 1 << 20
 
-def unit_of(data: Any, x0: Any = None) -> Any:
+
+def exponent_of(array: Any) -> int:
+    """Return the binary exponent of this rank's largest element; far out of range for zeros, and for what is not finite.
+
+    Synchronises with the device.
+    """
+    if array is None or array.dtype.kind not in "fc":
+        return _NONE
+    kernels = kernels_for(array.engine)
+    # A NaN must not get lost in a maximum.
+    sizes = [float(kernels.norm_part(leaf.local_array, np.inf)) for leaf in array.leaves]
+    if not all(map(math.isfinite, sizes)):
+        return _INFINITE
+    size = max(sizes, default=0.0)
+    return math.frexp(size)[1] if size else _NONE
+
+
+def unit_of(data: Any, exponents: Sequence[int]) -> float:
     """Return an even power of two near the largest element of the data; 1 where their squares are far from the limits.
 
-    Where the data are zero, that of `x0`. Arrays of JAX give a 0-d array, which derivatives take for a constant.
-    Collective: one scalar allreduce, or two; none for replicated arrays.
+    Where the data are zero it is that of the starting point. `exponents` are those of both on all ranks.
     """
-    if data.dtype.kind not in "fc":
+    exponent = next((exponent for exponent in exponents if exponent != _NONE), 0)
+    if data.dtype.kind not in "fc" or exponent == _INFINITE:
         return 1.0
     limit, largest = _exponents(data.dtype)
-    if data.engine.traced:
-        return _traced_unit(data, x0, limit, largest)
-    size = float(data.norm(np.inf))
-    if size == 0 and x0 is not None:
-        size = float(x0.norm(np.inf))
-    if not 0 < size < math.inf:
-        return 1.0
-    exponent = math.frexp(size)[1]
     return 1.0 if abs(exponent) <= limit else 2.0 ** (2 * (max(-largest, min(largest, exponent)) // 2))
 
 
-def _traced_unit(data: Any, x0: Any, limit: int, largest: int) -> Any:
+def traced_unit_of(data: Any, x0: Any = None) -> Any:
+    """Return the unit of arrays of JAX that are being traced, which derivatives take for a constant. Collective."""
     import jax.numpy as jnp
     from jax import lax
 
-    def size_of(array: Any) -> Any:
-        return lax.stop_gradient(array).norm(np.inf)
-
-    size = size_of(data)
-    if x0 is not None:
-        size = jnp.where(size == 0, size_of(x0).astype(size.dtype), size)
+    if data.dtype.kind not in "fc" or data.size == 0:
+        return jnp.ones(())
+    limit, largest = _exponents(data.dtype)
+    size = lax.stop_gradient(data).norm(np.inf)
+    if x0 is not None and x0.size:
+        size = jnp.where(size == 0, lax.stop_gradient(x0).norm(np.inf).astype(size.dtype), size)
     exponent = jnp.frexp(size)[1]
     ordinary = (jnp.abs(exponent) <= limit) | (size == 0) | ~jnp.isfinite(size)
     exponent = jnp.where(ordinary, 0, 2 * (jnp.clip(exponent, -largest, largest) // 2))
