@@ -105,7 +105,7 @@ class SolverResult:
     >>> import numpy as np
     >>> import collops
     >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
-    >>> result = collops.cgls(A, collops.ones(3), niter=10, tol=1e-12)
+    >>> result = collops.cgls(A, collops.ones(3), niter=10, rtol=1e-9)
     >>> result.status.name, result.iterations, len(result.residual_norms)
     ('CONVERGED', 3, 4)
     >>> result.execution
