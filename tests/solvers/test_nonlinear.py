@@ -12,6 +12,7 @@ from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedT
 from collops.operators import Diagonal, Identity, StackedHStack, StackedVStack
 from collops.solvers import Status
 from collops.solvers.nonlinear import gauss_newton, jax_problem, lbfgs
+from collops.solvers.nonlinear.descent import Trial, halving
 
 from .problems import Cubic, assert_close, problem, random_matrix, start
 
@@ -256,3 +257,63 @@ def test_functions_of_jax(comm):
         gauss_newton(traced, x0d)
     with pytest.raises(UnsupportedTypeError, match="made of a function"):
         jax_problem(3)
+
+
+class Squares:
+    """The squares of x are given; the Jacobian at ones is twice the identity, which CGLS inverts in one iteration."""
+
+    def __init__(self, data) -> None:
+        self.data = data
+
+    def residual(self, x):
+        return x * x - self.data
+
+    def jacobian(self, x):
+        return Diagonal(2 * x)
+
+
+@pytest.mark.parametrize("damp", [0.0, 1.0, 2.0])
+def test_damping_shortens_the_step_of_gauss_newton(comm, damp):
+    problem_ = Squares(full(5, 1.44, comm=comm))
+    result = gauss_newton(problem_, full(5, 1.0, comm=comm), niter=1, damp=damp)
+    assert_close(result.x.gather(), np.full(5, 1 + 2 * 0.44 / (4 + damp**2)))
+
+
+class Hill:
+    """The top of a hill in the first half of the unknowns, a narrow valley at 2 in the others."""
+
+    def __init__(self, hill) -> None:
+        self.hill = hill
+
+    def residual(self, x):
+        return self.hill * (10 + np.cos(x)) + (1 - self.hill) * 0.1 * (x - 2)
+
+    def jacobian(self, x):
+        return Diagonal((1 - self.hill) * 0.1 - self.hill * np.sin(x))
+
+
+def test_a_step_of_negative_curvature_is_forgotten(comm):
+    """Down from the top of a hill the slope grows: the matrix of such a step would point uphill."""
+    hill = from_global((np.arange(6) < 3).astype(float), comm=comm)
+    x0 = 0.1 * hill + 1.5 * (1 - hill)
+    states = []
+    result = lbfgs(
+        Hill(hill),
+        x0,
+        lower=-1.0,
+        upper=1.0 + 9.0 * (1 - hill),
+        niter=60,
+        callback=lambda *at: states.append(at[1].state.pairs),
+    )
+    assert states[0] == 0  # the first step is not remembered
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x.gather(), [1, 1, 1, 2, 2, 2], atol=1e-4)
+
+
+def test_a_step_that_does_not_decrease_enough_is_not_taken():
+    for rise in (1e-15, 1e-6, 1.0):
+        assert halving(lambda step, rise=rise: Trial(1.0 + rise, -1e-12 * step, "kept"), 1.0) == (0.0, None)
+    # A decrease by less than 1e-4 of what the slope promises is not enough; by more it is.
+    assert halving(lambda step: Trial(1.0 - 0.5e-4 * step, -step, "kept"), 1.0) == (0.0, None)
+    assert halving(lambda step: Trial(1.0 - 2e-4 * step, -step, "kept"), 1.0) == (1.0, "kept")
+    assert halving(lambda step: Trial(1.0 - step * (0.3 - step), -0.3 * step, "kept"), 1.0) == (0.25, "kept")

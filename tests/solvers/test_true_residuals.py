@@ -19,7 +19,7 @@ REDUCTIONS = (1, 2, "pipelined")
 SQUARE = {
     **{f"cg-{kind}": lambda A, y, kind=kind, **o: cg(A, y, reductions=kind, **o) for kind in REDUCTIONS},
     "minres": minres,
-    "gmres": gmres,
+    "gmres": lambda A, y, **options: gmres(A, y, restart=80, **options),
     "bicgstab": bicgstab,
     "block_cg": lambda A, y, **options: block_cg(A, [y], **options),
 }
@@ -103,15 +103,15 @@ class Drifting(LinearOperator):
         return self._operator._adjoint(y, out)
 
 
-@pytest.mark.parametrize("name", ["cg-2", "minres", "gmres", "bicgstab", "block_cg", "cgls-2", "lsqr", "lsmr"])
+@pytest.mark.parametrize("name", ["cg-2", "minres", "gmres", "bicgstab", "block_cg", "cgls-2"])
 def test_a_solver_begins_anew_where_the_residual_was_lost(comm, name):
     exact = Diagonal(np.linspace(1.0, 3.0, 12), comm=comm)
-    op = Drifting(exact, {4})
+    options = {"niter": 200, "rtol": 1e-8, **({"gtol": 1e-8} if name.startswith("cgls") else {})}
     y = exact @ from_global(np.ones(12), exact.domain, comm=comm)
-    result = (SQUARE | LEAST_SQUARES)[name](op, y, niter=200, rtol=1e-8)
-    assert result.status in (Status.CONVERGED, Status.COMPATIBLE, Status.LEAST_SQUARES)
-    assert_close(result.x.gather().reshape(-1), np.ones(12), factor=1e7)
-    again = (SQUARE | LEAST_SQUARES)[name](Drifting(exact, {4}), y, niter=200, rtol=1e-8, verify=False)
+    result = (SQUARE | LEAST_SQUARES)[name](Drifting(exact, {4}), y, **options)
+    assert result.status is Status.CONVERGED
+    assert_close(result.x.gather().reshape(-1), np.ones(12), factor=1e9)
+    again = (SQUARE | LEAST_SQUARES)[name](Drifting(exact, {4}), y, verify=False, **options)
     assert again.iterations < result.iterations
     assert np.abs(again.x.gather().reshape(-1) - 1).max() > 1e-4
 

@@ -171,9 +171,7 @@ def run(job: Job[Options]) -> Findings:
         job.listener.warn("the residual has grown, as if the matrix were not positive definite: choose --method lsqr")
     status = Status[solution.status.upper()]
     # A solution that is accurate to rounding has not met the tolerance for this reason.
-    met = status.successful and (
-        status not in ROUNDING or min(residual, gradient) <= tol
-    )
+    met = status.successful and (status not in ROUNDING or min(residual, gradient) <= tol)
     if options.tol and not met:
         measure = "gradient" if problem.method == "cgls" else "residual"
         reached = gradient if problem.method == "cgls" else residual

@@ -120,9 +120,7 @@ def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> C
             return known[key]
     except TypeError:
         key = None  # an option is being traced
-    closed, shapes = jax.make_jaxpr(
-        lambda data, x0: _run(method, operator, data, x0, run), return_shape=True
-    )(data, x0)
+    closed, shapes = jax.make_jaxpr(lambda data, x0: _run(method, operator, data, x0, run), return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
     depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
     plain = closed if depends else lowered(closed)

@@ -372,9 +372,7 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
     return reason
 
 
-def _iterate(
-    method, state, history, execution, checkpoints, first, begin, run, bar, unit
-) -> tuple[Any, int, Status]:
+def _iterate(method, state, history, execution, checkpoints, first, begin, run, bar, unit) -> tuple[Any, int, Status]:
     """Run the iterations after the `first`; return the last state, the iteration of the result, and its status.
 
     `begin` are the numbers to which tests refer.

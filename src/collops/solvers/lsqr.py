@@ -394,7 +394,7 @@ def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square
     ddnorm = ddnorm + number(w_square) * per_rho_square
     res2 = res2 + psi * psi
     rnorm = sqrt(phibar * phibar + res2)
-    r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xxnorm))
+    r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xnorm * xnorm))
     reported = [r1norm, rnorm, alfa * abs(sn * phi), anorm, anorm * sqrt(ddnorm), xnorm]
     numbers = [*reported, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2]
     factors = put_numbers(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])
