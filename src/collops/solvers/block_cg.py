@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -73,7 +74,7 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
-    degrees = {"atol": 1}
+    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
         (lambda self, now, first: now.relative <= self.rtol * self.rtol, Status.CONVERGED, "rtol"),
@@ -214,8 +215,8 @@ def block_cg(
     M : LinearOperator, optional
         The preconditioner, Hermitian positive definite, for one column.
     rtol, atol : float
-        Stop when the norm of each column's residual is at most `rtol` times that of its right-hand side, or each at most
-        `atol`; with `X0` as well.
+        Stop when the norm of each column's residual is at most `rtol` times that of its right-hand side, or each at
+        most `atol`; with `X0` as well.
     **run
         Other options of :class:`Run`.
 

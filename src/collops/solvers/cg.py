@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
@@ -96,7 +96,7 @@ class ConjugateGradients(Method):
     cautious: bool = True
     M: LinearOperator | None = None
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
-    degrees = {"tol": 2, "atol": 1, "gradient_norm": 1}
+    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "gradient_norm": 1}
     stops = (
         (lambda self, now, first: now.residual <= self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
         (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
@@ -349,11 +349,11 @@ def cg(
     damp : float
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     rtol, atol : float, optional
-        Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or at
-        most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver always stops
+        Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or
+        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver always stops
         where the residual is no larger than rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
-        Stop when the *squared* norm of the residual is at most this, as in PyLops. It has the square of the units of `y`.
+        Stop when the *squared* norm of the residual is at most this, as in PyLops, in the squared units of `y`.
     M : LinearOperator, optional
         The preconditioner: Hermitian positive definite, in the layout of `A`, and close to the inverse of
         :math:`A + \epsilon I`. Tolerances apply to the residual as without it. The solver stops with the status

@@ -327,8 +327,8 @@ def gmres(
     flexible : bool
         Whether the image of a vector under `M` may differ from iteration to iteration.
     rtol, atol : float
-        Stop when the norm of the residual is at most `rtol` times that of `y`, or at most `atol`; with `x0` as well. The
-        solver always stops where the residual is no larger than rounding errors.
+        Stop when the norm of the residual is at most `rtol` times that of `y`, or at most `atol`; with `x0` as well.
+        The solver always stops where the residual is no larger than rounding errors.
     **run
         Other options of :class:`Run`.
 

@@ -6,8 +6,9 @@ factors, and the data say which of these is best.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -80,7 +81,7 @@ class HybridLSQR(Method):
     name = "hybrid LSQR"
     numbers = HybridNumbers
     tolerances = frozenset({"tol", "precision"})
-    degrees = {"noise": 1}
+    degrees: ClassVar[Mapping[str, float] | None] = {"noise": 1}
     capturable = False  # the host chooses the damping
     traceable = False
     stops = (
@@ -222,8 +223,8 @@ def hybrid_lsqr(
         Norm of the noise in `y`, if it is known: the norm of the residual will be the same [Morozov 1966]. By default
         robust generalised cross-validation [Lukas 2006] chooses the damping, which assumes white noise.
     tol : float
-        Stop when an iteration changes the solution by at most this share of its norm, the change of damping included; or
-        where no further iteration could, after as many as there are unknowns or data at the latest.
+        Stop when an iteration changes the solution by at most this share of its norm, the change of damping included,
+        or where no further iteration could: after as many as there are unknowns or data at the latest.
     **run
         Other options of :class:`Run`.
 

@@ -167,7 +167,7 @@ def minres(
     A : LinearOperator
         Symmetric (Hermitian), definite or not, with one layout on both sides.
     y, x0, rtol, atol
-        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`, and that of `y` likewise.
+        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`, and so is that of `y`.
     niter : int
         Largest number of iterations, each with one application of `A`.
     shift : float

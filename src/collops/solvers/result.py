@@ -45,8 +45,8 @@ class Status(Enum):
         "the solution so far (x0), or use gmres."
     )
     STAGNATED = (
-        "The recurrence met the tolerance, but the residual computed from the solution does not; rounding errors keep it "
-        "above the tolerance: loosen the tolerance, use a preconditioner, or a higher precision."
+        "The recurrence met the tolerance, but the residual computed from the solution does not, since rounding errors "
+        "keep it above: loosen the tolerance, use a preconditioner, or a higher precision."
     )
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
     INDEFINITE = (

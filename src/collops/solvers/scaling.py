@@ -23,9 +23,9 @@ _NONE, _INFINITE = -(1 << 20), 1 << 20
 
 
 def exponent_of(array: Any) -> int:
-    """Return the binary exponent of this rank's largest element; far out of range for zeros, and for what is not finite.
+    """Return the binary exponent of this rank's largest element.
 
-    Synchronises with the device.
+    It is far out of range for zeros, and for numbers that are not finite. Synchronises with the device.
     """
     if array is None or array.dtype.kind not in "fc":
         return _NONE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from collops.array import axpby, divide, dots
 from collops.operators import LinearOperator
@@ -80,7 +81,7 @@ class SquareSystem(Shifted):
         (lambda self, now, first: now.residual <= self.precision * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
-    degrees = {"atol": 1}
+    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
 
     def residual_norm(self, now: Any) -> Any:
         return now.residual

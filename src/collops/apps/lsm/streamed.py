@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -129,7 +129,7 @@ class _NormalCG(CG):
 
     name = "CG on the normal equations"
     numbers = _Numbers
-    degrees = {**CG.degrees, "explained": 2}
+    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "explained": 2}
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         state = super().init(A, y, x0)
