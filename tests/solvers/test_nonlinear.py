@@ -296,16 +296,10 @@ def test_a_step_of_negative_curvature_is_forgotten(comm):
     """Down from the top of a hill the slope grows: the matrix of such a step would point uphill."""
     hill = from_global((np.arange(6) < 3).astype(float), comm=comm)
     x0 = 0.1 * hill + 1.5 * (1 - hill)
-    states = []
-    result = lbfgs(
-        Hill(hill),
-        x0,
-        lower=-1.0,
-        upper=1.0 + 9.0 * (1 - hill),
-        niter=60,
-        callback=lambda *at: states.append(at[1].state.pairs),
-    )
-    assert states[0] == 0  # the first step is not remembered
+    pairs = []
+    options = {"lower": -1.0, "upper": 1.0 + 9.0 * (1 - hill), "niter": 60}
+    result = lbfgs(Hill(hill), x0, callback=lambda _, view: pairs.append(view.state.pairs), **options)
+    assert pairs[0] == 0  # the first step is not remembered
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x.gather(), [1, 1, 1, 2, 2, 2], atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Tolerances in the units of the data: against SciPy and dense algebra, with small data, starting points and defaults."""
+"""Tolerances in the units of the data, against SciPy and dense algebra: small data, starting points and defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collops.array import from_global
 from collops.operators import BlockDiag
 from collops.solvers import Status, bicgstab, block_cg, block_cgls, cg, cgls, fista, gmres, ista, lsmr, lsqr, minres
 
-from .problems import ROWS, assert_close, random_matrix
+from .problems import ROWS, assert_close, joined, random_matrix
 from .systems import system
 
 SQUARE = {
@@ -36,7 +36,7 @@ LEAST_SQUARES = {
 def definite(comm, dtype):
     """Return a Hermitian positive definite operator over uneven ranks, and the same as a dense matrix."""
     every = [[block @ block.conj().T + np.eye(len(block)) for block in rank] for rank in _blocks(comm, dtype)]
-    return BlockDiag(every[comm.rank], comm), scipy.linalg.block_diag(*sum(every, []))
+    return BlockDiag(every[comm.rank], comm), scipy.linalg.block_diag(*joined(every))
 
 
 def _blocks(comm, dtype):
@@ -118,7 +118,7 @@ def test_updates_are_measured_by_the_model(comm, kind, accelerated):
     """Data of 1e-9 take the iterations of data of 1 if the threshold is scaled as well."""
     op, matrix = definite(comm, "f8")
     matrix, data = matrix / np.linalg.norm(matrix, 2), random_matrix(len(matrix), 1, "f8", 6)[:, 0]
-    op = op * (1 / np.linalg.norm(scipy.linalg.block_diag(*sum(_blocks(comm, "f8"), [])), 2) ** 2)
+    op = op * (1 / np.linalg.norm(scipy.linalg.block_diag(*joined(_blocks(comm, "f8"))), 2) ** 2)
     results = []
     for scale in (1.0, 2.0**-30):
         weight = 0.02 * scale ** {"soft": 1, "half": 1.5, "hard": 2}[kind]

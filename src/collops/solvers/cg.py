@@ -350,8 +350,8 @@ def cg(
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     rtol, atol : float, optional
         Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or
-        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver always stops
-        where the residual is no larger than rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
+        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver also
+        stops where the residual is no larger than rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
         Stop when the *squared* norm of the residual is at most this, as in PyLops, in the squared units of `y`.
     M : LinearOperator, optional

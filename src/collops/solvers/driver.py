@@ -325,7 +325,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
 def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
     """Return the numbers to which tests refer. Collective.
 
-    They are the first ones, or for Krylov methods with `x0` those at zero. Where the data are zero the latter are no measure.
+    They are the first ones, or for Krylov methods with `x0` those at zero. Where the data are zero,
+    the latter are no measure.
     """
     first = history.numbers(0)
     measured = None if x0 is None else method.recomputed(A, y, None, x0, state, first)
