@@ -311,3 +311,25 @@ def test_a_step_that_does_not_decrease_enough_is_not_taken():
     assert halving(lambda step: Trial(1.0 - 0.5e-4 * step, -step, "kept"), 1.0) == (0.0, None)
     assert halving(lambda step: Trial(1.0 - 2e-4 * step, -step, "kept"), 1.0) == (1.0, "kept")
     assert halving(lambda step: Trial(1.0 - step * (0.3 - step), -0.3 * step, "kept"), 1.0) == (0.25, "kept")
+
+
+def test_linear_problems_are_solved_as_accurately_as_the_gradient_deserves(comm):
+    """Where the residual vanishes, the gradient falls faster than any fixed accuracy of CGLS would make it."""
+    scales = from_global(np.logspace(0, 1.5, 12), comm=comm)
+
+    class Scaled:
+        def residual(self, x):
+            return scales * (x + 0.1 * x * x - 1.1)
+
+        def jacobian(self, x):
+            return Diagonal(scales * (1 + 0.2 * x))
+
+    gradients = []
+
+    def watch(_, view):
+        gradients.append(view.state.gg**0.5)
+
+    result = gauss_newton(Scaled(), full(12, 3.0, comm=comm), niter=20, inner=60, tol=1e-8, callback=watch)
+    assert result.status is Status.CONVERGED
+    ratios = np.divide(gradients[1:], gradients[:-1])
+    assert ratios[-1] < 1e-2 and len(gradients) <= 9

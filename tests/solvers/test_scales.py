@@ -135,9 +135,7 @@ def test_squares_of_the_data_neither_underflow_nor_overflow(comm, solver, option
             assert (result.status, result.iterations) == (expected.status, expected.iterations)
         precision = {"dtype": "f2", "factor": 1000} if dtype == "f2" else {"dtype": "f4", "factor": 10}
         for found, wanted in ((result.x.gather().reshape(-1), expected.x.gather().reshape(-1)), (seen[0][0], first[0])):
-            assert_close(
-                np.ldexp(found.real.astype("f8"), -exponent), wanted.real, "f2" if dtype == "f2" else "f4", factor
-            )
+            assert_close(np.ldexp(found.real.astype("f8"), -exponent), wanted.real, **precision)
         np.testing.assert_allclose(np.ldexp(result.residual_norms[0], -exponent), expected.residual_norms[0], rtol=1e-2)
         np.testing.assert_allclose(np.ldexp(seen[0][1], -exponent), first[1], rtol=1e-1, atol=1e-2)
 
