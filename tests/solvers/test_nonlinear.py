@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+import collops
 from collops import profile
 from collops.array import StackedArray, from_global, full, zeros
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
@@ -333,3 +334,15 @@ def test_linear_problems_are_solved_as_accurately_as_the_gradient_deserves(comm)
     assert result.status is Status.CONVERGED
     ratios = np.divide(gradients[1:], gradients[:-1])
     assert ratios[-1] < 1e-2 and len(gradients) <= 9
+
+
+def test_complex_functions_of_jax_have_an_adjoint(comm):
+    """<J p, q> is <p, J^H q>, which JAX's transposition is only after conjugation."""
+    pytest.importorskip("jax")
+    if comm.size > 2:
+        pytest.skip("a rank compiles its own programs")
+    layout = zeros(6, comm=comm).layout
+    x, p, q = (collops.random(layout, seed=n, dtype="complex64", comm=comm, engine="jax") for n in range(3))
+    jacobian = jax_problem(lambda x: (1 + 2j) * x * x - 1j * x).jacobian(x)
+    left, right = complex(jacobian.forward(p).vdot(q)), complex(p.vdot(jacobian.adjoint(q)))
+    assert abs(left - right) < 1e-4 * abs(left) and abs(left.imag) > 1e-3

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -276,14 +277,14 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         start = time.perf_counter()
         first = iterations = resumed_from or 0
         reference, measured, x = None, None, None
-        for attempts in range(MAX_RESTARTS + 1):
+        for attempts in itertools.count():
             with new_execution() as execution:
                 if attempts == 0 and resumed_from is None:
                     history.record(state)
                 if reference is None:
                     reference = _reference(method, A, y, x0, state, history)
-                options = (checkpoints, iterations, reference, run, bar, unit)
-                state, iterations, status = _iterate(method, state, history, execution, *options)
+                settings = (checkpoints, iterations, reference, run, bar, unit)
+                state, iterations, status = _iterate(method, state, history, execution, *settings)
                 history.return_to(iterations, state)
             if not (run.verify and status.successful):
                 break
