@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import functools
 import inspect
-import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -277,7 +276,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         start = time.perf_counter()
         first = iterations = resumed_from or 0
         reference, measured, x = None, None, None
-        for attempts in itertools.count():
+        attempts = 0
+        while True:
             with new_execution() as execution:
                 if attempts == 0 and resumed_from is None:
                     history.record(state)
@@ -298,7 +298,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
             if attempts == MAX_RESTARTS or not method.restarts(state):
                 status = Status.STAGNATED
                 break
-            state, x = method.restarted(A, y, x, state), None
+            state, x, attempts = method.restarted(A, y, x, state), None, attempts + 1
             history.restore(np.vstack([history.rows()[:iterations], measured]))
         if checkpoints is not None:
             checkpoints.write(iterations, state)
