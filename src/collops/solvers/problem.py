@@ -246,13 +246,14 @@ def explained_by_rounding(norm: Any, y: Any, x: Any, residual: Any, gradient: An
     """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
 
     `norm` is an estimate of the norm of the operator, which `x` satisfies with a relative error of some units of
-    rounding then [Higham 2002, section 7.1]. A residual that is not far below the data is no rounding error: the
-    operator is singular in this precision.
+    rounding then [Higham 2002, section 7.1]. A residual that is not far below the data does not count, nor a gradient
+    that is not far below the product of `norm` and residual: the operator is singular in this precision.
     """
     rounding = _UNITS * float(np.finfo(real_of(x.dtype)).eps)
     size, data = (square**0.5 for square in dots(*consistent((x, x), (y, y))))
     compatible = (residual <= rounding * (norm * size + data)) & (residual <= _SMALL * data)
-    return compatible, gradient <= rounding * norm * (norm * size + residual)
+    orthogonal = (gradient <= rounding * norm * (norm * size + residual)) & (gradient <= _SMALL * norm * residual)
+    return compatible, orthogonal
 
 
 def root_of_largest(squares: Any) -> Any:
