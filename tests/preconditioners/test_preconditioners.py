@@ -12,6 +12,7 @@ import collops
 from collops import profile
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.preconditioners import block_jacobi, chebyshev, inner_solve, jacobi, two_level
+from collops.preconditioners.two_level import _coarse
 from collops.solvers import Status, cg, gmres, minres
 
 from .matrices import distributed, mine, poisson
@@ -265,3 +266,21 @@ def test_inner_solver_with_its_own_preconditioner(comm):
         M.adjoint(y)
     with pytest.raises(LayoutError, match="inner_solve needs an operator with one layout"):
         inner_solve(collops.VStack([np.ones((2, 3))], comm))
+
+
+def test_the_smoothing_of_aggregates_has_the_norm_of_all_ranks(comm):
+    """Only the rows of the first rank reach the largest row sum of the scaled matrix."""
+    rows, n = 6, 6 * comm.size
+    couplings = np.where(np.arange(n - 1) < rows, -1.0, -0.05)
+    matrix = np.diag(np.full(n, 2.0)) + np.diag(couplings, 1) + np.diag(couplings, -1)
+    A = collops.CSRMatrix.from_global(sp.csr_array(matrix), comm=comm)
+    mine = A.rows.local_size(comm.rank)
+    functions, coarse = _coarse(A, np.arange(mine) // 3, np.dtype("f8"))
+    start = int(sum(A.rows.local_size(rank) for rank in range(comm.rank)))
+    counts = [-(-A.rows.local_size(rank) // 3) for rank in range(comm.size)]
+    labels = np.concatenate([sum(counts[:r]) + np.arange(A.rows.local_size(r)) // 3 for r in range(comm.size)])
+    indicators = np.eye(sum(counts))[labels]
+    norm = (abs(matrix) / 2.0).sum(axis=1).max()
+    expected = indicators - 4 / 3 / norm * (matrix / 2.0) @ indicators
+    np.testing.assert_allclose(functions.toarray(), expected[start : start + mine], atol=1e-14)
+    np.testing.assert_allclose(coarse.toarray(), expected.T @ matrix @ expected, atol=1e-13)

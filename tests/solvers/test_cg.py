@@ -35,8 +35,9 @@ def test_iterates_are_those_of_pylops(comm, kind, damp, dtype, with_start, reduc
 def test_stops_where_pylops_stops(comm):
     op, serial, y, yd = problem("vstack", comm, "f8")
     normal = pylops.MatrixMult(serial.A.T @ serial.A)
-    for stop in ({"tol": 1e30}, {"tol": 1.0}, {"tol": 1e-3}, {"rtol": 0.1, "tol": 0}, {"rtol1": 1e-4, "tol": 0}):
-        result = cg(op.H @ op, op.H @ yd, niter=50, **stop)
+    relative = {"rtol1": 1e-4, "tol": 0}  # our rtol is relative to the data, and so is PyLops' rtol1
+    for stop in ({"tol": 1e30}, {"tol": 1.0}, {"tol": 1e-3}, {"rtol": 0.1, "tol": 0}, relative):
+        result = cg(op.H @ op, op.H @ yd, niter=50, **{name.rstrip("1"): value for name, value in stop.items()})
         _, iterations, _ = basic.cg(normal, serial.A.T @ y, niter=50, **stop)
         assert result.iterations == iterations and result.status is Status.CONVERGED
 

@@ -27,7 +27,16 @@ from collops.solvers.state import carried, fixed, with_carried
 from .problems import assert_close, problem, start
 
 SOLVERS = [cgls, lsqr]
-OPTIONS = {"eps": 0.3, "alpha": 1e-3, "eigsdict": None, "tol": 0.0, "rtol": 1e-9, "rtol1": 0.0, "threshkind": "soft"}
+OPTIONS = {
+    "eps": 0.3,
+    "alpha": 1e-3,
+    "eigsdict": None,
+    "xtol": None,
+    "tol": 0.0,
+    "rtol": 1e-9,
+    "rtol1": 0.0,
+    "threshkind": "soft",
+}
 OPTIONS |= {"perc": None, "decay": None, "monitorres": False}
 METHODS = {
     "cgls": lambda op, y: (CGLS(damp=0.1), op, y, None),

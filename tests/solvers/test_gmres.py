@@ -182,3 +182,12 @@ def test_what_it_cannot_solve(comm):
         gmres(square, op.H @ y, restart=0)
     assert gmres(square, op.H @ y, restart=1000, niter=20).status.successful
     assert not GMRES.traceable
+
+
+def test_directions_of_the_flexible_form_have_the_length_of_the_basis(comm):
+    """Near a multiple of the identity the theorem of Pythagoras gives few digits of the length of a new vector."""
+    rows = [3, 5, 4, 2][comm.rank]
+    op = BlockDiag([np.eye(rows) + 1e-7 * np.triu(random_matrix(rows, rows, "f8", 3))], comm)
+    y = from_global(random_matrix(op.domain.size, 1, "f8", 4)[:, 0], op.range, comm=comm)
+    result = gmres(op, y, flexible=True, niter=3, rtol=0, verify=False)
+    assert float((y - op @ result.x).norm()) <= 1e-13 * float(y.norm())

@@ -155,3 +155,17 @@ def test_resumed(comm, tmp_path):
 def stopping(iteration, view):
     if iteration == 5:
         raise RuntimeError("enough")
+
+
+@pytest.mark.parametrize("niter", [3, 8])
+def test_an_exact_solution_is_a_success(comm, niter):
+    """After as many iterations as there are unknowns no iteration can improve it; more of them were allowed or not."""
+    rows = 6 * comm.size
+    matrix, truth = random_matrix(rows, 3, "f8", 3), np.array([1.0, -2.0, 3.0])
+    op = VStack([np.split(matrix, comm.size)[comm.rank]], comm)
+    result = hybrid_lsqr(op, from_global(matrix @ truth, op.range, comm=comm), niter=niter)
+    assert result.status is Status.CONVERGED and result.iterations == 3
+    assert_close(result.x.gather(), truth, factor=1e3)
+    # An iteration limit that ends it earlier is one.
+    early = hybrid_lsqr(op, from_global(matrix @ truth, op.range, comm=comm), niter=2)
+    assert early.status is Status.ITERATION_LIMIT

@@ -327,3 +327,29 @@ def test_a_method_of_ones_own(comm):
         np.testing.assert_allclose(result.x.gather(), np.asarray(y.gather()) / 2 * (1 - 0.6**3), rtol=1e-12)
     with pytest.raises(CollopsError, match="changes which fields"):
         solve(Descent(0.1, remembers=True), operator, y, niter=9)
+
+
+def _cotangents():
+    """Return solvers of square systems and of least squares, by name."""
+    square = {"cg": cg, "minres": minres, "bicgstab": bicgstab}
+    return {**square, "cgls": cgls, "lsqr": lsqr, "lsmr": lsmr}
+
+
+@pytest.mark.parametrize("name", _cotangents())
+def test_derivatives_of_small_objectives(comm, name):
+    """Squares of the cotangents are 0 in single precision; differentiation is linear in them."""
+    diagonal = np.array([1, 2, 4], np.float32)
+    layout = collops.Layout.replicated(3, comm.size)
+    A = collops.Diagonal(collops.from_global(diagonal, layout, engine="jax", comm=comm))
+    y = collops.from_global(np.ones(3, np.float32), layout, engine="jax", comm=comm)
+
+    def gradient(scale, data=1.0):
+        options = {"atol": 1e-6, "btol": 1e-6} if name.startswith("ls") else {"rtol": 1e-6}
+
+        def objective(y):
+            return _cotangents()[name](A, y, niter=20, **options).x.sum() * np.float32(scale)
+
+        return np.asarray(jax.grad(objective)(np.float32(data) * y).local_array, float) / scale
+
+    for scale, data in ((1e-22, 1.0), (1e25, 1.0), (1.0, 1e-25)):
+        np.testing.assert_allclose(gradient(scale, data) * diagonal, 1, rtol=1e-3)

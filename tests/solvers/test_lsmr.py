@@ -32,7 +32,9 @@ def test_iterates_are_those_of_scipy(comm, kind, damp, dtype, with_start):
     assert_close(result.x.gather(), x, dtype, factor=10)
     for name, value in zip(NAMES, expected, strict=True):
         assert_close(result.details[name], float(value), dtype, factor=100)
-    assert_close(result.residual_norms[-1], result.details["rnorm"], dtype)
+    residual = y.astype(double) - serial.A.astype(double) @ x
+    assert_close(result.details["r1norm"], np.linalg.norm(residual), dtype, factor=100)
+    assert_close(result.residual_norms[-1], result.details["r1norm"], dtype)
 
 
 def test_stops_where_scipy_stops(comm):
@@ -89,3 +91,18 @@ def test_messages(comm):
     op, _, _, yd = problem("block_diag", comm, "f8")
     sent = messages_of_one_iteration(lsmr, op, yd)
     assert sorted(message.elements for message in sent) == ([1, 4] if comm.size > 1 else [])
+
+
+def test_the_condition_does_not_depend_on_units(comm):
+    """It is that of the matrix in any units: 1, from which the recurrences begin, is not among its elements."""
+    matrix = np.linalg.qr(random_matrix(8 * comm.size, 5, "f8", 3))[0] * [1, 2, 3, 4, 5]
+    for scale in (1e-3, 1.0, 1e3):
+        op = VStack([scale * matrix[8 * comm.rank : 8 * (comm.rank + 1)]], comm)
+        y = from_global(random_matrix(8 * comm.size, 1, "f8", 4)[:, 0], op.range, comm=comm)
+        found = [lsmr(op, y, niter=n, atol=0, btol=0, conlim=0, verify=False).details["acond"] for n in range(2, 6)]
+        assert min(found) > 1 and max(found) < 5.5
+        # SciPy compares with 1 from above only, which is far below the elements here.
+        options = {"atol": 0, "btol": 0, "conlim": 0}
+        data = y.gather()
+        expected = [scipy.sparse.linalg.lsmr(1e3 * matrix, data, maxiter=n, **options)[6] for n in range(2, 6)]
+        np.testing.assert_allclose(found, expected, rtol=1e-9)

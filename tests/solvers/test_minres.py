@@ -77,3 +77,22 @@ def test_messages(comm):
     op, _, data, distributed = system("split", comm, "f8", symmetric=True)
     sent = messages_of_one_iteration(minres, op, distributed(data), rtol=0)
     assert [message.elements for message in sent] == ([2] if comm.size > 1 else [])
+
+
+def test_the_norm_is_that_of_the_tridiagonal_matrix(comm):
+    """Against the Lanczos process of the dense matrix; the tests for rounding depend on this norm."""
+    op, matrix, data, distributed = system("split", comm, "f8", symmetric=True)
+    v, before, beta = data / np.linalg.norm(data), np.zeros_like(data), 0.0
+    squares, total = [], 0.0
+    for _ in range(4):
+        total += 2 * beta * beta
+        w = matrix @ v - beta * before
+        alpha = v @ w
+        total += alpha * alpha
+        squares.append(total)
+        w = w - alpha * v
+        beta = np.linalg.norm(w)
+        before, v = v, w / beta
+    found = []
+    minres(op, distributed(data), niter=3, rtol=0, callback=lambda _, view: found.append(float(view.state.tnorm2)))
+    np.testing.assert_allclose(found, squares[1:], rtol=1e-8)

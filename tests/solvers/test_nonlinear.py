@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+import collops
 from collops import profile
 from collops.array import StackedArray, from_global, full, zeros
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
 from collops.operators import Diagonal, Identity, StackedHStack, StackedVStack
 from collops.solvers import Status
 from collops.solvers.nonlinear import gauss_newton, jax_problem, lbfgs
+from collops.solvers.nonlinear.descent import Trial, halving
 
 from .problems import Cubic, assert_close, problem, random_matrix, start
 
@@ -256,3 +258,91 @@ def test_functions_of_jax(comm):
         gauss_newton(traced, x0d)
     with pytest.raises(UnsupportedTypeError, match="made of a function"):
         jax_problem(3)
+
+
+class Squares:
+    """The squares of x are given; the Jacobian at ones is twice the identity, which CGLS inverts in one iteration."""
+
+    def __init__(self, data) -> None:
+        self.data = data
+
+    def residual(self, x):
+        return x * x - self.data
+
+    def jacobian(self, x):
+        return Diagonal(2 * x)
+
+
+@pytest.mark.parametrize("damp", [0.0, 1.0, 2.0])
+def test_damping_shortens_the_step_of_gauss_newton(comm, damp):
+    problem_ = Squares(full(5, 1.44, comm=comm))
+    result = gauss_newton(problem_, full(5, 1.0, comm=comm), niter=1, damp=damp)
+    assert_close(result.x.gather(), np.full(5, 1 + 2 * 0.44 / (4 + damp**2)))
+
+
+class Hill:
+    """The top of a hill in the first half of the unknowns, a narrow valley at 2 in the others."""
+
+    def __init__(self, hill) -> None:
+        self.hill = hill
+
+    def residual(self, x):
+        return self.hill * (10 + np.cos(x)) + (1 - self.hill) * 0.1 * (x - 2)
+
+    def jacobian(self, x):
+        return Diagonal((1 - self.hill) * 0.1 - self.hill * np.sin(x))
+
+
+def test_a_step_of_negative_curvature_is_forgotten(comm):
+    """Down from the top of a hill the slope grows: the matrix of such a step would point uphill."""
+    hill = from_global((np.arange(6) < 3).astype(float), comm=comm)
+    x0 = 0.1 * hill + 1.5 * (1 - hill)
+    pairs = []
+    options = {"lower": -1.0, "upper": 1.0 + 9.0 * (1 - hill), "niter": 60}
+    result = lbfgs(Hill(hill), x0, callback=lambda _, view: pairs.append(view.state.pairs), **options)
+    assert pairs[0] == 0  # the first step is not remembered
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x.gather(), [1, 1, 1, 2, 2, 2], atol=1e-4)
+
+
+def test_a_step_that_does_not_decrease_enough_is_not_taken():
+    for rise in (1e-15, 1e-6, 1.0):
+        assert halving(lambda step, rise=rise: Trial(1.0 + rise, -1e-12 * step, "kept"), 1.0) == (0.0, None)
+    # A decrease by less than 1e-4 of what the slope promises is not enough; by more it is.
+    assert halving(lambda step: Trial(1.0 - 0.5e-4 * step, -step, "kept"), 1.0) == (0.0, None)
+    assert halving(lambda step: Trial(1.0 - 2e-4 * step, -step, "kept"), 1.0) == (1.0, "kept")
+    assert halving(lambda step: Trial(1.0 - step * (0.3 - step), -0.3 * step, "kept"), 1.0) == (0.25, "kept")
+
+
+def test_linear_problems_are_solved_as_accurately_as_the_gradient_deserves(comm):
+    """Where the residual vanishes, the gradient falls faster than any fixed accuracy of CGLS would make it."""
+    scales = from_global(np.logspace(0, 1.5, 12), comm=comm)
+
+    class Scaled:
+        def residual(self, x):
+            return scales * (x + 0.1 * x * x - 1.1)
+
+        def jacobian(self, x):
+            return Diagonal(scales * (1 + 0.2 * x))
+
+    gradients = []
+
+    def watch(_, view):
+        gradients.append(view.state.gg**0.5)
+
+    result = gauss_newton(Scaled(), full(12, 3.0, comm=comm), niter=20, inner=60, tol=1e-8, callback=watch)
+    assert result.status is Status.CONVERGED
+    ratios = np.divide(gradients[1:], gradients[:-1])
+    assert ratios[-1] < 1e-2 and len(gradients) <= 9
+
+
+def test_complex_functions_of_jax_have_an_adjoint(comm):
+    """<J p, q> is <p, J^H q>, which JAX's transposition is only after conjugation."""
+    pytest.importorskip("jax")
+    if comm.size > 2:
+        pytest.skip("a rank compiles its own programs")
+    layout = zeros(6, comm=comm).layout
+    x, p, q = (collops.random(layout, seed=n, dtype="complex64", comm=comm, engine="jax") for n in range(3))
+    jacobian = jax_problem(lambda x: (1 + 2j) * x * x - 1j * x).jacobian(x)
+    left, right = complex(jacobian.forward(p).vdot(q)), complex(p.vdot(jacobian.adjoint(q)))
+    assert abs(left - right) < 1e-4 * abs(left) and abs(left.imag) > 1e-3

@@ -181,9 +181,9 @@ def test_options_whose_squares_overflow(comm):
     huge = 1e300
     for result in (
         cg(normal, b, niter=3, rtol=huge),
-        cg(normal, b, niter=3, rtol1=huge),
+        cg(normal, b, niter=3, atol=huge),
         cgls(op, y, niter=3, rtol=huge),
-        cgls(op, y, niter=3, rtol1=huge),
+        cgls(op, y, niter=3, gtol=huge),
         ista(op, y, niter=3, alpha=0.003, tol=huge),
         fista(op, y, niter=3, alpha=0.003, tol=huge),
         primal_dual(L2(), L1(0.3), op, _start(op, y), 0.05, 0.05, niter=3, tol=huge),

@@ -78,11 +78,12 @@ def test_lsqr_is_that_of_the_product(comm, dtype):
     M, preconditioner = unsymmetric(op, comm, dtype)
     image = serial.A @ preconditioner
     result = lsqr(op, yd, niter=3, atol=0, btol=0, conlim=0, M=M)
-    z, _, _, r1norm, _, anorm, acond, arnorm, xnorm, _ = scipy.sparse.linalg.lsqr(
+    z, _, _, r1norm, _, anorm, acond, arnorm, _, _ = scipy.sparse.linalg.lsqr(
         image, y, iter_lim=3, atol=0, btol=0, conlim=0
     )
     assert_close(result.x.gather(), preconditioner @ z, dtype)
     found = [result.details[name] for name in ("r1norm", "anorm", "acond", "arnorm", "xnorm")]
+    xnorm = np.linalg.norm(preconditioner @ z)
     np.testing.assert_allclose(found, [r1norm, anorm, acond, arnorm, xnorm], rtol=1e-7)
 
 
@@ -105,7 +106,7 @@ def test_a_preconditioner_adds_its_own_messages_only(comm):
         sent = messages_of_one_iteration(solver, square, y, tol=0, reductions=reductions, M=M)
         assert [message.elements for message in sent] == (expected if comm.size > 1 else [])
     sent = [message.elements for message in messages_of_one_iteration(lsqr, square, y, M=M)]
-    assert sent == ([1, 2] if comm.size > 1 else [])
+    assert sorted(sent) == ([1, 2] if comm.size > 1 else [])
 
 
 @pytest.mark.parametrize("reductions", [1, 2, "pipelined"])

@@ -69,6 +69,86 @@ def test_units_change_neither_iterations_nor_solution(comm, solver, options, dty
         assert_close(result.x.gather() * factor, expected.x.gather(), dtype, factor=100)
 
 
+FAR = {"f4": (-74, -100, 73, 100), "f2": (-12, 10), "c8": (-74, 100), "f8": (-1000, -560, 560, 900)}
+"""Exponents of data whose squares are 0 or infinite in their precision."""
+
+
+@pytest.mark.parametrize("dtype", FAR)
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize(
+    ("solver", "options"),
+    [
+        (cg, {}),
+        (cg, {"reductions": 1}),
+        (cg, {"reductions": "pipelined"}),
+        (cg, {"atol": 0.5, "rtol": 0}),
+        (cg, {"tol": 0.5}),
+        (cgls, {}),
+        (cgls, {"damp": 0.5, "reductions": "pipelined"}),
+        (lsqr, {"damp": 0.5}),
+        (lsmr, {}),
+        (hybrid_lsqr, {"noise": 0.125}),
+        (minres, {"atol": 0.25, "rtol": 0}),
+        (bicgstab, {}),
+        (gmres, {}),
+        (block_cg, {}),
+        (block_cgls, {}),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "-".join(map(str, value.values())),
+)
+def test_squares_of_the_data_neither_underflow_nor_overflow(comm, solver, options, begins, dtype):
+    """Absolute tolerances have the units of the data, `tol` those of their square."""
+    matrix = np.diag(np.linspace(1, 3, ROWS)).astype(dtype)
+    matrix[0, 1] = matrix[1, 0] = 0.5
+    op = BlockDiag([matrix], comm)
+    data, start = (np.linspace(1 + shift, 2, comm.size * ROWS).astype(dtype) for shift in (0, 1))
+    seen = []
+
+    def solved(exponent: int):
+        def scaled(values):
+            array = from_global(np.ldexp(values.real, exponent).astype(dtype), op.range, comm=comm)
+            return [array] if solver in (block_cg, block_cgls) else array
+
+        powers = {"atol": 1, "noise": 1, "tol": 2}
+        own = {
+            key: value * 2.0 ** (powers.get(key, 0) * exponent) if key in powers else value
+            for key, value in options.items()
+        }
+        seen.clear()
+        return solver(
+            op,
+            scaled(data),
+            scaled(start) if begins else None,
+            niter=40,
+            **own,
+            callback=lambda _, view: seen.append((view.x.gather().reshape(-1), view.residual_norm)),
+        )
+
+    expected = solved(0)
+    first = seen[0]
+    assert expected.iterations > 0
+    # Squares of other tolerances are not numbers.
+    exponents = [exponent for exponent in FAR[dtype] if "tol" not in options or abs(exponent) < 500]
+    for exponent in exponents:
+        result = solved(exponent)
+        if dtype != "f2":  # whose elements lose digits below 6e-5
+            assert (result.status, result.iterations) == (expected.status, expected.iterations)
+        precision = {"dtype": "f2", "factor": 1000} if dtype == "f2" else {"dtype": "f4", "factor": 10}
+        for found, wanted in ((result.x.gather().reshape(-1), expected.x.gather().reshape(-1)), (seen[0][0], first[0])):
+            assert_close(np.ldexp(found.real.astype("f8"), -exponent), wanted.real, **precision)
+        np.testing.assert_allclose(np.ldexp(result.residual_norms[0], -exponent), expected.residual_norms[0], rtol=1e-2)
+        np.testing.assert_allclose(np.ldexp(seen[0][1], -exponent), first[1], rtol=1e-1, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_ordinary_data_keep_every_bit(comm, dtype):
+    """A factor of 2 changes the exponents alone, and no array is scaled within the ordinary range."""
+    matrices, data = blocks(comm, dtype, 0.0), vector(comm.size * ROWS, dtype, 4)
+    op = BlockDiag([matrices[comm.rank]], comm)
+    one, other = (cg(op, from_global(scale * data, op.range, comm=comm), niter=9).x for scale in (1, 2))
+    np.testing.assert_array_equal(2 * one.gather(), other.gather())
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("solver", [lsqr, lsmr])
 def test_a_solution_whose_square_overflows_is_no_solution(comm, solver):

@@ -385,7 +385,7 @@ class Communicator:
             if failed[0]:
                 raise_shared(error, self.allgather_metadata(described(error)))
 
-    def agree(self, what: str, value: Any) -> None:
+    def agree(self, what: str, value: Any, largest: Sequence[int] = ()) -> list[int]:
         """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
 
         For arguments whose differences nothing else would find, such as the number of iterations.
@@ -396,6 +396,13 @@ class Communicator:
             The name of the value, for the error.
         value : object
             Anything that JSON can carry; other objects are compared as text.
+        largest : sequence of int
+            Numbers that may differ, as many on every rank.
+
+        Returns
+        -------
+        list of int
+            The largest of these numbers over all ranks, which take no further message.
 
         Raises
         ------
@@ -403,11 +410,11 @@ class Communicator:
             If the values differ; it shows those of all ranks.
         """
         if self.size == 1:
-            return
+            return list(largest)
         with self._rejecting("agree"):
             text = json.dumps(value, sort_keys=True, default=str)
             digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
-            extremes = np.array([digest, -digest], np.int64)
+            extremes = np.array([digest, -digest, *largest], np.int64)
             transport = self._begin()
             if counted:
                 messages.record("agreement", extremes.size, extremes.nbytes)
@@ -416,6 +423,7 @@ class Communicator:
                 lines = dict(enumerate(self._all_texts(text, transport)))
                 with raised_together():
                     raise InputError(f"{what} differs between ranks:\n{table(lines, self.size, '')}")
+        return extremes[2:].tolist()
 
     def announce(self, call: str, **facts: Any) -> None:
         """Agree on a call that uses no transport of this communicator, where ``COLLOPS_CHECK`` is on. Collective.

@@ -86,7 +86,7 @@ def local_spectra(
     >>> A = collops.VStack([blur])
     >>> data = A @ collops.random(A.domain, seed=1)
     >>> plain, quick = (
-    ...     collops.cgls(A, data, niter=100, tol=0, rtol=0.01, M=M) for M in (None, local_spectra(A.H @ A, 16))
+    ...     collops.cgls(A, data, niter=100, rtol=0.01, M=M) for M in (None, local_spectra(A.H @ A, 16))
     ... )
     >>> quick.iterations < plain.iterations / 2
     True

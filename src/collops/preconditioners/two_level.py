@@ -63,8 +63,8 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(400, 400)).tocsr()
     >>> A = collops.CSRMatrix.from_global(matrix)
     >>> y = collops.ones(400)
-    >>> plain = collops.cg(A, y, niter=400, tol=1e-8)
-    >>> quick = collops.cg(A, y, niter=400, tol=1e-8, M=two_level(A, aggregates=40))
+    >>> plain = collops.cg(A, y, niter=400, rtol=1e-6)
+    >>> quick = collops.cg(A, y, niter=400, rtol=1e-6, M=two_level(A, aggregates=40))
     >>> plain.iterations, quick.iterations < 40
     (200, True)
     """

@@ -23,8 +23,11 @@ References
   Scientific Computing 33, 2950-2971, 2011.
 - Fukaya, T., Kannan, R., Nakatsukasa, Y., Yamamoto, Y., Yanagisawa, Y., "Shifted Cholesky QR for computing the QR
   factorization of ill-conditioned matrices", SIAM Journal on Scientific Computing 42, A477-A503, 2020.
+- Greenbaum, A., "Estimating the attainable accuracy of recursively computed residual methods", SIAM Journal on Matrix
+  Analysis and Applications 18, 535-551, 1997.
 - Hestenes, M. R., Stiefel, E., "Methods of conjugate gradients for solving linear systems", Journal of Research of the
   National Bureau of Standards 49, 409-436, 1952.
+- Higham, N. J., "Accuracy and stability of numerical algorithms", second edition, SIAM, 2002.
 - Lukas, M. A., "Robust generalized cross-validation for choosing the regularization parameter", Inverse Problems 22,
   1883-1902, 2006.
 - Morozov, V. A., "On the solution of functional equations by the method of regularization", Soviet Mathematics Doklady

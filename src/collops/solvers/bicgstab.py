@@ -12,7 +12,7 @@ from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import consistent, starting_point
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
 
@@ -29,8 +29,8 @@ class BiCGStabState:
     Ms: Any = field(metadata=SCRATCH)
     rho: Any  # (shadow, r)
     numbers: Any = field(metadata=SCRATCH)
-    shadow: Any = field(metadata=CONSTANT)  # the first residual
-    shadow_norm: Any = field(metadata=CONSTANT)
+    shadow: Any  # the first residual
+    shadow_norm: Any
 
 
 class BiCGStabNumbers(NamedTuple):

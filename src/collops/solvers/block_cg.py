@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class BlockCGState:
     p: Any  # directions
     c: Any
     z: Any = field(metadata=SCRATCH)  # (A + damp) P
-    first: Any  # squared norms of the first residuals
+    first: Any  # squared norms of the residuals at zero
     decrease: Any = field(metadata=SCRATCH)  # of each column's objective, x^H (A + damp) x - 2 Re x^H y
     numbers: Any = field(metadata=SCRATCH)
 
@@ -53,7 +54,7 @@ class BlockNumbers(NamedTuple):
     """The numbers of an iteration of a block method."""
 
     residual: Any  # squared norm of all residuals
-    relative: Any  # the largest squared norm of a column's residual over the first (CGLS: of its gradient)
+    relative: Any  # the largest squared norm of a column's residual over that at zero (CGLS: of its gradient)
     largest: Any  # the largest squared norm itself
     definite: Any  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
 
@@ -73,6 +74,7 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
+    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
         (lambda self, now, first: now.relative <= self.rtol * self.rtol, Status.CONVERGED, "rtol"),
@@ -83,16 +85,22 @@ class BlockCG(Shifted):
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
         x, r, z = starting_point(A, y, x0, image_of=self.image)
-        return self._begin(A, x, r, z)
+        return self._begin(A, x, r, z, None if x0 is None else y)
 
     @_QUIET
-    def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any) -> BlockCGState:
-        """Return the state with these starting points, their residuals, and memory for images."""
+    def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any, at_zero: Any) -> BlockCGState:
+        """Return the state with these starting points, their residuals, and memory for images.
+
+        `at_zero` are the residuals at zero, if they are others.
+        """
         u = self.preconditioned(r, None)
         gram, squares = self._measured(A, r, u)
         S, T, definite = factors(gram)
-        first = engine_of(squares).xp.diagonal(squares).real
-        numbers = first.sum(), *norms_of_columns(first, first), definite
+        squares = first = engine_of(squares).xp.diagonal(squares).real
+        if at_zero is not None:
+            first = squares_of_columns(at_zero)
+            first = engine_of(first).xp.where(first > 0, first, squares)
+        numbers = squares.sum(), *norms_of_columns(squares, first), definite
         q, u = combine(r, T), None if self.M is None else combine(u, T)
         p = q.copy() if u is None else u.copy()
         return BlockCGState(x, q, u, p, S, z, first, first, numbers)
@@ -124,6 +132,13 @@ class BlockCG(Shifted):
         state.numbers = *numbers, xp.minimum(definite, other)
         return state
 
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        if x is None:
+            return now  # its tests refer to columns of the state
+        squares = squares_of_columns(starting_point(A, y, x, image_of=self.image)[1])
+        relative, largest = norms_of_columns(squares, state.first)
+        return now._replace(residual=squares.sum(), relative=relative, largest=largest)
+
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
 
@@ -138,6 +153,12 @@ class BlockCG(Shifted):
         if A.clinear and (self.M is None or self.M.clinear):
             return products
         return [product.real for product in products]
+
+
+def squares_of_columns(block: Any) -> Any:
+    """Return the squared norms of the columns of a block. Collective: one allreduce."""
+    (gram,) = grams(*consistent((block, block)))
+    return engine_of(gram).xp.diagonal(gram).real
 
 
 def norms_of_columns(squares: Any, first: Any) -> tuple[Any, Any]:
@@ -194,7 +215,8 @@ def block_cg(
     M : LinearOperator, optional
         The preconditioner, Hermitian positive definite, for one column.
     rtol, atol : float
-        Stop when the norm of each column's residual is at most `rtol` times its first one, or each at most `atol`.
+        Stop when the norm of each column's residual is at most `rtol` times that of its right-hand side, or each at
+        most `atol`; with `X0` as well.
     **run
         Other options of :class:`Run`.
 

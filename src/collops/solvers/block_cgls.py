@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import axpby
+from collops.array import axpby, divide, dots
 from collops.operators import Columns, LinearOperator
-from collops.solvers.block_cg import BlockCG, BlockCGState, block_options
-from collops.solvers.blocks import grams
+from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, norms_of_columns, squares_of_columns
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import (
@@ -16,6 +15,7 @@ from collops.solvers.problem import (
     check_operator,
     check_preconditioner,
     consistent,
+    explained_by_rounding,
     starting_point,
     takes_part,
 )
@@ -53,14 +53,13 @@ class BlockCGLS(BlockCG):
 
     def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
         x, r, _ = starting_point(A, y, x0)
-        (squares,) = grams(*consistent((r, r)))
-        objectives = y.engine.xp.diagonal(squares).real
+        objectives = squares_of_columns(r)
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x0 is not None:
-            (squares,) = grams(*consistent((x, x)))
-            objectives = objectives + self.damp * self.damp * y.engine.xp.diagonal(squares).real
+            objectives = objectives + self.damp * self.damp * squares_of_columns(x)
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
-        begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype))
+        at_zero = None if x0 is None else A._adjoint(starting_point(A, y, None)[1], None)
+        begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype), at_zero)
         begin.numbers = objectives.sum(), *begin.numbers[1:]
         # As one operator, so that no block of all columns of the data is needed.
         normal = Columns(A.operator.H @ A.operator, A.count)
@@ -72,6 +71,23 @@ class BlockCGLS(BlockCG):
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
         state.numbers = state.objectives.sum(), *state.numbers[1:]
         return state
+
+    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        if x is None:
+            return now  # its tests refer to columns of the state
+        _, r, _ = starting_point(A, y, x)
+        g, objectives = A._adjoint(r, None), squares_of_columns(r)
+        if takes_part(self.damp):
+            g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
+            objectives = objectives + self.damp * self.damp * squares_of_columns(x)
+        relative, largest = norms_of_columns(squares_of_columns(g), state.first)
+        return now._replace(residual=objectives.sum(), relative=relative, largest=largest)
+
+    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        g = self.optimality(A, y, x)
+        gg, image = dots(*consistent((g, g)))[0], A._forward(g, None)
+        norm = divide(dots(*consistent((image, image)))[0], gg) ** 0.5
+        return False, explained_by_rounding(norm, y, x, now.residual**0.5, gg**0.5)[1]
 
     def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
         method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)
@@ -107,8 +123,8 @@ def block_cgls(
         The preconditioner, from the right as in :func:`cgls`: an approximate inverse of `A` or of the root of
         :math:`A^H A`, in the layout of the model, with an adjoint.
     rtol, atol : float
-        Stop when the norm of each column's gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `rtol` times its
-        first one, or each at most `atol`.
+        Stop when the norm of each column's gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `rtol` times that
+        of :math:`A^H y`, or each at most `atol`; with `X0` as well.
     **run
         Other options of :class:`Run`.
 

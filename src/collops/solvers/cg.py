@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
@@ -89,16 +89,17 @@ class ConjugateGradients(Method):
     """The options of CG and CGLS, and the tests of the residual with which both end."""
 
     damp: float = 0.0
-    tol: float = 1e-4
+    tol: float = 0.0
     precision: float = DOUBLE_PRECISION
     rtol: float = 0.0
     atol: float = 0.0
     cautious: bool = True
     M: LinearOperator | None = None
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
+    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "gradient_norm": 1}
     stops = (
-        (lambda self, now, first: now.residual < self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
-        (lambda self, now, first: now.residual < self.atol * self.atol, Status.CONVERGED, "atol"),
+        (lambda self, now, first: now.residual <= self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
+        (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
@@ -109,13 +110,11 @@ class CG(ConjugateGradients, Shifted):
 
     Attributes
     ----------
-    damp, tol, rtol, M
-        As for :func:`cg`.
+    damp, tol, rtol, atol, M
+        As for :func:`cg`; without any of the tolerances by default.
     precision : float
         Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be distinguished
         from 0. With 0 the solver does not stop there.
-    atol : float
-        Bound on the norm of the residual.
     cautious : bool
         Whether a step that is not finite leaves the solution unchanged.
 
@@ -171,6 +170,10 @@ class CG(ConjugateGradients, Shifted):
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
+
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        r = starting_point(A, y, x, image_of=self.image)[1]
+        return now._replace(residual=dots(*consistent((r, r)))[0])
 
     def details(self, state: CGState, history: CGNumbers) -> dict[str, Any]:
         return {"condition": condition_number(history.product, history.curvature)}
@@ -328,9 +331,9 @@ def cg(
     *,
     niter: int = 10,
     damp: float = 0.0,
-    tol: float = 1e-4,
-    rtol: float = 0.0,
-    rtol1: float = 0.0,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    tol: float | None = None,
     reductions: int | str = 2,
     M: LinearOperator | None = None,
     **run: Any,
@@ -341,13 +344,16 @@ def cg(
     ----------
     A : LinearOperator
         Hermitian positive definite, with one layout on both sides.
-    y, x0, niter, rtol, rtol1, reductions
+    y, x0, niter, reductions
         As for :func:`cgls`.
     damp : float
         The multiple :math:`\epsilon` of the identity that is added to `A`.
-    tol : float
-        Stop when the squared norm of the residual is at most this. The solver always stops where the residual is no
-        larger than rounding errors of the first one, with the status ``COMPATIBLE_TO_ROUNDING``.
+    rtol, atol : float, optional
+        Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or
+        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver also
+        stops where the residual is no larger than rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
+    tol : float, optional
+        Stop when the *squared* norm of the residual is at most this, as in PyLops, in the squared units of `y`.
     M : LinearOperator, optional
         The preconditioner: Hermitian positive definite, in the layout of `A`, and close to the inverse of
         :math:`A + \epsilon I`. Tolerances apply to the residual as without it. The solver stops with the status
@@ -378,11 +384,11 @@ def cg(
     >>> import numpy as np
     >>> import collops
     >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
-    >>> collops.cg(A, collops.ones(3), niter=10, tol=1e-12).x.gather()
+    >>> collops.cg(A, collops.ones(3), niter=10, rtol=1e-6).x.gather()
     array([1.  , 0.5 , 0.25])
     """
     check_problem(A, y, x0, niter, M)
     check_square("cg", A, "; cgls takes any")
     kind = {2: CG, 1: SingleReductionCG, "pipelined": PipelinedCG}[check_reductions(reductions, y)]
-    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
+    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, atol), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

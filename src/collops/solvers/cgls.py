@@ -25,11 +25,15 @@ from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number,
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import not_finite, over
 from collops.solvers.problem import (
+    RTOL,
+    check_number,
     check_problem,
     check_reductions,
     checked_limits,
     consistent,
+    explained_by_rounding,
     has_copies,
+    root_of_largest,
     starting_point,
     takes_part,
 )
@@ -99,8 +103,9 @@ class CGLSNumbers(NamedTuple):
 class CGLS(ConjugateGradients):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, sections 7.4 and 7.5].
 
-    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, and `tol`
-    bounds the squared norm of the gradient; the other options are those of :class:`CG`.
+    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, `tol`
+    bounds the squared norm of the gradient, and `gtol` its norm relative to that at zero; the other options are those
+    of :class:`CG`.
 
     Examples
     --------
@@ -112,12 +117,15 @@ class CGLS(ConjugateGradients):
     array([1.  , 0.5 , 0.25])
     """
 
+    gtol: float = 0.0
     name = "CGLS"
     numbers = CGLSNumbers
+    tolerances = ConjugateGradients.tolerances | {"gtol"}
     stops = (
         (lambda self, now, first: not_finite(now.gradient, now.residual, now.curvature), Status.NOT_FINITE),
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
         *ConjugateGradients.stops,
+        (lambda self, now, first: now.gradient <= self.gtol * self.gtol * first.gradient, Status.CONVERGED, "gtol"),
         # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
@@ -179,6 +187,20 @@ class CGLS(ConjugateGradients):
     def details(self, state: CGLSState, history: CGLSNumbers) -> dict[str, Any]:
         squared = condition_number(history.gradient, history.curvature)
         return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
+
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        _, r, _ = starting_point(A, y, x)
+        g = A._adjoint(r, None)
+        if takes_part(self.damp) and x is not None:
+            g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
+        s = g if self.M is None else self.M._adjoint(g, None)
+        gradient, residual = dots(*consistent((s, s), (r, r)))
+        return now._replace(gradient=gradient, residual=residual)
+
+    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        xp, before = x.engine.xp if x.engine.traced else np, history.before
+        norm = root_of_largest(history.curvature / xp.where(before > 0, before, 1))
+        return explained_by_rounding(norm, y, x, now.residual**0.5, now.gradient**0.5)
 
     def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
@@ -340,9 +362,10 @@ def cgls(
     *,
     niter: int = 10,
     damp: float = 0.0,
-    tol: float = 1e-4,
-    rtol: float = 0.0,
-    rtol1: float = 0.0,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    gtol: float | None = None,
+    tol: float | None = None,
     reductions: int | str = 2,
     M: LinearOperator | None = None,
     **run: Any,
@@ -361,15 +384,18 @@ def cgls(
         Largest number of iterations.
     damp : float
         The damping factor :math:`\epsilon`.
-    tol : float
-        Stop when the squared norm of :math:`A^H (y - A x) - \epsilon^2 x` is at most this; with a preconditioner that
-        of :math:`M^H` times this vector, the gradient with respect to :math:`z`. The solver always stops
-        where further iterations would only amplify rounding, with the status ``LEAST_SQUARES_TO_ROUNDING`` or, if the
-        residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
-    rtol : float
-        Stop when the norm of the residual is below this multiple of the first; 0 for never.
-    rtol1 : float
-        Stop when it is below this multiple of the norm of `y`; 0 for never.
+    rtol, atol : float, optional
+        Stop when the norm of the residual, :math:`y - A x`, is at most `rtol` times the norm of `y`, or at most `atol`;
+        with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given.
+    gtol : float, optional
+        Stop when the norm of the gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `gtol` times the norm of
+        :math:`A^H y`; with a preconditioner both are multiplied by :math:`M^H`, for the gradient with respect to
+        :math:`z`. Data that no model explains stop the solver in this way. The default is that of `rtol`. The solver
+        always stops where further iterations would only amplify rounding, with the status
+        ``LEAST_SQUARES_TO_ROUNDING`` or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
+    tol : float, optional
+        Stop when the *squared* norm of the gradient is at most this, as in PyLops. Its unit is that of `A` times that
+        of `y`, squared.
     reductions : {2, 1, "pipelined"}
         Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
         vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
@@ -387,7 +413,7 @@ def cgls(
     Returns
     -------
     SolverResult
-        In its details: ``gradient_norm``, the norm of the vector of which `tol` bounds the square, and ``condition``,
+        In its details: ``gradient_norm``, the norm of the gradient that the tolerances bound, and ``condition``,
         an estimate from below of the condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
 
     Raises
@@ -415,10 +441,13 @@ def cgls(
     >>> import collops
     >>> A = collops.VStack([np.vander([1.0, 2.0, 3.0, 4.0], 2)])  # a line through four points
     >>> data = collops.from_local(np.array([3.0, 5.0, 7.0, 9.0]), A.range)
-    >>> collops.cgls(A, data, niter=10, tol=1e-12).x.gather().round(6)
+    >>> collops.cgls(A, data, niter=10, rtol=1e-10).x.gather().round(6)
     array([2., 1.])
     """
     check_problem(A, y, x0, niter, M)
     kind = {2: CGLS, 1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[check_reductions(reductions, y)]
-    method = kind(**checked_limits(A, y, x0, damp, tol, rtol, rtol1), M=M)
+    limits = checked_limits(A, y, x0, damp, tol, rtol, atol)
+    if gtol is None:
+        gtol = RTOL if tol is None else 0.0
+    method = kind(**limits, M=M, gtol=check_number("gtol", gtol))
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)

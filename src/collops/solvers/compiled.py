@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,15 @@ from collops.array import zeros
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
 from collops.jax.versions import lowered, product_precision
-from collops.solvers.method import Method
+from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
-from collops.solvers.result import SolverResult, Status
+from collops.solvers.result import ROUNDING, SolverResult, Status
+from collops.solvers.scaling import details_in_units, divided, in_units, multiplied, traced_unit_of
 from collops.solvers.state import carried, with_carried
 
 _STATUSES = list(Status)
-_CONTINUES = -1
+_SUCCESSFUL = [status for status in Status if status.successful]
+_CONTINUES, _AGAIN = -1, -2
 
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
@@ -67,24 +69,23 @@ def can_be_compiled(method: Method, data: Any) -> bool:
     return False
 
 
-def solve_compiled(
-    method: Method, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
-) -> SolverResult | TracedResult:
+def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) -> SolverResult | TracedResult:
     """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
     Returns a `TracedResult` while a program is being traced.
     """
-    if differentiate not in ("implicit", "unroll"):
-        raise InputError(f"differentiate must be 'implicit' or 'unroll', not {differentiate!r}")
+    if run.differentiate not in ("implicit", "unroll"):
+        raise InputError(f"differentiate must be 'implicit' or 'unroll', not {run.differentiate!r}")
     begin = time.perf_counter()
     # The rows of a loop are one array, and its counter has 32 bits.
-    check_kept("niter", niter, data.engine, len(method.numbers._fields))
-    if niter > np.iinfo(np.int32).max:
-        raise InputError(f"niter must be at most {np.iinfo(np.int32).max} for a compiled loop, not {niter}")
-    program = _program(method, operator, data, x0, niter, differentiate)
-    x, iterations, rows, code, variance = program(data, x0)
+    check_kept("niter", run.niter, data.engine, len(method.numbers._fields))
+    if run.niter > np.iinfo(np.int32).max:
+        raise InputError(f"niter must be at most {np.iinfo(np.int32).max} for a compiled loop, not {run.niter}")
+    program = _program(method, operator, data, x0, _Options(run.niter, bool(run.verify), run.differentiate))
+    x, iterations, rows, code, variance, unit = program(data, x0)
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
-        return TracedResult(x, iterations, method.residual_norm(method.numbers(*rows.T)), code)
+        return TracedResult(x, iterations, unit * method.residual_norm(method.numbers(*rows.T)), code)
+    unit = float(unit)
     done = int(iterations)
     rows = np.asarray(rows, np.float64)[: done + 1]
     numbers = method.numbers(*rows.T)
@@ -93,32 +94,38 @@ def solve_compiled(
         x=x,
         status=_STATUSES[int(code)],
         iterations=done,
-        residual_norms=method.residual_norm(numbers),
+        residual_norms=unit * method.residual_norm(numbers),
         seconds=seconds,
         seconds_per_iteration=seconds / max(1, done),
         execution="compiled loop",
-        details=method.details(SimpleNamespace(x=x, variance=variance), numbers),
+        details=details_in_units(
+            method, method.details(SimpleNamespace(x=divided(x, unit), variance=variance), numbers), unit
+        ),
     )
 
 
-def _program(
-    method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str
-) -> Callable[[Any, Any], Any]:
+class _Options(NamedTuple):
+    """The options of a run on which its program depends."""
+
+    niter: int
+    verify: bool
+    differentiate: str
+
+
+def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Callable[[Any, Any], Any]:
     """Return the compiled program of a problem, from the cache if it is there."""
     M = getattr(method, "M", None)
     known = _programs.setdefault(operator if M is None else M, {})
     # The key keeps neither the operator nor a preconditioner made of it alive.
     parts = (method,) if M is None else (dataclasses.replace(method, M=None), weakref.ref(operator))
     precision = product_precision()  # of the products in the program
-    key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, niter, differentiate, precision)
+    key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, run, precision)
     try:
         if key in known:
             return known[key]
     except TypeError:
         key = None  # an option is being traced
-    closed, shapes = jax.make_jaxpr(
-        lambda data, x0: _run(method, operator, data, x0, niter, differentiate), return_shape=True
-    )(data, x0)
+    closed, shapes = jax.make_jaxpr(lambda data, x0: _run(method, operator, data, x0, run), return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
     depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
     plain = closed if depends else lowered(closed)
@@ -142,16 +149,20 @@ def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
     return lambda leaves: call(program.consts, leaves)
 
 
-def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentiate: str) -> Any:
-    """Return solution, number of iterations, rows, number of the status, and variances or ``None``, to be traced."""
-    if differentiate == "unroll" or not hasattr(method, "optimality"):
-        return _loop(method, operator, data, x0, niter, unroll=differentiate == "unroll")
+def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
+    """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the unit of rows.
+
+    To be traced.
+    """
+    unrolled = run.differentiate == "unroll"
+    if unrolled or not hasattr(method, "optimality"):
+        return _loop(method, operator, data, x0, run.niter, unroll=unrolled, verify=run.verify and not unrolled)
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
-        x, iterations, rows, code, variance = _loop(method, operator, data, x0, niter, unroll=False)
+        x, iterations, rows, code, variance, unit = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         # Auxiliary results need derivatives, if only zeros: integers have none.
-        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
+        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance, unit)
 
     def optimality(z: Any) -> Any:
         if x0 is None or not method.damps_change:
@@ -159,19 +170,30 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, niter: int, differentia
         return method.optimality(operator, data - operator.forward(x0), z - x0)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
-    x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, niter), has_aux=True)
-    iterations, rows, code, variance = rest
-    return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
+    x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
+    iterations, rows, code, variance, unit = rest
+    return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance, unit
 
 
-def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bool) -> Any:
+def _loop(
+    method: Any, operator: Any, data: Any, x0: Any, niter: int, *, unroll: bool = False, verify: bool = False
+) -> Any:
+    """Return what :func:`_run` does; derivatives are those of all iterations with `unroll`."""
+    unit = jnp.ones(()) if method.degrees is None else traced_unit_of(data, x0)
+    if method.degrees is not None:
+        method, data, x0 = in_units(method, unit), divided(data, unit), divided(x0, unit)
     state = method.init(operator, data, x0)
     first = _row(method, state)
+    reference = first
+    at_zero = None if x0 is None else method.recomputed(operator, data, None, x0, state, method.numbers(*first))
+    if at_zero is not None:
+        at_zero = _stacked(at_zero).astype(first.dtype)
+        reference = jnp.where(at_zero == 0, first, at_zero)
     rows = jnp.full((niter + 1, len(method.numbers._fields)), jnp.nan, first.dtype).at[0].set(first)
 
     def continues(loop: Any) -> Any:
         _, rows, iteration = loop
-        return (iteration < niter) & (_code(method, rows[iteration], rows[0]) == _CONTINUES)
+        return (iteration < niter) & (_code(method, rows[iteration], reference) == _CONTINUES)
 
     def advance(loop: Any) -> Any:
         values, rows, iteration = loop
@@ -179,19 +201,76 @@ def _loop(method: Any, operator: Any, data: Any, x0: Any, niter: int, unroll: bo
         rows = rows.at[iteration + 1].set(_row(method, after).astype(rows.dtype))
         return _of_types(values, carried(after)), rows, iteration + 1
 
+    def ended(loop: Any) -> Any:
+        code = _code(method, loop[1][loop[2]], reference)
+        return jnp.where(code == _CONTINUES, _STATUSES.index(Status.ITERATION_LIMIT), code)
+
     begin = carried(state)
     loop = (_of_types(begin, begin), rows, jnp.zeros((), np.int32))
     if unroll:
         loop, _ = lax.scan(
             lambda loop, _: (lax.cond(continues(loop), advance, lambda same: same, loop), None), loop, length=niter
         )
-    else:
+        code = ended(loop)
+    elif not verify or type(method).recomputed is Method.recomputed:
         loop = lax.while_loop(continues, advance, loop)
+        code = ended(loop)
+    else:
+        check = _verification(method, operator, data, x0, state, reference, niter)
+
+        def attempt(outer: Any) -> Any:
+            loop, _, attempts = outer
+            loop = lax.while_loop(continues, advance, loop)
+            code = ended(loop)
+            loop, code = lax.cond(
+                _is_one_of(code, _SUCCESSFUL), lambda loop: check(loop, attempts), lambda loop: (loop, code), loop
+            )
+            return loop, code, attempts + 1
+
+        loop, code, _ = lax.while_loop(
+            lambda outer: outer[1] == _AGAIN, attempt, (loop, jnp.asarray(_AGAIN, np.int32), jnp.zeros((), np.int32))
+        )
     values, rows, iterations = loop
     state = with_carried(state, values)
-    code = _code(method, rows[iterations], rows[0])
-    code = jnp.where(code == _CONTINUES, _STATUSES.index(Status.ITERATION_LIMIT), code)
-    return state.x, iterations, rows, code, getattr(state, "variance", None)
+    return multiplied(state.x, unit), iterations, rows, code, getattr(state, "variance", None), unit
+
+
+def _verification(
+    method: Any, operator: Any, data: Any, x0: Any, state: Any, reference: Any, niter: int
+) -> Callable[[Any, Any], Any]:
+    """Return a function that measures the solution of a loop that a test has ended.
+
+    It returns the loop and the number of the status, or that of another attempt, which begins anew from the solution.
+    """
+
+    def check(loop: Any, attempts: Any) -> Any:
+        values, rows, iteration = loop
+        now = with_carried(state, values)
+        x = now.x
+        measured = _stacked(method.recomputed(operator, data, x, x0, now, method.numbers(*rows[iteration])))
+        rows = rows.at[iteration].set(measured.astype(rows.dtype))
+        code = _code(method, rows[iteration], reference)
+
+        def explained() -> Any:
+            numbers = method.numbers(*rows[iteration])
+            verdicts = method.at_rounding(operator, data, x, numbers, method.numbers(*rows.T))
+            may_restart = (iteration < niter) & (attempts < MAX_RESTARTS) & method.restarts(now)
+            limit, stagnated = (_STATUSES.index(status) for status in (Status.ITERATION_LIMIT, Status.STAGNATED))
+            found = jnp.where(may_restart, _AGAIN, jnp.where(iteration == niter, limit, stagnated))
+            for verdict, status in zip(reversed(verdicts), reversed(ROUNDING), strict=True):
+                found = jnp.where(verdict, _STATUSES.index(status), found)
+            return found.astype(np.int32)
+
+        code = lax.cond(_is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE]), lambda: code, explained)
+        if method.restarts(now):
+            values = lax.cond(
+                code == _AGAIN,
+                lambda: _of_types(values, carried(method.restarted(operator, data, x, now))),
+                lambda: values,
+            )
+        return (values, rows, iteration), code
+
+    return check
 
 
 def _of_types(values: Any, after: Any) -> Any:
@@ -202,8 +281,15 @@ def _of_types(values: Any, after: Any) -> Any:
 
 
 def _row(method: Any, state: Any) -> Any:
-    numbers = method.report(state)
+    return _stacked(method.report(state))
+
+
+def _stacked(numbers: Any) -> Any:
     return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(number) for number in numbers])
+
+
+def _is_one_of(code: Any, statuses: Sequence[Status]) -> Any:
+    return jnp.isin(code, np.array([_STATUSES.index(status) for status in statuses], np.int32))
 
 
 def _code(method: Any, row: Any, first: Any) -> Any:
@@ -220,9 +306,11 @@ def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any
 
     def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:
         # The derivative of the optimality is the negative of the operator that `tangent` returns.
+        unit = traced_unit_of(right)
+        right = divided(right, unit)
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
         solver, normal = equations(operator, tiny * right.vdot(right).real)
-        return -_loop(solver, normal, right, None, 2 * niter, unroll=False)[0]
+        return multiplied(-_loop(solver, normal, right, None, 2 * niter)[0], unit)
 
     def transposed(matvec: Any, right: Any) -> Any:
         return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()

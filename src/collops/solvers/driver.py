@@ -22,9 +22,10 @@ from collops.profile import mark
 from collops.solvers.checkpoint import Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, on_device, open_history
-from collops.solvers.method import Method
+from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_count, group_of
-from collops.solvers.result import SolverResult, Status
+from collops.solvers.result import ROUNDING, SolverResult, Status
+from collops.solvers.scaling import details_in_units, divided, exponent_of, in_units, multiplied, unit_of
 
 __all__ = ["solve", "solver"]
 
@@ -70,6 +71,11 @@ class Run:
         Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
         the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
         differ.
+    verify : bool
+        Whether Krylov methods compute the residual from the solution when a test has passed, which takes one or two
+        products. If it does not pass, they begin anew from this solution, up to five times; then the status is
+        ``STAGNATED``, unless rounding errors explain the residual. The last of the ``residual_norms`` is the one
+        computed. For solutions whose accuracy does not matter, such as those of a preconditioner.
     differentiate : {"implicit", "unroll"}
         For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
         equations that it solves, by one more solution, or that of all iterations.
@@ -106,6 +112,7 @@ class Run:
     checkpoint: Path | None = None
     every: int | str | None = None
     resume: bool = False
+    verify: bool = True
     differentiate: str = "implicit"
 
 
@@ -120,7 +127,8 @@ class View:
     iteration : int
         Iterations done.
     state : dataclass
-        The state of the method, such as its second variable; overwritten likewise.
+        The state of the method, such as its second variable; overwritten likewise. Where data are very small or large,
+        it is that for data divided by a power of two.
 
     Examples
     --------
@@ -135,23 +143,24 @@ class View:
     (2, True)
     """
 
-    __slots__ = ("_history", "_method", "iteration", "state")
+    __slots__ = ("_history", "_method", "_unit", "iteration", "state")
 
-    def __init__(self, method: Method, history: History, iteration: int, state: Any) -> None:
+    def __init__(self, method: Method, history: History, iteration: int, state: Any, unit: float) -> None:
         self._method = method
         self._history = history
+        self._unit = unit
         self.iteration = iteration
         self.state = state
 
     @property
     def x(self) -> Any:
         """The solution so far, which some methods compute when it is asked for."""
-        return self.state.x
+        return multiplied(self.state.x, self._unit)
 
     @property
     def residual_norm(self) -> float:
         """Norm of the residual after this iteration; synchronises with the device."""
-        return float(self._method.residual_norm(self._history.numbers(self.iteration)))
+        return self._unit * float(self._method.residual_norm(self._history.numbers(self.iteration)))
 
 
 def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
@@ -217,7 +226,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 
         if can_be_compiled(method, y):
-            return solve_compiled(method, A, y, x0, run.niter, run.differentiate)  # pyright: ignore[reportReturnType]
+            return solve_compiled(method, A, y, x0, run)  # pyright: ignore[reportReturnType]
     if run.lag is not None:
         check_count("lag", run.lag)
     comm = group_of(y)
@@ -234,18 +243,26 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "checkpoint": run.checkpoint is not None,
         "graph": str(run.graph),
         "lag": run.lag,
+        "verify": run.verify,
     }
-    comm.agree("a solver's start", same_on_all_ranks)
+    if method.degrees is None:
+        comm.agree("a solver's start", same_on_all_ranks)
+        unit = 1.0
+    else:
+        unit = unit_of(y, comm.agree("a solver's start", same_on_all_ranks, [exponent_of(y), exponent_of(x0)]))
+    method, y, x0 = in_units(method, unit), divided(y, unit), divided(x0, unit)
     parts = [part for part in (A, *parts) if part is not None]
     obstacle = _obstacle(run, y.engine, parts)
     ahead = obstacle is None and run.callback is None and run.checkpoint is None
     size = (y if A is None else A.domain).size // comm.size
     # One row before the first iteration, one after each.
     history = open_history(y.engine, method, run.niter + 1, run.lag, comm, size=size, ahead=ahead)
-    if obstacle is None:
-        execution = GraphExecution(method, A, history, comm, required=run.graph is True)
-    else:
-        execution = Execution(method, A, history, f"eager: {obstacle}" if obstacle else "eager")
+
+    def new_execution() -> Execution:
+        if obstacle is None:
+            return GraphExecution(method, A, history, comm, required=run.graph is True)
+        return Execution(method, A, history, f"eager: {obstacle}" if obstacle else "eager")
+
     with ExitStack() as stack:
         checkpoints = open_checkpoints(run, method, A, y, x0, parts, history, stack)
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
@@ -255,22 +272,44 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         if checkpoints is not None:
             stack.enter_context(checkpoints.signals)
             state, resumed_from = checkpoints.restore(state)
-        stack.enter_context(execution)
-        if resumed_from is None:
-            history.record(state)
         bar = open_progress(run.progress, method.name, run.niter, y.comm)
         if bar is not None:
             stack.enter_context(bar.display)
             if checkpoints is not None:
                 checkpoints.announce = bar.announce
         start = time.perf_counter()
-        first = resumed_from or 0
-        state, iterations, status = _iterate(method, state, history, execution, checkpoints, first, run, bar)
-        history.return_to(iterations, state)
+        first = iterations = resumed_from or 0
+        reference, measured, x = None, None, None
+        attempts = 0
+        while True:
+            with new_execution() as execution:
+                if attempts == 0 and resumed_from is None:
+                    history.record(state)
+                if reference is None:
+                    reference = _reference(method, A, y, x0, state, history)
+                settings = (checkpoints, iterations, reference, run, bar, unit)
+                state, iterations, status = _iterate(method, state, history, execution, *settings)
+                history.return_to(iterations, state)
+            if not (run.verify and status.successful):
+                break
+            x = state.x  # which some methods compute
+            measured, status, again = _verified(method, A, y, x0, x, state, history, iterations, reference, status)
+            if not again:
+                break
+            if iterations == run.niter:
+                status = Status.ITERATION_LIMIT
+                break
+            if attempts == MAX_RESTARTS or not method.restarts(state):
+                status = Status.STAGNATED
+                break
+            state, x, attempts = method.restarted(A, y, x, state), None, attempts + 1
+            history.restore(np.vstack([history.rows()[:iterations], measured]))
         if checkpoints is not None:
             checkpoints.write(iterations, state)
         rows = history.rows()[: iterations + 1]
-        x = state.x
+        if measured is not None:
+            rows[-1] = measured
+        x = multiplied(state.x if x is None else x, unit)
         end = time.perf_counter()
     if status is Status.NOT_FINITE:
         raise NotFiniteError(method.name, iterations, method.suspect(method.numbers(*rows[-1].tolist()), iterations), x)
@@ -279,13 +318,42 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         x=x,
         status=status,
         iterations=iterations,
-        residual_norms=method.residual_norm(numbers),
+        residual_norms=unit * method.residual_norm(numbers),
         seconds=end - begin,
         seconds_per_iteration=(end - start) / max(1, iterations - first),
         execution=execution.description,
         resumed_from=resumed_from,
-        details=method.details(state, numbers),
+        details=details_in_units(method, method.details(state, numbers), unit),
     )
+
+
+def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
+    """Return the numbers to which tests refer. Collective.
+
+    They are the first ones, or for Krylov methods with `x0` those at zero. Where the data are zero,
+    the latter are no measure.
+    """
+    first = history.numbers(0)
+    measured = None if x0 is None else method.recomputed(A, y, None, x0, state, first)
+    if measured is None:
+        return first
+    return method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
+
+
+def _verified(method, A, y, x0, x, state, history, iteration, reference, status) -> tuple[Any, Status, bool]:
+    """Return the numbers computed from a solution, its status, and whether to begin anew from it. Collective."""
+    measured = method.recomputed(A, y, x, x0, state, history.numbers(iteration))
+    if measured is None:
+        return None, status, False
+    measured = method.numbers(*map(float, measured))
+    found = method.status(measured, reference)
+    if found is not None and (found.successful or found is Status.NOT_FINITE):
+        return measured, found, False
+    rows = method.numbers(*history.rows()[: iteration + 1].T)
+    for explained, verdict in zip(method.at_rounding(A, y, x, measured, rows), ROUNDING, strict=True):
+        if explained:
+            return measured, verdict, False
+    return measured, status, True
 
 
 def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
@@ -310,16 +378,18 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
     return reason
 
 
-def _iterate(method, state, history, execution, checkpoints, first, run, bar) -> tuple[Any, int, Status]:
-    """Run the iterations after the `first`; return the last state, the iteration of the result, and its status."""
+def _iterate(method, state, history, execution, checkpoints, first, begin, run, bar, unit) -> tuple[Any, int, Status]:
+    """Run the iterations after the `first`; return the last state, the iteration of the result, and its status.
+
+    `begin` are the numbers to which tests refer.
+    """
     advance, callback, numbers = execution.advance, run.callback, history.numbers
-    iteration, checked, begin, stopped = first, 0, None, False
+    iteration, checked, stopped = first, 0, False
     while True:
         # Every rank checks the same rows at the same iteration, so that all of them stop together.
         over = stopped or iteration == run.niter
         for number in range(checked, history.count - (0 if over else history.lag)):
             now = numbers(number)
-            begin = begin or now
             checked = number + 1
             status = method.status(now, begin)
             if status is not None and (not stopped or status is Status.NOT_FINITE):
@@ -331,10 +401,10 @@ def _iterate(method, state, history, execution, checkpoints, first, run, bar) ->
         state = advance(state, run.niter - iteration)
         iteration = history.count - 1
         if callback is not None:
-            stop = callback(iteration, View(method, history, iteration, state))
+            stop = callback(iteration, View(method, history, iteration, state, unit))
             stopped = isinstance(stop, bool | np.bool_) and bool(stop)
         if bar is not None and (bar.due or iteration == run.niter):
-            bar.update(iteration, float(method.residual_norm(numbers(checked - 1))) if checked else None)
+            bar.update(iteration, unit * float(method.residual_norm(numbers(checked - 1))) if checked else None)
 
 
 class ProgressBar:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, divide, zeros
+from collops.array import axpby, divide, dots, zeros
 from collops.array.kernels import kernels_for
 from collops.backend import Engine
 from collops.operators import LinearOperator
@@ -168,6 +168,15 @@ class GMRES(SquareSystem):
     def report(self, state: GMRESState) -> tuple[Any, ...]:
         return (float(state.residual),)
 
+    def restarted(self, A: LinearOperator, y: Any, x: Any, state: GMRESState) -> GMRESState:
+        """Begin a cycle in the memory of the last one."""
+        _, r, _ = starting_point(A, y, x)
+        (square,) = dots(*consistent((r, r)))
+        gamma = np.sqrt(y.engine.to_host(square).real).astype(state.Q.real.dtype)[()]
+        _put(state.basis, 0, axpby(divide(1.0, gamma), r, 0.0, r, out=r), None)
+        Q = np.eye(self.restart + 1, dtype=state.Q.dtype)
+        return replace(state, start=x, k=0, gamma=gamma, residual=gamma, Q=Q)
+
     def _restarted(self, A: LinearOperator, state: GMRESState) -> GMRESState:
         """Begin a cycle with the residual of the solution; its norm need not be exact, as that of u is measured."""
         state.start = state.x
@@ -318,8 +327,8 @@ def gmres(
     flexible : bool
         Whether the image of a vector under `M` may differ from iteration to iteration.
     rtol, atol : float
-        Stop when the norm of the residual is at most `rtol` times the first one, or at most `atol`. The solver always
-        stops where the residual is no larger than rounding errors of the first one.
+        Stop when the norm of the residual is at most `rtol` times that of `y`, or at most `atol`; with `x0` as well.
+        The solver always stops where the residual is no larger than rounding errors.
     **run
         Other options of :class:`Run`.
 

@@ -156,8 +156,9 @@ class DeviceHistory(History):
         return self._rows[: self.count].copy()
 
     def restore(self, rows: np.ndarray) -> None:
-        """Begin with rows of an earlier run; nothing may have been stored yet."""
+        """Begin with rows of an earlier run; the device must have written all that were stored."""
         self.count = self._known = len(rows)
+        self._events = deque((0, event) for _, event in self._events)
         self._rows[: self.count] = rows
         self._next.fill(self.count)
 

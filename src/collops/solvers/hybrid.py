@@ -6,8 +6,9 @@ factors, and the data say which of these is best.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class HybridNumbers(NamedTuple):
     damp: Any
     change: Any  # norm of the change of the solution
     norm: Any  # of the solution less the starting point
+    rest: Any  # norm of A^H u outside of V: 0 if further iterations would not change the solution
 
 
 @dataclass(slots=True)
@@ -80,12 +82,14 @@ class HybridLSQR(Method):
     name = "hybrid LSQR"
     numbers = HybridNumbers
     tolerances = frozenset({"tol", "precision"})
+    degrees: ClassVar[Mapping[str, float] | None] = {"noise": 1}
     capturable = False  # the host chooses the damping
     traceable = False
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.change), Status.NOT_FINITE),
         (lambda self, now, first: first.norm == 0, Status.EXACT_ZERO),
         (lambda self, now, first: now.change <= self.tol * now.norm, Status.CONVERGED),
+        (lambda self, now, first: now.rest == 0, Status.CONVERGED),
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> HybridState:
@@ -94,12 +98,12 @@ class HybridLSQR(Method):
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
         vectors = [zeros_like(x) for _ in range(self.niter + 1)]
         B = np.zeros((self.niter + 1, self.niter))
-        numbers = beta, 0.0, 0.0, 0.0
+        numbers = beta, 0.0, 0.0, 0.0, 0.0
         scalars = 0, B, beta, 0.0, np.zeros(self.niter), numbers
         state = HybridState(x, StackedArray(vectors), u, *scalars, image, A.range.size, group_of(y))
         self._extend(A, state)
         gradient = state.alpha * beta
-        return replace(state, numbers=(beta, 0.0, gradient, gradient))
+        return replace(state, numbers=(beta, 0.0, gradient, gradient, state.alpha))
 
     def step(self, A: LinearOperator, state: HybridState) -> HybridState:
         """Extend both bases by one vector each, and solve the small problem with the best damping."""
@@ -119,7 +123,9 @@ class HybridLSQR(Method):
             state.weights = np.append(weights, np.zeros(self.niter - k))
         self._extend(A, state)
         change = np.linalg.norm(state.weights - before) + (state.alpha - state.alpha)
-        state.numbers = residual, damp, change, np.linalg.norm(state.weights)
+        # With as many vectors as unknowns or data the space is complete, though rounding leaves something.
+        rest = 0.0 if k == min(A.shape) else state.alpha
+        state.numbers = residual, damp, change, np.linalg.norm(state.weights), rest
         return state
 
     def suspect(self, now: HybridNumbers, iteration: int) -> str:
@@ -218,7 +224,8 @@ def hybrid_lsqr(
         Norm of the noise in `y`, if it is known: the norm of the residual will be the same [Morozov 1966]. By default
         robust generalised cross-validation [Lukas 2006] chooses the damping, which assumes white noise.
     tol : float
-        Stop when an iteration changes the solution by at most this share of its norm, the change of damping included.
+        Stop when an iteration changes the solution by at most this share of its norm, the change of damping included,
+        or where no further iteration could: after as many as there are unknowns or data at the latest.
     **run
         Other options of :class:`Run`.
 

@@ -23,6 +23,7 @@ from collops.solvers.problem import (
     check_numbers,
     check_operator,
     check_problem,
+    is_traced,
     real_dtype,
     starting_point,
     working_dtype,
@@ -42,6 +43,9 @@ class ThresholdingNumbers(NamedTuple):
     absolute: Any  # sum of absolute values
     before: Any  # the squared norm of the residual before the step
     first_cost: Any  # infinite before it is known
+
+
+_XTOL = 1e-10
 
 
 def _begun(now: ThresholdingNumbers) -> Any:
@@ -64,10 +68,9 @@ class Schedule:
     @classmethod
     def of(cls, numbers: Any, engine: Engine, dtype: np.dtype) -> Schedule:
         """Return a schedule of real numbers on an engine."""
-        return cls(
-            engine.xp.zeros((), dtype=engine.dtype(np.int64)),
-            engine.from_host(np.asarray(numbers, engine.dtype(dtype))),
-        )
+        dtype = engine.dtype(dtype)
+        table = numbers.astype(dtype) if is_traced(numbers) else engine.from_host(np.asarray(numbers, dtype))
+        return cls(engine.xp.zeros((), dtype=engine.dtype(np.int64)), table)
 
     def take(self) -> Any:
         """Return the number of this iteration as a 0-d array. Does not synchronise with the device."""
@@ -110,21 +113,25 @@ class ThresholdingState:
 class IterativeThresholding(Method):
     """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
-    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost.
+    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
+    `shrinkage` the parameter of the threshold, and `size` the number of unknowns.
     """
 
     alpha: float
     eps: float
+    shrinkage: float
+    size: int
     threshold: Threshold
     niter: int
     accelerated: bool
     transform: LinearOperator | None = None
     decay: tuple[float, ...] | None = None
-    tol: float = 1e-10
+    xtol: float = 0.0
+    tol: float = 0.0
     rtol: float = 0.0
     atol: float = 0.0
     monitorres: bool = False
-    tolerances = frozenset({"niter", "tol", "rtol", "atol", "monitorres"})
+    tolerances = frozenset({"niter", "xtol", "tol", "rtol", "atol", "monitorres"})
     numbers = ThresholdingNumbers
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.absolute), Status.NOT_FINITE),
@@ -134,6 +141,11 @@ class IterativeThresholding(Method):
             "monitorres",
         ),
         (lambda self, now, first: now.update <= self.tol * self.tol, Status.CONVERGED),
+        (
+            lambda self, now, first: now.update * self.size <= self.xtol * self.xtol * (now.absolute * now.absolute),
+            Status.CONVERGED,
+            "xtol",
+        ),
         (
             lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost),
             Status.CONVERGED,
@@ -146,6 +158,12 @@ class IterativeThresholding(Method):
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The method's name."""
         return "FISTA" if self.accelerated else "ISTA"
+
+    @property
+    def degrees(self) -> dict[str, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the unit of the data; see :class:`Method`. The threshold of values is proportional to them."""
+        shrinkage = {Rule.SOFT: 1, Rule.HALF: 1.5, Rule.HARD: 2}.get(self.threshold.rule, 0)
+        return {"eps": 1, "shrinkage": shrinkage, "tol": 1, "atol": 2, "cost": 2, "updates": 1}
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
         dtype = of_coefficients = working_dtype(A, y, x0)
@@ -168,7 +186,7 @@ class IterativeThresholding(Method):
             percentile = Percentile(coefficients, self.threshold.percentile)
         real = real_dtype(dtype)
         if self.decay is not None and percentile is None:
-            thresholds = Schedule.of(np.multiply(self.decay, self._size), y.engine, real)
+            thresholds = Schedule.of(self.shrinkage * np.asarray(self.decay), y.engine, real)
         return ThresholdingState(
             x,
             x.copy() if self.accelerated else None,
@@ -225,13 +243,9 @@ class IterativeThresholding(Method):
         """Return the cost that PyLops reports: for ISTA with the residual before the step."""
         return 0.5 * (now.residual if self.accelerated else now.before) + self.eps * now.absolute
 
-    @property
-    def _size(self) -> float:
-        return 0.5 * self.eps * self.alpha
-
     def _shrunk(self, state: ThresholdingState) -> dict[str, Any]:
         """Return the arguments with which :func:`advance` computes the next x from the gradient."""
-        threshold: Any = self._size if state.thresholds is None else state.thresholds.take()
+        threshold: Any = self.shrinkage if state.thresholds is None else state.thresholds.take()
         rule, values = self.threshold.rule, state.coefficients
         start = state.x if state.ahead is None else state.ahead
         if values is None:
@@ -258,7 +272,24 @@ class IterativeThresholding(Method):
 
 
 def prepare(
-    A, y, x0, niter, SOp, *, accelerated, eps, alpha, eigsdict, tol, rtol, rtol1, threshkind, perc, decay, monitorres
+    A,
+    y,
+    x0,
+    niter,
+    SOp,
+    *,
+    accelerated,
+    eps,
+    alpha,
+    eigsdict,
+    xtol,
+    tol,
+    rtol,
+    rtol1,
+    threshkind,
+    perc,
+    decay,
+    monitorres,
 ) -> IterativeThresholding:
     """Check the arguments of :func:`ista`, and return the method. Collective."""
     check_problem(A, y, x0, niter)
@@ -267,7 +298,9 @@ def prepare(
         if SOp.range is not A.domain:
             raise LayoutError(f"SOp must lead to the layout {A.domain}, not to {SOp.range}")
     threshold = find_threshold(threshkind, perc)
-    checked = check_numbers(eps=eps, tol=tol, rtol=rtol, rtol1=rtol1)
+    if xtol is None:
+        xtol = _XTOL if tol is None else 0.0
+    checked = check_numbers(eps=eps, xtol=xtol, tol=0.0 if tol is None else tol, rtol=rtol, rtol1=rtol1)
     if decay is not None:
         decay = tuple(np.asarray(y.engine.to_host(decay), np.float64).ravel().tolist())
         if len(decay) < niter or any(not 0 <= factor < float("inf") for factor in decay):
@@ -279,8 +312,11 @@ def prepare(
             raise InputError(f"the operator's largest singular value is estimated as {largest**0.5}: give alpha")
         alpha = 1 / largest
     factor = checked.pop("rtol1")
+    alpha = check_number("alpha", alpha)
     return IterativeThresholding(
-        alpha=check_number("alpha", alpha),
+        alpha=alpha,
+        shrinkage=0.5 * checked["eps"] * alpha,
+        size=A.domain.size,
         threshold=threshold,
         niter=niter,
         accelerated=bool(accelerated),
@@ -303,7 +339,8 @@ def ista(
     eps: float = 0.1,
     alpha: float | None = None,
     eigsdict: dict[str, Any] | None = None,
-    tol: float = 1e-10,
+    xtol: float | None = None,
+    tol: float | None = None,
     rtol: float = 0.0,
     rtol1: float = 0.0,
     threshkind: str = "soft",
@@ -322,18 +359,23 @@ def ista(
     SOp : LinearOperator, optional
         A transform :math:`S` from coefficients to models: then :math:`S^H x` is to be sparse.
     eps : float
-        The weight :math:`\epsilon` of the penalty.
+        The weight :math:`\epsilon` of the penalty, in the units of the data times those of `A` for p = 1. Where it is
+        large beside :math:`A^H y`, the solution is zero.
     alpha : float, optional
         Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`; by default that inverse, the
         eigenvalue estimated by :func:`power_iteration`.
     eigsdict : dict, optional
         Arguments for that function.
-    tol : float
-        Stop when the norm of the update is at most this.
+    xtol : float, optional
+        Stop when the root mean square of the update is at most this multiple of the mean absolute value of `x`. By
+        default 1e-10, and 0 where `tol` is given.
+    tol : float, optional
+        Stop when the norm of the update is at most this, in the units of `x`, as in PyLops.
     rtol : float
         Stop when the cost is below this multiple of the cost of the first iteration; 0 for never.
     rtol1 : float
-        Stop when the cost is below this multiple of the norm of the data; 0 for never.
+        Stop when the cost is below this multiple of the norm of the data, as in PyLops; 0 for never. The cost has the
+        square of the units of the data.
     threshkind : str
         ``"soft"`` (p = 1), ``"half"`` (p = 1/2) or ``"hard"`` (p = 0); or ``"soft-percentile"``,
         ``"half-percentile"`` or ``"hard-percentile"``, which keep a share of the values instead of those above a size.

@@ -17,14 +17,15 @@ from collops.operators.base import new_array
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
 from collops.solvers.lsqr import Bidiagonalisation, arithmetic, next_u, put_numbers
-from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point
+from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point, takes_part
 from collops.solvers.result import SolverResult
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
 
 class LSMRNumbers(NamedTuple):
     """The numbers of an iteration of LSMR."""
 
+    r1norm: Any  # |y - A x|
     rnorm: Any  # |[y - A x; -damp (x - x0)]|
     arnorm: Any  # norm of the gradient
     anorm: Any  # Frobenius norm of [A; damp], an estimate
@@ -35,9 +36,10 @@ class LSMRNumbers(NamedTuple):
 _SCALARS = (
     *LSMRNumbers._fields,
     *("alpha", "beta", "alphabar", "rho", "rhobar", "cbar", "sbar", "zeta", "zetabar", "betadd", "betad", "rhodold"),
-    *("tautilde", "thetatilde", "d", "anorm2", "maxrbar", "minrbar"),
+    *("tautilde", "thetatilde", "d", "anorm2", "maxrbar", "minrbar", "dxdx"),
 )
-"""Names of the elements of the array of scalars, named as by Fong and Saunders. The host reads the first five."""
+"""Names of the elements of the array of scalars, as in Fong and Saunders; dxdx is |x - x0|^2. The host reads the first
+six."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,7 @@ class LSMRState:
     image: Any = field(metadata=SCRATCH)  # A v
     back: Any = field(metadata=SCRATCH)  # A^H u
     scalars: Any
+    start: Any = field(metadata=CONSTANT)  # x0, if the damping refers to it
 
 
 @dataclass(frozen=True)
@@ -70,13 +73,14 @@ class LSMR(Bidiagonalisation):
         sqrt, _, over, number, _ = arithmetic(engine, scalars)
         beta, v_norm, xnorm = (sqrt(number(square)) for square in squares)
         alpha = over(v_norm, beta)
-        reported = [beta, v_norm, alpha, 0.0, xnorm]
+        reported = [beta, beta, v_norm, alpha, 0.0, xnorm]
         others = [alpha, beta, alpha, 1.0, 1.0, 1.0, 0.0, 0.0, v_norm, beta, 0.0, 1.0, 0.0, 0.0, 0.0, alpha * alpha]
-        scalars = put_numbers(engine, scalars, slice(None), [*reported, *others, 0.0, math.inf])
+        scalars = put_numbers(engine, scalars, slice(None), [*reported, *others, 0.0, math.inf, 0.0])
         v = axpby(over(1.0, beta), v, 0.0, v, out=v)
         h = axpby(over(1.0, alpha), v, 0.0, v, out=new_array(A.domain, x, x.dtype))
         back = scratch_array(A.domain, x, x.dtype)
-        return LSMRState(x, u, v, h, zeros_like(x), image, back, scalars)
+        start = None if x0 is None or not takes_part(self.damp) else x0.astype(x.dtype)
+        return LSMRState(x, u, v, h, zeros_like(x), image, back, scalars, start)
 
     def step(self, A: LinearOperator, state: LSMRState) -> LSMRState:
         """Extend both bases by one vector each, and update the solution."""
@@ -84,8 +88,8 @@ class LSMR(Bidiagonalisation):
         sqrt, hypot, over, number, items = arithmetic(engine, state.scalars)
         *_, acond, _, alpha, beta, alphabar, rhoold, rhobarold, cbar, sbar, zetaold, zetabar, betadd, betad = (
             before := items(state.scalars)
-        )[:-7]
-        rhodold, tautildeold, thetatildeold, d, anorm2, maxrbar, minrbar = before[-7:]
+        )[:-8]
+        rhodold, tautildeold, thetatildeold, d, anorm2, maxrbar, minrbar, dxdx = before[-8:]
 
         beta = sqrt(number(next_u(A, state.v, state, over(1.0, alpha), -over(alpha, beta))))
         alphahat = hypot(alphabar, damp)
@@ -98,8 +102,10 @@ class LSMR(Bidiagonalisation):
         state.back = A._adjoint(state.u, state.back)
         state.v = axpby(over(1.0, beta), state.back, -over(beta, alpha), state.v, out=state.v)
         v, x, hbar = state.v, state.x, state.hbar
-        products = dots(*consistent((v, v), (x, x), (x, hbar), (hbar, hbar)))
-        v_square, xx, xh, hh = (number(value.real) for value in products)
+        pairs = [(v, v), (x, x), (x, hbar), (hbar, hbar)]
+        if state.start is not None:
+            pairs.append((state.start, hbar))
+        v_square, xx, xh, hh, *x0h = (number(value.real) for value in dots(*consistent(*pairs)))
         alpha = sqrt(v_square)
         thetanew, alphabar = s * alpha, c * alpha
         rhobar = hypot(rhotemp, thetanew)
@@ -120,7 +126,11 @@ class LSMR(Bidiagonalisation):
         tautilde = over(zetaold - thetatildeold * tautildeold, rhotilde)
         taud = over(zeta - thetatilde * tautilde, rhodold)
         d = d + betacheck * betacheck
-        rnorm = sqrt(d + (betad - taud) * (betad - taud) + betadd * betadd)
+        rnorm = r1norm = sqrt(d + (betad - taud) * (betad - taud) + betadd * betadd)
+        if takes_part(damp):
+            # The part of the damping is |damp (x - x0)|^2.
+            dxdx = xnorm * xnorm if not x0h else dxdx + length * (2 * (xh - x0h[0]) + length * hh)
+            r1norm = sqrt(abs(rnorm * rnorm - damp * damp * dxdx))
 
         # The norm and the condition number of the operator; rhobar is not an element of a matrix before the first step.
         anorm = sqrt(anorm2 + beta * beta)
@@ -128,9 +138,9 @@ class LSMR(Bidiagonalisation):
         maxrbar = xp.where(acond == 0, maxrbar, xp.maximum(maxrbar, rhobarold))
         minrbar = xp.where(acond == 0, minrbar, xp.minimum(minrbar, rhobarold))
         acond = over(xp.maximum(maxrbar, rhotemp), xp.minimum(minrbar, rhotemp))
-        reported = [rnorm, abs(zetabar), anorm, acond, xnorm]
+        reported = [r1norm, rnorm, abs(zetabar), anorm, acond, xnorm]
         others = [alpha, beta, alphabar, rho, rhobar, cbar, sbar, zeta, zetabar, betadd, betad, rhodold, tautilde]
-        numbers = [*reported, *others, thetatilde, d, anorm2, maxrbar, minrbar]
+        numbers = [*reported, *others, thetatilde, d, anorm2, maxrbar, minrbar, dxdx]
         state.scalars = put_numbers(engine, state.scalars, slice(None), numbers)
         return state
 

@@ -23,7 +23,15 @@ from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, not_finite
-from collops.solvers.problem import check_numbers, check_problem, consistent, real_dtype, starting_point, takes_part
+from collops.solvers.problem import (
+    check_numbers,
+    check_problem,
+    consistent,
+    explained_by_rounding,
+    real_dtype,
+    starting_point,
+    takes_part,
+)
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, scratch_array
 
@@ -36,7 +44,7 @@ class LSQRNumbers(NamedTuple):
     arnorm: Any  # norm of the gradient
     anorm: Any  # Frobenius norm of [A; damp], an estimate
     acond: Any  # its condition number, an estimate; 0 before the first iteration
-    xnorm: Any  # |x|
+    xnorm: Any  # |x - x0|, with a preconditioner that of z
 
 
 _SCALARS = (*LSQRNumbers._fields, "alfa", "beta", "rhobar", "phibar", "ddnorm", "res2", "xxnorm", "z", "cs2", "sn2")
@@ -98,7 +106,7 @@ class LSQRState:
 class Bidiagonalisation(Method):
     """The options of LSQR and LSMR, and the tests of Paige and Saunders, with which both end.
 
-    The first of its `numbers` is the norm of the residual, without damping or with it.
+    The first of its `numbers` is the norm of the residual without damping.
     """
 
     damp: float = 0.0
@@ -109,7 +117,7 @@ class Bidiagonalisation(Method):
     # The strongest statement first. What does not change a sum is rounding error.
     stops = (
         (lambda self, now, first: not_finite(now[0], now.arnorm, now.xnorm), Status.NOT_FINITE),
-        (lambda self, now, first: first.arnorm == 0, Status.EXACT_ZERO),
+        (lambda self, now, first: (now.acond == 0) & (now.arnorm == 0), Status.EXACT_ZERO),
         (
             lambda self, now, first: begun(now) & (now.rnorm <= self.btol * first.rnorm + self.atol * image_norm(now)),
             Status.COMPATIBLE,
@@ -125,6 +133,7 @@ class Bidiagonalisation(Method):
     )
     optimality = CGLS.optimality
     damps_change = True
+    degrees = dict.fromkeys(("r1norm", "rnorm", "r2norm", "arnorm", "xnorm"), 1)
 
     def scale(self, now: Any, first: Any) -> Any:
         """Return the number that the norm of the gradient is compared with."""
@@ -135,6 +144,30 @@ class Bidiagonalisation(Method):
 
     def residual_norm(self, now: Any) -> Any:
         return now[0]
+
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        _, r, _ = starting_point(A, y, x)
+        g, change = A._adjoint(r, None), None
+        if x is not None and takes_part(self.damp):
+            change = x if x0 is None else axpby(1.0, x, -1.0, x0, out=new_array(x.layout, x, x.dtype))
+            g = axpby(-self.damp * self.damp, change, 1.0, g, out=g)
+        M = getattr(self, "M", None)
+        g = g if M is None else M._adjoint(g, None)
+        pairs = [(r, r), (g, g), *([] if x is None else [(x, x)]), *([] if change is None else [(change, change)])]
+        rr, gg, *others = (square.real for square in dots(*consistent(*pairs)))
+        found = {"r1norm": rr**0.5, "rnorm": rr**0.5, "arnorm": gg**0.5}
+        if x is not None and M is None:
+            found["xnorm"] = others[0] ** 0.5
+        if change is not None:
+            found["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
+        return now._replace(**found)
+
+    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm)
+
+    def restarts(self, state: Any) -> bool:
+        # A damping would act on the change from the new start, and variances would be those of the last iterations.
+        return not takes_part(self.damp) and getattr(state, "variance", None) is None
 
 
 @dataclass(frozen=True)
@@ -218,7 +251,8 @@ class LSQR(Bidiagonalisation):
 
     def details(self, state: LSQRState, history: LSQRNumbers) -> dict[str, Any]:
         last = {name: float(values[-1]) for name, values in history._asdict().items()}
-        return {"r2norm": last.pop("rnorm"), **last, "var": state.variance}
+        # The recurrence has the norm of the change from x0.
+        return {"r2norm": last.pop("rnorm"), **last, "xnorm": float(state.x.norm()), "var": state.variance}
 
 
 def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) -> Any:
@@ -360,7 +394,7 @@ def _after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square
     ddnorm = ddnorm + number(w_square) * per_rho_square
     res2 = res2 + psi * psi
     rnorm = sqrt(phibar * phibar + res2)
-    r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xxnorm))
+    r1norm = sqrt(abs(rnorm * rnorm - damp * damp * xnorm * xnorm))
     reported = [r1norm, rnorm, alfa * abs(sn * phi), anorm, anorm * sqrt(ddnorm), xnorm]
     numbers = [*reported, alfa, beta, rhobar, phibar, ddnorm, res2, xxnorm, z, cs2, sn2]
     factors = put_numbers(engine, factors, _OF_ALFA, [over(1, alfa), -over(alfa, beta)])

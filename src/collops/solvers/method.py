@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from collops.backend import is_traced
 from collops.solvers.result import Status
 
-__all__ = ["DOUBLE_PRECISION", "Method", "not_finite", "over"]
+__all__ = ["DOUBLE_PRECISION", "MAX_RESTARTS", "Method", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""
@@ -23,6 +23,9 @@ Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
+
+MAX_RESTARTS = 5
+"""How often a method begins anew from a solution whose residual by recurrence was not the true one."""
 
 _ON_HOST = (float, np.floating)
 
@@ -77,6 +80,10 @@ class Method:
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
         plus the solution for the residual at `x0`.
+    degrees : mapping of str to float, optional
+        Of a method whose solution is proportional to the data: the powers of their unit in options and details; names
+        that are missing have none. The driver divides very small or large data by a power of two then. ``None`` for
+        other methods.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
@@ -94,6 +101,7 @@ class Method:
     tolerances: ClassVar[frozenset[str]] = frozenset()
     results: ClassVar[tuple[str, ...]] = ("x",)
     damps_change: ClassVar[bool] = False
+    degrees: ClassVar[Mapping[str, float] | None] = None
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:
@@ -114,6 +122,30 @@ class Method:
         By default they are the field ``numbers`` of the state.
         """
         return state.numbers
+
+    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
+
+        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures a
+        solution that has passed a test. Without `x` the solution is zero: where there is an `x0`, tests refer to these
+        numbers instead of the first ones. By default ``None``, for a method whose numbers are no recurrences.
+        """
+        return None
+
+    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        """Return whether rounding errors explain the measured residual, and whether they explain the gradient.
+
+        Collective. `history` has the numbers of all iterations as arrays, perhaps NaN after the last.
+        """
+        return False, False
+
+    def restarts(self, state: Any) -> bool:
+        """Return whether the method can begin anew from a solution."""
+        return True
+
+    def restarted(self, A: Any, y: Any, x: Any, state: Any) -> Any:
+        """Return the state with which the method begins anew from `x`. Collective."""
+        return self.init(A, y, x)
 
     def status(self, now: Any, first: Any) -> Status | None:
         """Return the status of the first test that passes, or ``None`` if the solver continues; numbers are floats."""

@@ -15,7 +15,7 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_number, consistent, starting_point
+from collops.solvers.problem import check_number, consistent, explained_by_rounding, starting_point
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -71,7 +71,7 @@ class MINRES(SquareSystem):
         (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
         # The residual lies in the null space of a singular operator.
         (
-            lambda self, now, first: now.gradient < _LARGEST_ROUNDING * self.precision * now.anorm,
+            lambda self, now, first: now.gradient <= _LARGEST_ROUNDING * self.precision * now.anorm,
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),
     )
@@ -120,6 +120,22 @@ class MINRES(SquareSystem):
         state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
         return state
 
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        _, r, image = starting_point(A, y, x, image_of=self.image)
+        z = self.preconditioned(r, None)
+        if x is None:
+            (square,) = dots(*consistent((r, z)))
+            return now._replace(residual=abs(square.real) ** 0.5)
+        w = self.image(A, z, image)
+        square, image_square = dots(*consistent((r, z), (w, self.preconditioned(w, None))))
+        length = abs(square.real) ** 0.5
+        return now._replace(residual=length, gradient=divide(abs(image_square.real) ** 0.5, length))
+
+    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        if self.M is not None:
+            return super().at_rounding(A, y, x, now, history)
+        return explained_by_rounding(now.anorm, y, x, now.residual, now.gradient * now.residual)
+
     def report(self, state: MINRESState) -> tuple[Any, ...]:
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
@@ -151,7 +167,7 @@ def minres(
     A : LinearOperator
         Symmetric (Hermitian), definite or not, with one layout on both sides.
     y, x0, rtol, atol
-        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`.
+        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`, and so is that of `y`.
     niter : int
         Largest number of iterations, each with one application of `A`.
     shift : float

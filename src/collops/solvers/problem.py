@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, axpby, zeros
+from collops.array import DistributedArray, Layout, StackedArray, axpby, dots, zeros
 from collops.array.dtypes import real_of
 from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
-from collops.backend import Engine, is_traced, memory_of
+from collops.backend import Engine, engine_of, is_traced, memory_of
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -33,6 +33,12 @@ __all__ = [
     "precision_of",
     "takes_part",
 ]
+
+RTOL = 1e-5
+"""Default bound on the norm of the residual, relative to that of the data; SciPy and PETSc have the same."""
+
+_UNITS, _SMALL = 10.0, 1e-3
+"""Rounding errors of residuals, in units of the precision; and the largest ones relative to the data."""
 
 
 def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) -> None:
@@ -149,13 +155,17 @@ def precision_of(dtype: np.dtype) -> float:
 
 
 def checked_limits(
-    operator: LinearOperator, data: Any, x0: Any, damp: float, tol: float, rtol: float, rtol1: float
+    operator: LinearOperator, data: Any, x0: Any, damp: Any, tol: Any, rtol: Any, atol: Any
 ) -> dict[str, Any]:
-    """Return the damping of CG or CGLS, and the bounds at which they stop. Collective if `rtol1` is not 0."""
+    """Return the damping of CG or CGLS, and the bounds at which they stop. No messages.
+
+    Without `rtol` it is :data:`RTOL`, or 0 where `tol` is given.
+    """
+    if rtol is None:
+        rtol = RTOL if tol is None else 0.0
     return {
-        **check_numbers(damp=damp, tol=tol, rtol=rtol),
+        **check_numbers(damp=damp, tol=0.0 if tol is None else tol, rtol=rtol, atol=atol),
         "precision": precision_of(working_dtype(operator, data, x0)),
-        "atol": check_number("rtol1", rtol1) and rtol1 * float(data.norm()),
     }
 
 
@@ -255,3 +265,23 @@ def starting_point(
     x = x0.astype(dtype)
     image = operator._forward(x, image) if image_of is None else image_of(operator, x, image)
     return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image
+
+
+def explained_by_rounding(norm: Any, y: Any, x: Any, residual: Any, gradient: Any) -> tuple[Any, Any]:
+    """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
+
+    `norm` is an estimate of the norm of the operator, which `x` satisfies with a relative error of some units of
+    rounding then [Higham 2002, section 7.1]. A residual that is not far below the data does not count, nor a gradient
+    that is not far below the product of `norm` and residual: the operator is singular in this precision.
+    """
+    rounding = _UNITS * float(np.finfo(real_of(x.dtype)).eps)
+    size, data = (square**0.5 for square in dots(*consistent((x, x), (y, y))))
+    compatible = (residual <= rounding * (norm * size + data)) & (residual <= _SMALL * data)
+    orthogonal = (gradient <= rounding * norm * (norm * size + residual)) & (gradient <= _SMALL * norm * residual)
+    return compatible, orthogonal
+
+
+def root_of_largest(squares: Any) -> Any:
+    """Return the root of the largest of the numbers that are finite; 0 without any."""
+    xp = engine_of(squares).xp
+    return xp.max(xp.where(xp.isfinite(squares), squares, 0), initial=0.0) ** 0.5

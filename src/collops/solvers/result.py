@@ -44,6 +44,10 @@ class Status(Enum):
         "The recurrence cannot be continued, because it divides by a number that is zero to rounding; begin again from "
         "the solution so far (x0), or use gmres."
     )
+    STAGNATED = (
+        "The recurrence met the tolerance, but the residual computed from the solution does not, since rounding errors "
+        "keep it above: loosen the tolerance, use a preconditioner, or a higher precision."
+    )
     SINGULAR_TO_ROUNDING = "The operator's condition number exceeds what the precision can handle; damp the problem."
     INDEFINITE = (
         "The preconditioner, or for block methods the operator, is not Hermitian positive definite; "
@@ -66,6 +70,10 @@ class Status(Enum):
         return self.value
 
 
+ROUNDING = (Status.COMPATIBLE_TO_ROUNDING, Status.LEAST_SQUARES_TO_ROUNDING)
+"""Statuses of solutions whose residual, or gradient, consists of rounding errors."""
+
+
 @dataclass(frozen=True, eq=False)
 class SolverResult:
     """The outcome of a solver.
@@ -79,7 +87,8 @@ class SolverResult:
     iterations : int
         Number of iterations that led to `x`.
     residual_norms : numpy.ndarray
-        Norm of the residual before the first iteration and after each one.
+        Norm of the residual before the first iteration and after each one, as the method knows it; the last one is
+        computed from the solution if a tolerance was met (see `verify` of :class:`Run`).
     seconds : float
         Time of the whole solution, set-up included; of a resumed one, since it was resumed.
     seconds_per_iteration : float
@@ -96,7 +105,7 @@ class SolverResult:
     >>> import numpy as np
     >>> import collops
     >>> A = collops.Diagonal(np.array([1.0, 2.0, 4.0]))
-    >>> result = collops.cgls(A, collops.ones(3), niter=10, tol=1e-12)
+    >>> result = collops.cgls(A, collops.ones(3), niter=10, rtol=1e-9)
     >>> result.status.name, result.iterations, len(result.residual_norms)
     ('CONVERGED', 3, 4)
     >>> result.execution

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from collops.array import axpby
+from collops.array import axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import check_numbers, check_problem, check_square, precision_of, takes_part, working_dtype
+from collops.solvers.problem import (
+    check_numbers,
+    check_problem,
+    check_square,
+    consistent,
+    explained_by_rounding,
+    precision_of,
+    starting_point,
+    takes_part,
+    working_dtype,
+)
 from collops.solvers.result import Status
 
 
@@ -32,6 +43,13 @@ class Shifted(Method):
         image = A._forward(x, out)
         return axpby(self.added, x, 1.0, image, out=image) if takes_part(self.added) else image
 
+    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+        # The residual consists of rounding errors then, whose images are about as long as the operator makes vectors.
+        _, r, z = starting_point(A, y, x, image_of=self.image)
+        z = self.image(A, r, z)
+        rr, zz = dots(*consistent((r, r), (z, z)))
+        return explained_by_rounding(divide(zz, rr) ** 0.5, y, x, rr**0.5, zz**0.5)
+
     def preconditioned(self, r: Any, out: Any) -> Any:
         """Return ``M r``, perhaps in the memory `out`; `r` itself without a preconditioner."""
         return r if self.M is None else self.M._forward(r, out)
@@ -44,7 +62,7 @@ class SquareSystem(Shifted):
     Attributes
     ----------
     rtol, atol : float
-        Bounds on the norm of the residual, relative to the first and absolute.
+        Bounds on the norm of the residual, relative to that of the data and absolute.
     precision : float
         Relative size of rounding errors, below which a residual cannot be distinguished from 0.
     M : LinearOperator or None
@@ -63,8 +81,14 @@ class SquareSystem(Shifted):
         (lambda self, now, first: now.residual <= self.precision * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
+    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
+
     def residual_norm(self, now: Any) -> Any:
         return now.residual
+
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+        r = starting_point(A, y, x, image_of=self.image)[1]
+        return now._replace(residual=dots(*consistent((r, r)))[0] ** 0.5)
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[Any, LinearOperator]:
         return replace(self, rtol=0.0, atol=tol**0.5, precision=DOUBLE_PRECISION), A

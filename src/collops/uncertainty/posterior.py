@@ -96,7 +96,7 @@ class GaussianPosterior:
         """
         check_array("y", y, self._whitened.range)
         right = self._whitened.H @ (self._weight * y)
-        return cg(self.hessian, right, niter=niter, damp=self.damp, tol=0.0, rtol=rtol, **options)
+        return cg(self.hessian, right, niter=niter, damp=self.damp, rtol=rtol, **options)
 
     def samples(
         self,

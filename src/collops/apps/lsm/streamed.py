@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -129,6 +129,7 @@ class _NormalCG(CG):
 
     name = "CG on the normal equations"
     numbers = _Numbers
+    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "explained": 2}
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         state = super().init(A, y, x0)
@@ -161,7 +162,7 @@ def minimise(A: Any, y: Any, *, damp: float, M: Any, **run: Any) -> SolverResult
     first iteration and after each.
     """
     M = None if M is None else M @ M.H
-    return solve(_NormalCG(damp=damp * damp, tol=0.0, precision=precision_of(y.dtype), M=M), A, y, parts=[M], **run)
+    return solve(_NormalCG(damp=damp * damp, precision=precision_of(y.dtype), M=M), A, y, parts=[M], **run)
 
 
 def cross_validated(

@@ -174,6 +174,7 @@ class _NativeSolver(Solver):
                 niter=niter,
                 callback=native_callback(self.callback if replaced else None, x0),
                 progress=None if show else False,
+                verify=False,  # PyLops-MPI's tolerances apply to residuals by recurrence
             )
             self.iiter, x = result.iterations, as_given(result.x, x0)
             self._conclude(x, result.residual_norms, result.details, result.status)
@@ -301,6 +302,7 @@ class ISTA(_NativeSolver):
             transform = with_layouts(transform, transform.domain, self._operator.domain)
         niter = _MAX_STEPS if self.niter is None else self.niter
         options = {"eps": eps, "alpha": alpha, "eigsdict": None, "threshkind": threshkind, "perc": None, "decay": decay}
+        options["xtol"] = 0.0
         options |= {"tol": tol, "rtol": rtol, "rtol1": rtol1, "monitorres": monitorres}
         native = prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
         return _EndsAsPyLops(**{field.name: getattr(native, field.name) for field in fields(native)})

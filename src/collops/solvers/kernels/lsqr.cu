@@ -67,7 +67,7 @@ __device__ void after_v(Scalars* s, Factors<T>* f, double v_square, double w_squ
     s->ddnorm += w_square * per_rho_square;
     s->res2 += psi * psi;
     s->rnorm = sqrt(s->phibar * s->phibar + s->res2);
-    s->r1norm = sqrt(fabs(s->rnorm * s->rnorm - damp * damp * s->xxnorm));
+    s->r1norm = sqrt(fabs(s->rnorm * s->rnorm - damp * damp * s->xnorm * s->xnorm));
     s->arnorm = alfa * fabs(sn * phi);
     s->acond = s->anorm * sqrt(s->ddnorm);
 

@@ -47,9 +47,8 @@ class GaussNewton(Descent):
         """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
         forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
         right = axpby(-1.0, state.residual, 0.0, state.residual)
-        tol = forcing * forcing * state.gg
-        jacobian = self.problem.jacobian(state.x)
-        linear = cgls(jacobian, right, niter=self.inner, damp=self.damp, tol=tol, progress=False)
+        options = {"rtol": 0.0, "gtol": forcing, "verify": False, "progress": False}
+        linear = cgls(self.problem.jacobian(state.x), right, niter=self.inner, damp=self.damp, **options)
         state.inner += linear.iterations
         direction = linear.x
         (slope,) = real_products((direction, state.gradient))
