@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["accumulator", "as_dtype", "combined", "is_half", "norm_dtype", "real_of"]
+__all__ = ["accumulator", "as_dtype", "check_byte_order", "combined", "is_half", "norm_dtype", "real_of"]
 
 
 def as_dtype(dtype: Any) -> np.dtype:

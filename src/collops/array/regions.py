@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from collops.array.layout import Layout
 from collops.exchange import Box
 
-__all__ = ["Region", "holders", "transfers"]
+__all__ = ["Region", "transfers"]
 
 Region: TypeAlias = tuple[tuple[int, int], ...]
 """First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""

@@ -32,7 +32,7 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["Schedule", "momenta", "prepare"]
+__all__ = ["IterativeThresholding", "Schedule", "momenta", "prepare"]
 
 
 class ThresholdingNumbers(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from collops.backend import is_traced
 from collops.solvers.result import Status
 
-__all__ = ["DOUBLE_PRECISION", "MAX_RESTARTS", "Method", "not_finite", "over"]
+__all__ = ["DOUBLE_PRECISION", "Method", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""

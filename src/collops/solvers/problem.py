@@ -24,6 +24,7 @@ from collops.solvers.state import copied, scratch_array
 __all__ = [
     "check_array",
     "check_count",
+    "check_kept",
     "check_number",
     "check_operator",
     "check_preconditioner",
@@ -32,6 +33,7 @@ __all__ = [
     "consistent",
     "precision_of",
     "takes_part",
+    "working_dtype",
 ]
 
 RTOL = 1e-5

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SolverResult", "Status"]
+__all__ = ["ROUNDING", "SolverResult", "Status"]
 
 
 class Status(Enum):
