@@ -296,7 +296,8 @@ def test_replays_count_their_messages(comm, reductions):
     counts = []
     for niter in (6, 9):
         with profile.count_messages() as sent:
-            assert cgls(device, yd, niter=niter, tol=0, reductions=reductions).execution == REPLAYED
+            result = cgls(device, yd, niter=niter, tol=0, reductions=reductions, verify=False)
+            assert result.execution == REPLAYED
         counts.append(sent)
     fewer, more = counts
     vectors, scalars = (
