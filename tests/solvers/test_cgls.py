@@ -240,7 +240,7 @@ def test_a_single_reduction_is_as_accurate(comm, kind, dtype, condition, noise):
     exact = matrix.astype("f8")
     op = VStack([np.array_split(matrix, comm.size)[comm.rank]], comm)
     ratios = []
-    for _ in range(5):
+    for _ in range(15):
         data = exact @ generator.standard_normal(exact.shape[1])
         data = (data + noise * np.linalg.norm(data) / 8 * generator.standard_normal(60)).astype(dtype)
         one, two = (

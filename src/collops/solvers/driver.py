@@ -285,7 +285,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
             with new_execution() as execution:
                 if attempts == 0 and resumed_from is None:
                     history.record(state)
-                if reference is None:
+                if attempts == 0 and x0 is not None:
                     reference = _reference(method, A, y, x0, state, history)
                 settings = (checkpoints, iterations, reference, run, bar, unit)
                 state, iterations, status = _iterate(method, state, history, execution, *settings)
@@ -293,6 +293,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
             if not (run.verify and status.successful):
                 break
             x = state.x  # which some methods compute
+            reference = reference or history.numbers(0)
             measured, status, again = _verified(method, A, y, x0, x, state, history, iterations, reference, status)
             if not again:
                 break
@@ -328,13 +329,12 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
 
 
 def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
-    """Return the numbers to which tests refer. Collective.
+    """Return the numbers to which tests refer where there is a starting point. Collective.
 
-    They are the first ones, or for Krylov methods with `x0` those at zero. Where the data are zero,
-    the latter are no measure.
+    They are the first ones, or for Krylov methods those at zero, except where the data are zero. Waits for the device.
     """
     first = history.numbers(0)
-    measured = None if x0 is None else method.recomputed(A, y, None, x0, state, first)
+    measured = method.recomputed(A, y, None, x0, state, first)
     if measured is None:
         return first
     return method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
@@ -381,7 +381,7 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
 def _iterate(method, state, history, execution, checkpoints, first, begin, run, bar, unit) -> tuple[Any, int, Status]:
     """Run the iterations after the `first`; return the last state, the iteration of the result, and its status.
 
-    `begin` are the numbers to which tests refer.
+    `begin` are the numbers to which tests refer, by default the first ones.
     """
     advance, callback, numbers = execution.advance, run.callback, history.numbers
     iteration, checked, stopped = first, 0, False
@@ -390,6 +390,7 @@ def _iterate(method, state, history, execution, checkpoints, first, begin, run, 
         over = stopped or iteration == run.niter
         for number in range(checked, history.count - (0 if over else history.lag)):
             now = numbers(number)
+            begin = begin or numbers(0)
             checked = number + 1
             status = method.status(now, begin)
             if status is not None and (not stopped or status is Status.NOT_FINITE):
