@@ -24,6 +24,7 @@ import pytest
 import collops.compat.pylops_mpi as pylops_mpi
 from collops.compat.pylops_mpi.utils import benchmark, dottest, mark
 from collops.compat.pylops_mpi.utils.fft_helper import fftshift_nd, ifftshift_nd
+from collops.profile import count_messages
 from tests.compat.played import peers_nccl
 from tests.compat.source import source
 
@@ -296,6 +297,21 @@ def test_shifts_of_spectra(axes) -> None:
     for shift in (fftshift_nd, ifftshift_nd):
         with pytest.raises(ValueError, match="another one to split"):
             shift(pylops_mpi.DistributedArray(4))
+
+
+@pytest.mark.parametrize("split", [0, 1, 2])
+def test_shifts_of_spectra_need_one_exchange(comm, split) -> None:
+    """As in PyLops-MPI, other axes are shifted in place, and the split axis is shifted in a redistributed array."""
+    values = np.arange(60.0).reshape(5, 4, 3)
+    local = [axis for axis in range(3) if axis != split]
+    for shift, serial in ((fftshift_nd, np.fft.fftshift), (ifftshift_nd, np.fft.ifftshift)):
+        x = pylops_mpi.DistributedArray.to_dist(values, axis=split)
+        with count_messages() as messages:
+            shifted = shift(x, (split, *local))
+        assert messages.total == (comm.size > 1)
+        assert shifted.axis == (0 if split else 1)
+        np.testing.assert_array_equal(shifted.asarray(), serial(values))
+        np.testing.assert_array_equal(x.asarray(), serial(values, local))
 
 
 def test_pictures(comm) -> None:

@@ -226,6 +226,14 @@ def test_any_source_any_tag_and_status(package, compiled):
 
 
 @NEEDS_OTHERS
+def test_default_tag_of_an_exchange(package, compiled):
+    status = MPI.Status()
+    exchange = compiled(lambda x: package.sendrecv(x, x, LEFT, RIGHT, status=status))
+    np.testing.assert_array_equal(exchange(jnp.asarray(values(RANK))), EVERY[LEFT])
+    assert status.Get_tag() == 0
+
+
+@NEEDS_OTHERS
 def test_status_of_an_exchange(package, compiled):
     status = MPI.Status()
     exchange = compiled(lambda x: package.sendrecv(x, x, LEFT, RIGHT, sendtag=3 + RANK, status=status))
@@ -267,6 +275,8 @@ def test_what_comes_from_nobody(jax_double, compiled):
 
     expected = weights(RANK + 1) if RANK < SIZE - 1 else np.zeros((2, 3))
     np.testing.assert_array_equal(compiled(jax.grad(loss))(x), expected)
+    # Rematerialisation leaves out messages that the result does not depend on.
+    np.testing.assert_array_equal(compiled(jax.grad(jax.checkpoint(loss)))(x), expected)
 
 
 @NEEDS_OTHERS

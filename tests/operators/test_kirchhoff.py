@@ -290,6 +290,22 @@ def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
         np.testing.assert_allclose(image, expected, atol=1e-5 * np.nanmax(np.abs(expected)), rtol=0)
 
 
+@pytest.mark.parametrize("memory", [1, 1 << 23])
+def test_columns_are_those_of_the_definition(monkeypatch, memory):
+    """A strip of 16 columns and two alone, with the filtered traces of one shot or of all shots in memory."""
+    monkeypatch.setattr("collops.operators.kirchhoff.cpu._FILTERED", memory)
+    rng = np.random.default_rng(7)
+    sources, receivers, taps = rng.uniform(-2, 20, (2, 3, 4)), rng.uniform(-2, 20, (5, 3, 4)), [0.5, -1.0, 2.0, 0.25]
+    times = FixedTables.from_seconds(sources, receivers, 1.0, 30, "float32")
+    operator = LocalKirchhoff(times, (3, 4), taps, 1, threads=1)
+    matrix = kirchhoff_matrix.matrix_of(sources, receivers, taps, 1, 30)
+    images, data = (rng.standard_normal((18, size)).astype(np.float32) for size in operator.shape[::-1])
+    modelled = operator.forward_columns(images, np.empty_like(data))
+    migrated = operator.adjoint_columns(data, np.empty_like(images))
+    np.testing.assert_allclose(modelled, images @ matrix.T, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(migrated, data @ matrix, rtol=0, atol=1e-4)
+
+
 def test_columns_in_memory_that_is_only_read():
     operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
     rng = np.random.default_rng(4)
@@ -360,6 +376,30 @@ def test_single_precision_is_enough_on_long_traces(samples, kernels):
     image, data = (rng.standard_normal(n).astype(np.float32) for n in single.shape[::-1])
     assert relative(single.forward_local(image), double.forward_local(image.astype(float))) < 1e-5
     assert relative(single.adjoint_local(data), double.adjoint_local(data.astype(float))) < 1e-5
+
+
+def test_traces_that_are_convolved_in_parts():
+    rng = np.random.default_rng(2)
+    samples, taps = 4500, [0.5, -1.0, 2.0, 0.25]
+    times = rng.uniform(0, 2250, (2, 1, 12, 40))
+    operator = LocalKirchhoff(FixedTables.from_seconds(*times, 1.0, samples, "float64"), (12, 40), taps, 1, threads=1)
+    matrix = kirchhoff_matrix.matrix_of(*times, taps, 1, samples)
+    image, data = (rng.standard_normal(size) for size in operator.shape[::-1])
+    assert relative(operator.forward_local(image), matrix @ image) < TOLERANCE["float64"]
+    assert relative(operator.adjoint_local(data), data @ matrix) < TOLERANCE["float64"]
+
+
+def test_number_of_threads_is_restored():
+    import numba
+
+    before = numba.get_num_threads()
+    operator = LocalKirchhoff(tables(), (3, 4), [1.0], 0, threads=1)
+    numba.set_num_threads(max(1, numba.config.NUMBA_NUM_THREADS))
+    try:
+        operator.adjoint_local(operator.forward_local(np.ones(12, np.float32)))
+        assert numba.get_num_threads() == numba.config.NUMBA_NUM_THREADS
+    finally:
+        numba.set_num_threads(before)
 
 
 def test_local_operator_refuses():

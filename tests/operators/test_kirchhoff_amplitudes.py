@@ -48,6 +48,38 @@ def test_weights_are_those_of_geometry(amplitude, aperture, dip, kernels, dtype)
     kirchhoff_matrix.check_weighted_matrix(dtype, amplitude, aperture, dip, engine="numpy", kernels=kernels, threads=1)
 
 
+def test_weights_and_bands_of_an_image_of_several_blocks(comm):
+    """More points than kernels process at a time, more receivers than a task has, against plain NumPy kernels."""
+    x, z, t = 9.0 * np.arange(41), 7.0 * np.arange(31), np.arange(120) * DT
+    stations = (np.stack([np.linspace(*ends, n), np.zeros(n)]) for *ends, n in ((40.0, 300.0, 3), (0.0, 360.0, 6)))
+    options = {"amplitude": "2.5d", "aperture": 200.0, "max_dip": 60.0, "antialias": True, "mode": "analytic"}
+    arguments = z, x, t, *stations, V, WAVELET[30:51], 10
+    fast, slow = (
+        collops.Kirchhoff(*arguments, **options, comm=comm, threads=1, kernels=kernels).local
+        for kernels in ("numba", "numpy")
+    )
+    rng = np.random.default_rng(4)
+    for size, name in ((fast.shape[1], "forward_local"), (fast.shape[0], "adjoint_local")):
+        vector = rng.standard_normal(size)
+        found, expected = (getattr(each, name)(vector) for each in (fast, slow))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max(initial=1e-300))
+
+
+@pytest.mark.serial
+def test_a_point_between_source_and_receiver_has_no_dip():
+    """The rays to it have opposite directions: their sum is zero, and so is the weight."""
+    x, z = 10.0 * np.arange(5), 10.0 * np.arange(3)
+    source, receiver = np.array([[0.0], [0.0]]), np.array([[40.0], [0.0]])
+    operator = collops.Kirchhoff(
+        *(z, x, np.arange(40) * DT, source, receiver, V, [1.0], 0), mode="analytic", max_dip=60.0, threads=1
+    )
+    image = np.zeros((5, 3))
+    image[2, 0] = 1.0
+    np.testing.assert_array_equal(operator.local.forward_local(image.ravel()), 0)
+    migrated = operator.local.adjoint_local(np.ones(40)).reshape(5, 3)
+    assert np.isfinite(migrated).all() and migrated[2, 0] == 0 and migrated.any()
+
+
 # ---- rays -----------------------------------------------------------------------------------------------------------
 
 
