@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import zarr
 
 from collops.apps.signals import noise_from_power, power_spectrum
 from collops.apps.stages import local_stage
 from collops.apps.volume.files import Axis, Cube, open_volume
 from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import Image, Inversion, Problem, Volume, VolumeOptions, draw_images, recorded
+from collops.apps.volume.problem import (
+    Image,
+    Inversion,
+    Problem,
+    Volume,
+    VolumeOptions,
+    draw_images,
+    recorded,
+    section_of,
+)
 from collops.apps.volume.wavelet import from_power
-from tests.apps.files import set_binary, stacked_volume, write_traces
+from tests.apps.files import set_binary, stacked_volume, write_alone, write_traces
 from tests.apps.jobs import job_of
 
 
@@ -154,3 +164,56 @@ def test_a_regularisation_is_chosen_by_the_noise_of_all_ranks(comm, folder, floo
     assert choice.share == pytest.approx(100 * share) and 0.8 < share < 1
     assert choice.reached == reached and ("more than" in choice.why) != reached
     assert choice.weight == pytest.approx(share if reached else 0.01)
+
+
+@pytest.mark.serial
+def test_positions_with_one_coordinate_of_zero_and_codes_of_revision_0_are_kept_in_results(tmp_path):
+    headers = {
+        "INLINE_3D": np.arange(4),
+        "CDP_X": np.array([0, 25, 50, 75]),  # and no CDP_Y
+        "SourceX": np.full(4, 9),
+        "CoordinateUnits": np.full(4, 3),  # degrees, but from revision 1 on only
+    }
+    values = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    path = write_traces(tmp_path / "a.sgy", values, headers, 4000, "STACK")
+    set_binary(path, 3501, 0)
+    stack = open_volume(path, None, ()).stack
+    assert stack is not None and stack.metres is not None
+    np.testing.assert_array_equal(stack.metres, [[0, 25, 50, 75], [0, 0, 0, 0]])
+    write_alone(tmp_path / "b.sgy", stack.traces("RESULT", values, slice(0, 4), 0.004))
+    content = (tmp_path / "b.sgy").read_bytes()
+    assert len(content) == stack.size
+    units = np.frombuffer(content[3600:], np.uint8).reshape(4, 240 + 36)[:, 88:90]
+    assert units.tolist() == [[0, 1]] * 4  # metres
+
+
+@pytest.mark.serial
+def test_numbers_of_axes_in_zarr_are_integers_if_the_file_has_integers(tmp_path):
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    group.create_array("data", data=np.ones((2, 3, 4)), dimension_names=("inline", "x", "time"))
+    group.create_array("inline", data=np.array([100, 102], np.int16), dimension_names=("inline",))
+    group.create_array("x", data=np.array([0.0, 25.0, 50.0]), dimension_names=("x",))
+    cube = open_volume(tmp_path / "a.zarr", 0.004, ("data",)).cube
+    assert [(axis.name, axis.values.dtype.kind) for axis in cube.lateral] == [("inline", "i"), ("x", "f")]
+    assert [axis.values.tolist() for axis in cube.lateral] == [[100, 102], [0, 25, 50]]
+
+
+def test_pictures_show_the_section_through_the_middle(comm):
+    values = np.random.default_rng(0).normal(size=(7, 5, 6))
+    rows = Cube((Axis("inline", np.arange(7)), Axis("crossline", np.arange(5))), 6, 0.004).layout(comm.size)
+    found = section_of(values[rows.slices(comm.rank)[0]], comm)
+    np.testing.assert_array_equal(found, values[:, 2] if comm.rank == 0 else values[:0, 2])
+
+
+@pytest.mark.serial
+def test_results_keep_the_order_of_the_traces_in_the_file(tmp_path):
+    inline, values = np.array([6, 2, 8, 4]), np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    path = write_traces(tmp_path / "a.sgy", values, {"INLINE_3D": inline}, 4000, "STACK")
+    reader = open_volume(path, None, ())
+    on_grid, _ = reader.read(slice(0, 4))
+    np.testing.assert_array_equal(on_grid, values[[1, 3, 0, 2]])
+    assert reader.stack is not None
+    write_alone(tmp_path / "b.sgy", reader.stack.traces("RESULT", on_grid, slice(0, 4), 0.004))
+    again = open_volume(tmp_path / "b.sgy", None, ())
+    assert again.stack is not None and again.stack.trace_at.tolist() == [1, 3, 0, 2]
+    np.testing.assert_array_equal(again.read(slice(0, 4))[0], on_grid)
