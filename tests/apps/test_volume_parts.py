@@ -116,6 +116,12 @@ def test_the_wavelet_of_data_is_tapered_beyond_its_ends_and_not_at_them():
     np.testing.assert_allclose(from_power(power, 9, 0.04), expected / np.linalg.norm(expected), rtol=1e-12)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(("samples", "length"), [(8, 7), (9, 9), (100, 61)])
+def test_the_wavelet_of_data_is_of_odd_length_and_no_longer_than_a_trace(samples, length):
+    assert len(from_power(np.ones(samples // 2 + 1), samples, 0.004)) == length
+
+
 def test_the_scale_of_the_wavelet_does_not_count_missing_traces(comm, folder):
     values = np.random.default_rng(0).normal(size=(5, 4, 40)).astype(np.float32)
     keep = np.array([0, 1, 2, 3, 5, 6, 8, 13, 18])
