@@ -223,3 +223,13 @@ def test_results_keep_the_order_of_the_traces_in_the_file(tmp_path):
     again = open_volume(tmp_path / "b.sgy", None, ())
     assert again.stack is not None and again.stack.trace_at.tolist() == [1, 3, 0, 2]
     np.testing.assert_array_equal(again.read(slice(0, 4))[0], on_grid)
+
+
+def test_biased_traces_of_one_rank_are_counted_with_those_of_all(comm, folder):
+    values = np.random.default_rng(0).normal(size=(5, 4, 40))
+    values[3:] += 10
+    with local_stage(comm):
+        if comm.rank == 0:
+            np.save(folder / "a.npy", values)
+    volume = recorded(job_of(VolumeOptions(volume=str(folder / "a.npy"), interval=4.0, wavelet="ricker:30"), comm))
+    assert volume.live.all()
