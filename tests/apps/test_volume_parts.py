@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import zarr
@@ -153,7 +155,7 @@ def test_a_regularisation_is_chosen_by_the_noise_of_all_ranks(comm, folder, floo
         if comm.rank == 0:
             np.save(folder / "a.npy", values)
             np.save(folder / "w.npy", np.ones(1))
-    files = {"volume": str(folder / "a.npy"), "wavelet": str(folder / "w.npy")}
+    files: dict[str, Any] = {"volume": str(folder / "a.npy"), "wavelet": str(folder / "w.npy")}
     job = job_of(VolumeOptions(**files, interval=4.0, dtype="float64"), comm)
     volume = recorded(job)
     problem = Problem(job, volume, trace_operator(job, convolution(np.ones(1), 60), volume.live))
