@@ -74,6 +74,7 @@ def test_results_of_a_survey_in_feet_say_so_in_the_binary_header(tmp_path):
     path = small_survey(tmp_path / "a.sgy")
     set_binary(path, 3255, 2)
     survey = read(path)
+    assert survey.headers is not None
     values = np.concatenate(survey.traces)
     write_alone(tmp_path / "b.sgy", shot_traces("RESULT", survey.headers, survey.shots, values))
     assert int.from_bytes((tmp_path / "b.sgy").read_bytes()[3254:3256], "big") == 2
