@@ -57,7 +57,9 @@ def small_survey(path: Path, **defaults: str) -> Path:
     return path
 
 
-def stacked_volume(path: Path, volume: np.ndarray, *, first: tuple[int, int] = (100, 20), keep=slice(None)) -> Path:
+def stacked_volume(
+    path: Path, volume: np.ndarray, *, first: tuple[int, int] = (100, 20), keep: Any = slice(None)
+) -> Path:
     """Write a volume of shape (inlines, crosslines, samples) as SEG-Y, or only those traces that are to be kept."""
     inline, crossline = np.indices(volume.shape[:2])
     headers = {

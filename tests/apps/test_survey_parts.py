@@ -47,6 +47,22 @@ def test_the_profile_of_a_velocity_is_the_mean_of_its_columns_below_its_delay(tm
     np.testing.assert_allclose(model(np.array([0.0, 50.0, 60.0, 99.0])), [1600, 2150, 2700, 3700])
 
 
+def test_velocities_of_a_file_in_feet_are_in_metres(tmp_path):
+    values = np.array([[5000.0, 7000.0, 9000.0], [5500.0, 7500.0, 9500.0]], dtype=np.float32)
+    headers = {"CDP_X": np.array([0, 1000]), "CDP_Y": np.array([50, 90])}
+    path = write_traces(tmp_path / "v.sgy", values, headers, 20_000, "VELOCITY")
+    set_binary(path, 3255, 2)
+    model = load_velocity(path, 2, None)
+    assert isinstance(model, Volume)
+    for found, expected in (
+        (model.velocity, values),
+        (model.depth, [0, 20, 40]),
+        (model.east, [0, 1000]),
+        (model.north, [50, 90]),
+    ):
+        np.testing.assert_allclose(found, 0.3048 * np.asarray(expected, float), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("code", "live"), [(0, 15), (1, 15), (9, 15), *((code, 14) for code in range(2, 9))])
 def test_traces_of_all_auxiliary_kinds_are_left_out(tmp_path, code, live):
     path = small_survey(tmp_path / "a.sgy")
@@ -58,6 +74,7 @@ def test_results_of_a_survey_in_feet_say_so_in_the_binary_header(tmp_path):
     path = small_survey(tmp_path / "a.sgy")
     set_binary(path, 3255, 2)
     survey = read(path)
+    assert survey.headers is not None
     values = np.concatenate(survey.traces)
     write_alone(tmp_path / "b.sgy", shot_traces("RESULT", survey.headers, survey.shots, values))
     assert int.from_bytes((tmp_path / "b.sgy").read_bytes()[3254:3256], "big") == 2

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import zarr
 
+from collops.apps.signals import noise_from_power, power_spectrum
 from collops.apps.stages import local_stage
-from collops.apps.volume.files import Axis, Cube
+from collops.apps.volume.files import Axis, Cube, open_volume
 from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import Image, Inversion, Problem, Volume, VolumeOptions, draw_images, recorded
-from tests.apps.files import stacked_volume
+from collops.apps.volume.problem import (
+    Image,
+    Inversion,
+    Problem,
+    Volume,
+    VolumeOptions,
+    draw_images,
+    recorded,
+    section_of,
+)
+from collops.apps.volume.wavelet import from_power
+from tests.apps.files import set_binary, stacked_volume, write_alone, write_traces
 from tests.apps.jobs import job_of
 
 
@@ -68,3 +82,156 @@ def test_axes_of_pictures_count_traces_whose_numbers_are_not_even(tmp_path, monk
     cube = Cube((Axis("trace", np.array(numbers)),), 5, 0.1, 0.2)
     draw_images(tmp_path / "a.png", cube, [Image(np.ones((4, 5)), "", 1.0)])
     np.testing.assert_allclose(drawn[0].extent, (*ends, 0.2, 0.6))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("code", "metres"), [(1, 1.0), (2, 0.3048)])
+def test_positions_of_stacked_traces_in_feet_become_metres(tmp_path, code, metres):
+    headers = {
+        "INLINE_3D": np.array([1, 1, 2, 2]),
+        "CROSSLINE_3D": np.array([5, 6, 5, 6]),
+        "CDP_X": np.array([1000, 2000, 1000, 2000]),
+        "CDP_Y": np.array([500, 500, 700, 700]),
+        "SourceGroupScalar": np.full(4, -10),
+        "CoordinateUnits": np.ones(4, int),
+    }
+    values = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    path = write_traces(tmp_path / "a.sgy", values, headers, 4000, "STACK")
+    set_binary(path, 3255, code)
+    stack = open_volume(path, None, ()).stack
+    assert stack is not None and stack.metres is not None
+    np.testing.assert_allclose(stack.metres[0] / metres, [[100, 200], [100, 200]])
+    np.testing.assert_allclose(stack.metres[1] / metres, [[50, 50], [70, 70]])
+
+
+@pytest.mark.serial
+def test_the_wavelet_of_data_is_tapered_beyond_its_ends_and_not_at_them():
+    """The formulas of its docstring as sums of cosines, for 9 samples; half a wavelet has 3."""
+    power = np.array([0.0, 9.0, 4.0, 1.0, 0.0])
+    angles, both = 2 * np.pi * np.arange(9) / 9, np.concatenate([power, power[:0:-1]])
+    lags = np.arange(-3, 4)
+    taper = np.cos(np.pi * lags / 8) ** 2
+    autocorrelation = np.cos(np.outer(lags, angles)) @ both / 9 * taper
+    amplitudes = np.sqrt(np.maximum(np.cos(np.outer(angles, lags)) @ autocorrelation, 0))
+    expected = np.cos(np.outer(lags, angles)) @ amplitudes * taper
+    assert abs(expected[0]) > 1e-3 * abs(expected).max()
+    np.testing.assert_allclose(from_power(power, 9, 0.04), expected / np.linalg.norm(expected), rtol=1e-12)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("samples", "length"), [(8, 7), (9, 9), (100, 61)])
+def test_the_wavelet_of_data_is_of_odd_length_and_no_longer_than_a_trace(samples, length):
+    assert len(from_power(np.ones(samples // 2 + 1), samples, 0.004)) == length
+
+
+def test_the_scale_of_the_wavelet_does_not_count_missing_traces(comm, folder):
+    values = np.random.default_rng(0).normal(size=(5, 4, 40)).astype(np.float32)
+    keep = np.array([0, 1, 2, 3, 5, 6, 8, 13, 18])
+    with local_stage(comm):
+        if comm.rank == 0:
+            stacked_volume(folder / "a.sgy", values, keep=keep)
+    options = VolumeOptions(volume=str(folder / "a.sgy"), wavelet="ricker:30", strength=0.1)
+    wavelet = recorded(job_of(options, comm)).wavelet
+    expected = np.sqrt(np.mean(values.reshape(20, 40)[keep].astype(float) ** 2)) / 0.1
+    assert np.linalg.norm(wavelet) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_wavelet_has_the_spectrum_of_the_traces_of_all_ranks(comm, folder):
+    """Traces differ in frequency from inline to inline."""
+    phases = np.random.default_rng(0).uniform(0, 2 * np.pi, (5, 4, 1))
+    values = np.cos(phases + 2 * np.pi * np.array([5, 9, 14, 20, 27]).reshape(5, 1, 1) * np.arange(80) / 80)
+    with local_stage(comm):
+        if comm.rank == 0:
+            np.save(folder / "a.npy", values)
+    found = recorded(job_of(VolumeOptions(volume=str(folder / "a.npy"), interval=4.0), comm)).wavelet
+    expected = from_power(power_spectrum([values.reshape(20, 80)], 80), 80, 0.004)
+    np.testing.assert_allclose(found / np.linalg.norm(found), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("floor", "reached"), [(0.0, True), (1.5, False)])
+def test_a_regularisation_is_chosen_by_the_noise_of_all_ranks(comm, folder, floor, reached):
+    values = np.random.default_rng(0).normal(size=(7, 4, 60))
+    with local_stage(comm):
+        if comm.rank == 0:
+            np.save(folder / "a.npy", values)
+            np.save(folder / "w.npy", np.ones(1))
+    files: dict[str, Any] = {"volume": str(folder / "a.npy"), "wavelet": str(folder / "w.npy")}
+    job = job_of(VolumeOptions(**files, interval=4.0, dtype="float64"), comm)
+    volume = recorded(job)
+    problem = Problem(job, volume, trace_operator(job, convolution(np.ones(1), 60), volume.live))
+    data = problem.vector(volume.traces)
+
+    def solve(weight: float, _: object) -> object:
+        """The residual is as many times the data as the weight, or the floor."""
+        return (1 - max(weight, floor)) * data
+
+    choice = problem.choose(data, solve, 8.0, 0.01)
+    noise = noise_from_power(power_spectrum([values.reshape(28, 60)], 60))
+    assert choice.noise == pytest.approx(noise, rel=1e-12)
+    share = noise / np.linalg.norm(values)  # of white data nearly 1
+    assert choice.share == pytest.approx(100 * share) and 0.8 < share < 1
+    assert choice.reached == reached and ("more than" in choice.why) != reached
+    assert choice.weight == pytest.approx(share if reached else 0.01)
+
+
+@pytest.mark.serial
+def test_positions_with_one_coordinate_of_zero_and_codes_of_revision_0_are_kept_in_results(tmp_path):
+    headers = {
+        "INLINE_3D": np.arange(4),
+        "CDP_X": np.array([0, 25, 50, 75]),  # and no CDP_Y
+        "SourceX": np.full(4, 9),
+        "CoordinateUnits": np.full(4, 3),  # degrees, but from revision 1 on only
+    }
+    values = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    path = write_traces(tmp_path / "a.sgy", values, headers, 4000, "STACK")
+    set_binary(path, 3501, 0)
+    stack = open_volume(path, None, ()).stack
+    assert stack is not None and stack.metres is not None
+    np.testing.assert_array_equal(stack.metres, [[0, 25, 50, 75], [0, 0, 0, 0]])
+    write_alone(tmp_path / "b.sgy", stack.traces("RESULT", values, slice(0, 4), 0.004))
+    content = (tmp_path / "b.sgy").read_bytes()
+    assert len(content) == stack.size
+    units = np.frombuffer(content[3600:], np.uint8).reshape(4, 240 + 36)[:, 88:90]
+    assert units.tolist() == [[0, 1]] * 4  # metres
+
+
+@pytest.mark.serial
+def test_numbers_of_axes_in_zarr_are_integers_if_the_file_has_integers(tmp_path):
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    group.create_array("data", data=np.ones((2, 3, 4)), dimension_names=("inline", "x", "time"))
+    group.create_array("inline", data=np.array([100, 102], np.int16), dimension_names=("inline",))
+    group.create_array("x", data=np.array([0.0, 25.0, 50.0]), dimension_names=("x",))
+    cube = open_volume(tmp_path / "a.zarr", 0.004, ("data",)).cube
+    assert [(axis.name, axis.values.dtype.kind) for axis in cube.lateral] == [("inline", "i"), ("x", "f")]
+    assert [axis.values.tolist() for axis in cube.lateral] == [[100, 102], [0, 25, 50]]
+
+
+def test_pictures_show_the_section_through_the_middle(comm):
+    values = np.random.default_rng(0).normal(size=(7, 5, 6))
+    rows = Cube((Axis("inline", np.arange(7)), Axis("crossline", np.arange(5))), 6, 0.004).layout(comm.size)
+    found = section_of(values[rows.slices(comm.rank)[0]], comm)
+    np.testing.assert_array_equal(found, values[:, 2] if comm.rank == 0 else values[:0, 2])
+
+
+@pytest.mark.serial
+def test_results_keep_the_order_of_the_traces_in_the_file(tmp_path):
+    inline, values = np.array([6, 2, 8, 4]), np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    path = write_traces(tmp_path / "a.sgy", values, {"INLINE_3D": inline}, 4000, "STACK")
+    reader = open_volume(path, None, ())
+    on_grid, _ = reader.read(slice(0, 4))
+    np.testing.assert_array_equal(on_grid, values[[1, 3, 0, 2]])
+    assert reader.stack is not None
+    write_alone(tmp_path / "b.sgy", reader.stack.traces("RESULT", on_grid, slice(0, 4), 0.004))
+    again = open_volume(tmp_path / "b.sgy", None, ())
+    assert again.stack is not None and again.stack.trace_at.tolist() == [1, 3, 0, 2]
+    np.testing.assert_array_equal(again.read(slice(0, 4))[0], on_grid)
+
+
+def test_biased_traces_of_one_rank_are_counted_with_those_of_all(comm, folder):
+    values = np.random.default_rng(0).normal(size=(5, 4, 40))
+    values[3:] += 10
+    with local_stage(comm):
+        if comm.rank == 0:
+            np.save(folder / "a.npy", values)
+    volume = recorded(job_of(VolumeOptions(volume=str(folder / "a.npy"), interval=4.0, wavelet="ricker:30"), comm))
+    assert volume.live.all()
