@@ -310,7 +310,15 @@ def _recognise(array: Any) -> Engine:
 
 
 def is_traced(value: Any) -> bool:
-    """Return whether `value` is an array without a value yet, in a program that JAX is tracing."""
+    """Return whether `value` is an array without a value yet, in a program that JAX is tracing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.backend import is_traced
+    >>> is_traced(np.ones(3))
+    False
+    """
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.core.Tracer)
 

@@ -138,7 +138,7 @@ class LayoutError(CollopsError, ValueError):
     the arrays have different layouts:
       (3,) on 1 rank, replicated
       (4,) on 1 rank, replicated
-    redistribute one of them first: x.redistribute(y.layout)
+    make the arrays of one shape: (3,) and (4,) have different numbers of elements
     """
 
 

@@ -139,8 +139,6 @@ def native_comm(comm: Any) -> NativeComm:
         if not hasattr(comm, "handle") or not hasattr(comm, "Dup"):
             raise InputError(f"comm must be a collops or mpi4py communicator, not {type(comm).__name__}")
         comm = from_mpi4py(comm)
-    if isinstance(comm, Communicator) and comm.failures is not None:
-        comm.failures.check_open()
     known = _known.get(comm)
     if known is None:
         known = _known[comm] = _new_native_comm(comm)
