@@ -329,14 +329,14 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
 
 
 def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
-    """Return the numbers to which tests refer where there is a starting point. Collective.
+    """Return the numbers to which tests refer where there is a starting point, ``None`` for the first ones. Collective.
 
-    They are the first ones, or for Krylov methods those at zero, except where the data are zero. Waits for the device.
+    For Krylov methods they are those at zero, except where the data are zero.
     """
     first = history.numbers(0)
     measured = method.recomputed(A, y, None, x0, state, first)
     if measured is None:
-        return first
+        return None
     return method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
 
 
@@ -390,7 +390,7 @@ def _iterate(method, state, history, execution, checkpoints, first, begin, run, 
         over = stopped or iteration == run.niter
         for number in range(checked, history.count - (0 if over else history.lag)):
             now = numbers(number)
-            begin = begin or numbers(0)
+            begin = begin or (now if number == 0 else numbers(0))
             checked = number + 1
             status = method.status(now, begin)
             if status is not None and (not stopped or status is Status.NOT_FINITE):

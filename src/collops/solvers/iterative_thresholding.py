@@ -32,7 +32,7 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["IterativeThresholding", "Schedule", "begun", "momenta", "prepare"]
+__all__ = ["IterativeThresholding", "Schedule", "momenta", "prepare"]
 
 
 class ThresholdingNumbers(NamedTuple):
@@ -48,7 +48,7 @@ class ThresholdingNumbers(NamedTuple):
 _XTOL = 1e-10
 
 
-def begun(now: ThresholdingNumbers) -> Any:
+def _begun(now: ThresholdingNumbers) -> Any:
     """Return whether an iteration has been done."""
     return now.update != math.inf
 
@@ -137,7 +137,7 @@ class IterativeThresholding(Method):
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.absolute), Status.NOT_FINITE),
         (
-            lambda self, now, first: self.monitorres & begun(now) & (now.residual > now.before),
+            lambda self, now, first: self.monitorres & _begun(now) & (now.residual > now.before),
             Status.RESIDUAL_INCREASED,
             "monitorres",
         ),
@@ -148,11 +148,11 @@ class IterativeThresholding(Method):
             "xtol",
         ),
         (
-            lambda self, now, first: begun(now) & (self._cost(now) < self.rtol * now.first_cost),
+            lambda self, now, first: _begun(now) & (self._cost(now) < self.rtol * now.first_cost),
             Status.CONVERGED,
             "rtol",
         ),
-        (lambda self, now, first: begun(now) & (self._cost(now) < self.atol), Status.CONVERGED, "atol"),
+        (lambda self, now, first: _begun(now) & (self._cost(now) < self.atol), Status.CONVERGED, "atol"),
     )
 
     @property

@@ -23,7 +23,7 @@ from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
 from collops.errors import NotFiniteError
 from collops.operators.base import reinterpret
-from collops.solvers.iterative_thresholding import IterativeThresholding, begun, prepare
+from collops.solvers.iterative_thresholding import IterativeThresholding, prepare
 from collops.solvers.method import not_finite
 from collops.solvers.problem import check_number, check_problem, precision_of, working_dtype
 from collops.solvers.result import Status
@@ -251,15 +251,15 @@ class _EndsAsPyLops(IterativeThresholding):
     """
 
     stops = (
-        (lambda self, now, first: (not begun(now)) & not_finite(now.residual, now.absolute), Status.NOT_FINITE),
+        (lambda self, now, first: (now is first) & not_finite(now.residual, now.absolute), Status.NOT_FINITE),
         (
             lambda self, now, first: (
-                begun(now) & ((now.residual > now.before) | not_finite(now.residual, now.absolute))
+                (now is not first) & ((now.residual > now.before) | not_finite(now.residual, now.absolute))
             ),
             Status.RESIDUAL_INCREASED,
             "monitorres",
         ),
-        (lambda self, now, first: begun(now) & not_finite(self._cost(now)), Status.STOPPED),
+        (lambda self, now, first: (now is not first) & not_finite(self._cost(now)), Status.STOPPED),
         *(s for s in IterativeThresholding.stops if s[1] not in (Status.NOT_FINITE, Status.RESIDUAL_INCREASED)),
     )
 
