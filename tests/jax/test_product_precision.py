@@ -47,7 +47,7 @@ OPERATORS = {
     "bfloat16 of a JAX array": lambda comm: collops.BlockDiag([jnp.asarray(SQUARE)], comm).astype("bfloat16"),
     "Fredholm1": lambda comm: collops.Fredholm1(jnp.ones((2, 3, 4), "f"), 2, comm=comm),
     "Fredholm1, stored adjoint": lambda comm: collops.Fredholm1(jnp.ones((2, 3, 4), "f"), 2, True, comm=comm),
-    "MDC": lambda comm: collops.MDC(jnp.ones((4, 3, 3), "complex64"), nt=7, nv=2, comm=comm),
+    "MDC": lambda comm: collops.MDC(jnp.ones((4, 3, 3), "complex64"), nt=8 * comm.size - 1, nv=2, comm=comm),
     "MatrixMult by blocks": lambda comm: collops.MatrixMult(
         collops.from_global(SQUARE, engine="jax", comm=comm), 4, kind="block", comm=comm
     ),
