@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -13,7 +15,7 @@ from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedT
 from collops.operators import Diagonal, Identity, StackedHStack, StackedVStack
 from collops.solvers import Status
 from collops.solvers.nonlinear import gauss_newton, jax_problem, lbfgs
-from collops.solvers.nonlinear.descent import Trial, halving
+from collops.solvers.nonlinear.descent import Trial, halving, wolfe
 
 from .problems import Cubic, assert_close, problem, random_matrix, start
 
@@ -201,13 +203,14 @@ def test_the_result_has_memory_of_its_own(comm, solver):
 
 
 def test_a_wrong_jacobian_ends_the_search(comm):
-    nonlinear, x0, *_ = cubic("vstack", comm, "f8")
+    nonlinear, x0, residual, _, start_ = cubic("vstack", comm, "f8")
     right = nonlinear.jacobian
     nonlinear.jacobian = lambda x: -1.0 * right(x)
     for solver in (lbfgs, gauss_newton):
         result = solver(nonlinear, x0)
         assert result.status is Status.NO_DESCENT and not result.status.successful and "Jacobian" in str(result.status)
         assert_close(result.x.gather(), x0.gather())
+        np.testing.assert_allclose(result.residual_norms, np.linalg.norm(residual(start_)))
 
 
 def test_errors(comm):
@@ -312,6 +315,9 @@ def test_a_step_that_does_not_decrease_enough_is_not_taken():
     assert halving(lambda step: Trial(1.0 - 0.5e-4 * step, -step, "kept"), 1.0) == (0.0, None)
     assert halving(lambda step: Trial(1.0 - 2e-4 * step, -step, "kept"), 1.0) == (1.0, "kept")
     assert halving(lambda step: Trial(1.0 - step * (0.3 - step), -0.3 * step, "kept"), 1.0) == (0.25, "kept")
+    # Steps are halved often enough for a path that is good at its very beginning alone.
+    short = 2.0**-20
+    assert halving(lambda step: Trial(1.0 - step * (2 * short - step), -step * short, "kept"), 1.0) == (short, "kept")
 
 
 def test_linear_problems_are_solved_as_accurately_as_the_gradient_deserves(comm):
@@ -346,3 +352,193 @@ def test_complex_functions_of_jax_have_an_adjoint(comm):
     jacobian = jax_problem(lambda x: (1 + 2j) * x * x - 1j * x).jacobian(x)
     left, right = complex(jacobian.forward(p).vdot(q)), complex(p.vdot(jacobian.adjoint(q)))
     assert abs(left - right) < 1e-4 * abs(left) and abs(left.imag) > 1e-3
+
+
+def test_the_line_search_lengthens_steps_to_where_the_slope_is_less_steep():
+    """Nocedal and Wright, section 3.1: a decrease by 1e-4 of the slope's promise, and a slope of at most 0.9 of it."""
+    step, kept = wolfe(lambda t: Trial(0.5 * (t - 20) ** 2, t - 20, t), 200.0, -20.0)
+    assert step == kept and abs(step - 20) <= 0.9 * 20
+    assert 0.5 * (step - 20) ** 2 <= 200 - 1e-4 * 20 * step
+
+
+@pytest.mark.parametrize("memory", [1, 2, 3])
+def test_directions_are_those_of_bfgs_updates_of_the_last_steps(comm, memory, monkeypatch):
+    """Nocedal and Wright, equations 6.17 and 7.20, with dense matrices; so are the slopes along them."""
+    slopes = []
+
+    def watched(evaluate, value, slope):
+        step, kept = wolfe(evaluate, value, slope)
+        slopes.append(step * slope)
+        return step, kept
+
+    monkeypatch.setattr(importlib.import_module("collops.solvers.nonlinear.lbfgs"), "wolfe", watched)
+    nonlinear, x0, residual, jacobian, start_ = cubic("vstack", comm, "f8")
+    points = [start_]
+    options = {"niter": 7, "tol": 0, "memory": memory}
+    lbfgs(nonlinear, x0, callback=lambda _, view: points.append(view.x.gather()), **options)
+    gradients = [jacobian(x).T @ residual(x) for x in points]
+    steps, changes = np.diff(points, axis=0), np.diff(gradients, axis=0)
+    np.testing.assert_allclose(slopes, np.sum(steps * gradients[:-1], axis=1), rtol=1e-6)
+    for k in range(1, len(steps)):
+        eye = np.eye(len(start_))
+        inverse = steps[k - 1] @ changes[k - 1] / (changes[k - 1] @ changes[k - 1]) * eye
+        for s, y in zip(steps[max(0, k - memory) : k], changes[max(0, k - memory) : k], strict=True):
+            left = eye - np.outer(s, y) / (s @ y)
+            inverse = left @ inverse @ left.T + np.outer(s, s) / (s @ y)
+        expected = -inverse @ gradients[k]
+        expected *= np.linalg.norm(steps[k]) / np.linalg.norm(expected)
+        np.testing.assert_allclose(steps[k], expected, atol=1e-8 * np.linalg.norm(expected))
+
+
+def test_a_step_that_a_bound_shortens_is_remembered(comm):
+    class Linear:
+        def residual(self, x):
+            return x - 10.0
+
+        def jacobian(self, x):
+            return Identity(x.layout, comm=comm)
+
+    pairs = []
+    lbfgs(Linear(), zeros(5, comm=comm), upper=0.5, niter=1, callback=lambda _, view: pairs.append(view.state.pairs))
+    assert pairs == [1]
+
+
+def test_inner_iterations_are_those_of_all_linear_problems(comm):
+    """CGLS inverts a multiple of the identity in one iteration."""
+    result = gauss_newton(SquaresOf(full(5, 2.0, comm=comm)), full(5, 1.0, comm=comm), niter=3, tol=0)
+    assert (result.iterations, result.details["inner_iterations"]) == (3, 3)
+
+
+@pytest.mark.parametrize(("solver", "options"), [(lbfgs, {}), (gauss_newton, {"inner": 1})])
+def test_the_first_step_minimises_a_linear_residual_along_the_gradient(comm, solver, options):
+    op, serial, data, y = problem("vstack", comm, "f8")
+    start_, x0 = start(op, comm, "f8")
+
+    class Linear:
+        def residual(self, x):
+            return op.forward(x) - y
+
+        def jacobian(self, x):
+            return op
+
+    gradient = serial.A.T @ (serial.A @ start_ - data)
+    length = gradient @ gradient / np.sum((serial.A @ gradient) ** 2)
+    expected = start_ - length * gradient
+    assert np.linalg.norm(serial.A.T @ (serial.A @ expected - data)) > 0.1 * np.linalg.norm(gradient)
+    assert_close(solver(Linear(), x0, niter=1, **options).x.gather(), expected)
+
+
+def test_at_most_inner_iterations_of_cgls(comm):
+    """The scales are so far apart that one iteration does not halve the gradient."""
+    scales = from_global(np.logspace(0, 3, 12), comm=comm)
+
+    class Linear:
+        def residual(self, x):
+            return scales * x - 1.0
+
+        def jacobian(self, x):
+            return Diagonal(scales)
+
+    result = gauss_newton(Linear(), zeros(12, comm=comm), niter=4, inner=1, tol=0)
+    assert (result.iterations, result.details["inner_iterations"]) == (4, 4)
+
+
+def test_the_accuracy_of_linear_problems_is_the_root_of_the_relative_gradient(comm, monkeypatch):
+    """Nocedal and Wright, equation 7.3: min(1/2, sqrt(|g| / |g_0|))."""
+    module = importlib.import_module("collops.solvers.nonlinear.gauss_newton")
+    nonlinear, x0, residual, jacobian, start_ = cubic("block_diag", comm, "f8")
+    asked, points, original = [], [start_], module.cgls
+    monkeypatch.setattr(module, "cgls", lambda *args, **run: (asked.append(run["gtol"]), original(*args, **run))[1])
+    gauss_newton(nonlinear, x0, niter=6, tol=0, callback=lambda _, view: points.append(view.x.gather()))
+    norms = np.array([np.linalg.norm(jacobian(x).T @ residual(x)) for x in points[: len(asked)]])
+    np.testing.assert_allclose(asked, np.minimum(0.5, np.sqrt(norms / norms[0])), rtol=1e-6)
+    assert min(asked) < 0.25
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+def test_without_a_tolerance_residuals_fall_to_rounding(comm, solver):
+    """The square of the rounded root of 2 is not 2, so that neither the residual nor the gradient vanishes."""
+    result = solver(SquaresOf(full(5, 2.0, comm=comm)), full(5, 10.0, comm=comm), niter=50, tol=0)
+    assert result.status is Status.COMPATIBLE_TO_ROUNDING and result.details["gradient_norm"] > 0
+    assert_close(result.x.gather(), np.full(5, 2**0.5))
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+def test_a_jacobian_that_is_not_finite_is_told_from_the_residual(comm, solver):
+    nonlinear, x0, *_ = cubic("vstack", comm, "f8")
+    nonlinear.jacobian = lambda x: nonlinear.A @ Diagonal(float("nan") * x)
+    with pytest.raises(NotFiniteError) as caught:
+        solver(nonlinear, x0)
+    assert caught.value.array == "gradient"
+
+
+def test_the_starting_point_is_projected(comm):
+    result = lbfgs(SquaresOf(full(5, 2.0, comm=comm)), full(5, 9.0, comm=comm), lower=1.0, upper=3.0, niter=0)
+    assert_close(result.x.gather(), np.full(5, 3.0))
+    np.testing.assert_allclose(result.residual_norms, [7 * 5**0.5])
+
+
+class InUnits:
+    """A problem whose residual and unknowns have another unit, with the same Jacobian."""
+
+    def __init__(self, problem, unit) -> None:
+        self.problem, self.unit = problem, unit
+
+    def residual(self, x):
+        return self.unit * self.problem.residual((1 / self.unit) * x)
+
+    def jacobian(self, x):
+        return self.problem.jacobian((1 / self.unit) * x)
+
+
+@pytest.mark.parametrize(
+    ("solver", "options", "dtype", "exponents"),
+    [
+        (gauss_newton, {"damp": 0.5}, "f4", (-100, -74, 84)),
+        (gauss_newton, {"damp": 0.5}, "c8", (-74, 84)),
+        (gauss_newton, {}, "f8", (-900, 900)),
+        (lbfgs, {}, "f4", (-100, -74, 84)),
+        (lbfgs, {}, "c8", (-74, 84)),
+        (lbfgs, {}, "f8", (-900, 900)),
+        (lbfgs, {"lower": -0.25, "upper": 0.25}, "f4", (-100, -74, 84)),
+    ],
+)
+def test_squares_of_the_residual_neither_underflow_nor_overflow(comm, solver, options, dtype, exponents):
+    nonlinear, x0, residual, *_ = cubic("vstack", comm, dtype)
+    views = []
+
+    def solved(exponent):
+        unit = 2.0**exponent
+        own = {name: value * (1.0 if name == "damp" else unit) for name, value in options.items()}
+        views.clear()
+        run = {"tol": 1e-3, "niter": 300, "callback": lambda _, view: views.append(view.residual_norm / unit)}
+        result = solver(InUnits(nonlinear, unit), unit * x0, **own, **run)
+        gradient = result.details["gradient_norm"] / unit
+        return result, result.x.gather() / np.array(unit, dtype), result.residual_norms / unit, gradient, list(views)
+
+    expected = solved(0)
+    assert expected[0].status is Status.CONVERGED and expected[0].iterations > 3
+    np.testing.assert_allclose(expected[2][-1], np.linalg.norm(residual(expected[1])), rtol=1e-4)
+    for exponent in exponents:
+        result, *numbers = solved(exponent)
+        assert (result.status, result.iterations) == (expected[0].status, expected[0].iterations)
+        for found, wanted in zip(numbers, expected[1:], strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("solver", "bounds"), [(gauss_newton, False), (lbfgs, False), (lbfgs, True)])
+def test_small_residuals_with_a_small_jacobian(comm, solver, bounds):
+    """In single precision, the squares of these residuals are zero, and fourth powers of the Jacobian too."""
+    unit, roots = 2.0**-32, np.linspace(1, 3, 7)
+    options = {"lower": 1.5 * unit, "upper": 2.5 * unit} if bounds else {}
+    data = from_global((unit**2 * roots**2).astype("f4"), comm=comm)
+    result = solver(SquaresOf(data), full(7, 2 * unit, comm=comm, dtype="f4"), tol=1e-4, **options)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x.gather() / unit, np.clip(roots, 1.5, 2.5) if bounds else roots, rtol=1e-3)
+
+
+@pytest.mark.parametrize("solver", [lbfgs, gauss_newton])
+def test_a_residual_of_zero_has_no_unit(comm, solver):
+    x0 = full(3, 2.0, comm=comm, dtype="f4")
+    result = solver(SquaresOf(x0 * x0), x0, tol=0)
+    assert result.status is Status.CONVERGED and result.iterations == 0 and result.residual_norms[0] == 0

@@ -13,23 +13,25 @@ from collops.array import dots
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
-from collops.solvers.problem import check_array, check_count, check_number, consistent
+from collops.solvers.problem import check_array, check_count, check_number, consistent, group_of
 from collops.solvers.result import Status
+from collops.solvers.scaling import divided, exponent_of, unit_of
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
 _MOST_HALVINGS = 30
 
 
 class DescentNumbers(NamedTuple):
-    """The numbers of an iteration of a nonlinear method."""
+    """The numbers of an iteration of a nonlinear method, for a residual divided by the unit."""
 
     residual: Any  # its squared norm
     gradient: Any  # the squared norm of the gradient, without the elements that a bound holds
     step: Any  # along the direction; 0 if the search found none
+    unit: Any
 
 
 class Point(NamedTuple):
-    """A problem at a point."""
+    """A problem at a point, with the residual divided by the unit."""
 
     x: Any
     residual: Any
@@ -48,7 +50,9 @@ class Trial(NamedTuple):
 class Descent(Method):
     """The problem of a method of nonlinear least squares, its tests, and its evaluations.
 
-    `tol` bounds the norm of the gradient, relative to the first.
+    `tol` bounds the norm of the gradient, relative to the first. The residual, the gradient, steps and changes of the
+    gradient are divided by one power of two, the unit of the first residual, so that their squares neither underflow
+    nor overflow; `x` and the Jacobian are not.
     """
 
     problem: Any
@@ -68,16 +72,31 @@ class Descent(Method):
         return "gradient" if now.residual - now.residual == 0 else "residual"
 
     def details(self, state: Any, history: DescentNumbers) -> dict[str, Any]:
-        return {"gradient_norm": float(history.gradient[-1] ** 0.5)}
+        return {"gradient_norm": float(history.unit[-1] * history.gradient[-1] ** 0.5)}
 
-    def at(self, x: Any) -> Point:
+    def residual_norm(self, now: Any) -> Any:
+        return now.unit * now.residual**0.5
+
+    def begin(self, x: Any) -> tuple[Point, float]:
+        """Evaluate the problem at the starting point, and choose the unit. Collective."""
+        residual = self.problem.residual(x)
+        check_array("the residual", residual, getattr(residual, "layout", None))
+        exponents = group_of(residual).agree("the first residual", str(residual.dtype), [exponent_of(residual)])
+        unit = unit_of(residual, exponents)
+        return self._point(x, residual, unit), unit
+
+    def at(self, x: Any, unit: float) -> Point:
         """Evaluate the problem. Collective."""
-        residual, jacobian = self.problem.residual(x), self.problem.jacobian(x)
+        return self._point(x, self.problem.residual(x), unit)
+
+    def _point(self, x: Any, residual: Any, unit: float) -> Point:
+        jacobian = self.problem.jacobian(x)
         if not isinstance(jacobian, LinearOperator):
             raise UnsupportedTypeError(f"jacobian must return a distributed operator, not {type_name(jacobian)}")
         if jacobian.domain is not x.layout:
             raise LayoutError(f"the domain of the Jacobian must be {x.layout}, the layout of x, not {jacobian.domain}")
         check_array("the residual", residual, jacobian.range)
+        residual = divided(residual, unit)
         return Point(x, residual, jacobian.adjoint(residual))
 
 

@@ -27,6 +27,7 @@ class GaussNewtonState:
     gg: float  # the squared norm of the gradient
     first: float  # that of the first gradient
     inner: int  # iterations of CGLS so far
+    unit: float
     numbers: Any = field(metadata=SCRATCH)
 
 
@@ -39,9 +40,9 @@ class GaussNewton(Descent):
     name = "Gauss-Newton"
 
     def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
-        point = self.at(y.copy())
+        point, unit = self.begin(y.copy())
         rho, gg = real_products((point.residual, point.residual), (point.gradient, point.gradient))
-        return GaussNewtonState(*point, rho / 2, gg, gg, 0, (rho, gg, 1.0))
+        return GaussNewtonState(*point, rho / 2, gg, gg, 0, unit, (rho, gg, 1.0, unit))
 
     def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
         """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
@@ -54,18 +55,18 @@ class GaussNewton(Descent):
         (slope,) = real_products((direction, state.gradient))
 
         def trial(step: float) -> Trial:
-            point = self.at(axpby(step, direction, 1.0, state.x))
+            point = self.at(axpby(step * state.unit, direction, 1.0, state.x), state.unit)
             r, g = point.residual, point.gradient
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, slope, (point, rho, gg))
 
         step, found = wolfe(trial, state.value, slope)
         if found is None:
-            state.numbers = 2 * state.value, state.gg, 0.0
+            state.numbers = 2 * state.value, state.gg, 0.0, state.unit
             return state
         point, rho, state.gg = found
         state.x, state.residual, state.gradient, state.value = *point, rho / 2
-        state.numbers = rho, state.gg, step
+        state.numbers = rho, state.gg, step, state.unit
         return state
 
     def details(self, state: GaussNewtonState, history: Any) -> dict[str, Any]:
@@ -114,7 +115,8 @@ def gauss_newton(
     -----
     CGLS stops when the norm of its gradient is below :math:`\min(1/2, \sqrt{|g| / |g_0|})` times the present one
     [Nocedal and Wright 2006, section 7.1], so that convergence is superlinear where the residual vanishes. Besides the
-    messages of the problem and of CGLS, an iteration sends one scalar allreduce, and one for each trial step.
+    messages of the problem and of CGLS, an iteration sends one scalar allreduce, and one for each trial step. One small
+    message before the first finds the size of the residual, which is scaled as in :func:`lbfgs`.
 
     Examples
     --------

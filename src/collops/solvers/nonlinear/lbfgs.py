@@ -17,6 +17,7 @@ from collops.solvers.method import over
 from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
 from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.result import SolverResult
+from collops.solvers.scaling import divided
 from collops.solvers.state import SCRATCH
 
 
@@ -38,6 +39,7 @@ class LBFGSState:
     yg: np.ndarray
     gg: float
     pairs: int  # so far
+    unit: float
     numbers: Any = field(metadata=SCRATCH)
 
 
@@ -51,13 +53,13 @@ class LBFGS(Descent):
     name = "L-BFGS"
 
     def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
-        point = self.at(self._projected(y.copy()))
+        point, unit = self.begin(self._projected(y.copy()))
         free = self._free(point.x, point.gradient)
         rho, gg = real_products((point.residual, point.residual), (free, free))
         s, change = (StackedArray([zeros_like(free) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
-        return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, (rho, gg, 1.0))
+        return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, unit, (rho, gg, 1.0, unit))
 
     def step(self, A: Any, state: LBFGSState) -> LBFGSState:
         """Search along the direction, and remember the step and how it changed the gradient."""
@@ -67,7 +69,7 @@ class LBFGS(Descent):
         else:
             step, found = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
         if found is None:
-            state.numbers = 2 * state.value, state.gg, 0.0
+            state.numbers = 2 * state.value, state.gg, 0.0, state.unit
             return state
         point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = found
         state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
@@ -79,7 +81,7 @@ class LBFGS(Descent):
             state.sy[:, k], state.yy[:, k], state.yy[k] = table[2], table[3], table[3]
             state.sy[k, k], state.yy[k, k], state.sg[k], state.yg[k] = sy, yy, sg, yg
             state.pairs += 1
-        state.numbers = rho, gg, step
+        state.numbers = rho, gg, step, state.unit
         return state
 
     def _direction(self, state: LBFGSState) -> tuple[Any, float]:
@@ -90,8 +92,9 @@ class LBFGS(Descent):
         """
         free = self._free(state.x, state.gradient)
         if not state.pairs:  # the minimum of the linearised problem along the gradient, in any units
-            image = self.problem.jacobian(state.x).forward(free)
-            length = over(state.gg, *real_products((image, image)))
+            # The image of a unit vector: its square is that of the Jacobian, not the fourth power.
+            image = self.problem.jacobian(state.x).forward(axpby(state.gg**-0.5, free, 0.0, free))
+            length = over(1.0, *real_products((image, image)))
             return axpby(-length, free, 0.0, free), -length * state.gg
         order = [k % self.memory for k in range(max(0, state.pairs - self.memory), state.pairs)]  # the oldest first
         sy, yy, sg, yg = (
@@ -112,8 +115,8 @@ class LBFGS(Descent):
 
     def _trial(self, state: LBFGSState, direction: Any, step: float) -> Trial:
         """Evaluate a step. All inner products of an iteration share one message."""
-        point = self.at(self._projected(axpby(step, direction, 1.0, state.x)))
-        s, y = axpby(1.0, point.x, -1.0, state.x), axpby(1.0, point.gradient, -1.0, state.gradient)
+        point = self.at(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), state.unit)
+        s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
         pairs += [(old, new) for new in (g, y) for each in (state.s, state.y) for old in each]
@@ -186,11 +189,13 @@ def lbfgs(
 
     Notes
     -----
-    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. The first
-    iteration also applies the Jacobian, and sends one more: it begins with the step that minimises the linearised
-    residual along the gradient, so that the units of `x` and of the residual do not matter. Without bounds
-    steps meet the strong Wolfe conditions. With bounds a step is projected and halved until the objective decreases
-    enough, and elements that a bound holds are left out of the gradient and of the direction [Bertsekas 1982].
+    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. One small
+    message before the first iteration finds the size of the residual: a very small or large residual is divided by a
+    power of two, so that its square neither underflows nor overflows. The first iteration also applies the Jacobian,
+    and sends one more: it begins with the step that minimises the linearised residual along the gradient, so that the
+    units of `x` and of the residual do not matter. Without bounds steps meet the strong Wolfe conditions. With bounds a
+    step is projected and halved until the objective decreases enough, and elements that a bound holds are left out of
+    the gradient and of the direction [Bertsekas 1982].
 
     Examples
     --------
