@@ -250,6 +250,19 @@ def test_a_lost_chunk_is_an_error_on_every_rank(comm, folder, name):
     np.testing.assert_array_equal(ca.load(folder / "all" / "a" / "b", comm=comm).gather(), np.zeros(4))
 
 
+@pytest.mark.parametrize("name", ["stack/0", "stack/1", "a/x", "a", "stack"])
+def test_a_member_without_its_metadata_is_an_error_on_every_rank(comm, folder, name):
+    x = ca.ones(2 * comm.size + 1, comm=comm)
+    ca.save(folder / "all", {"stack": StackedArray([x, x]), "a": {"b": x, "x": x}})
+    comm.barrier()
+    if comm.rank == 0:
+        (folder / "all" / name / "zarr.json").unlink()
+    comm.barrier()
+    with pytest.raises(InputError, match=rf"has lost the metadata of {name.rpartition('/')[2]}:") as caught:
+        ca.load(folder / "all", comm=comm)
+    assert comm.size == 1 or caught.value.on_all_ranks
+
+
 def test_a_damaged_chunk_is_an_error(comm, folder):
     x = ca.random((40, 50), comm=comm)
     for number, harm in enumerate(["bit", "short", "empty"]):

@@ -154,3 +154,24 @@ def test_stacked_and_replicated_data(comm, kind, dtype):
         result = solver(op, distributed(scale * data), distributed(scale * data), niter=200)
         assert result.status is Status.CONVERGED
         assert result.residual_norms[-1] <= 1.001e-5 * scale * np.linalg.norm(data)
+
+
+@pytest.mark.parametrize(
+    ("solver", "name"),
+    [
+        (collops.cg, "damp"),
+        (collops.cgls, "damp"),
+        (collops.lsqr, "damp"),
+        (collops.ista, "eps"),
+        (collops.fista, "alpha"),
+        (collops.minres, "shift"),
+        (collops.hybrid_lsqr, "noise"),
+    ],
+)
+def test_ranks_with_other_numbers_are_an_error(comm, solver, name):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    y = collops.ones(8, comm=comm)
+    A = collops.Diagonal(y)
+    with pytest.raises(collops.errors.InputError, match="a solver's start differs between ranks"):
+        solver(A, y, **{name: 0.1 * (comm.rank + 1)})

@@ -46,7 +46,7 @@ def load(
     Raises
     ------
     InputError
-        On every rank, if the store does not exist or cannot be read, if a file with values is missing in what
+        On every rank, if the store does not exist or cannot be read, if a file of values or a member is missing that
         :func:`collops.array.save` has written, or if `path` is not the same store on all ranks.
     LayoutError
         On every rank, if `layout` does not fit.
@@ -104,6 +104,10 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         values = np.ascontiguousarray(values, as_dtype(values.dtype))
         return chosen, engine.from_host(values.view(as_dtype(about["dtype"])) if "dtype" in about else values)
     kind = about.get("kind")
+    folder = Path(node.store.root) / node.path
+    # Before Zarr lists the members, which warns of folders without metadata and leaves them out.
+    if lost := [name for name in about.get("members", ()) if not (folder / name / "zarr.json").is_file()]:
+        raise InputError(f"{folder} has lost the metadata of {', '.join(lost)}: copy it again, or write it again")
     names = sorted(node.keys())
     if kind == "stacked":
         names = sorted(names, key=int)

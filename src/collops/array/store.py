@@ -275,7 +275,8 @@ def _create(
 
     members = _members(arrays)
     if members is not None:
-        mine = {**about, "kind": "dictionary" if isinstance(arrays, Mapping) else "stacked"}
+        kind = "dictionary" if isinstance(arrays, Mapping) else "stacked"
+        mine = {**about, "kind": kind, "members": [key for key, _ in members]}
         node = zarr.create_group(place, path=name, attributes={**attributes, MARK: mine})
         for key, value in members:
             _create(place, f"{name}/{key}" if name else key, value, {}, about, compressed)

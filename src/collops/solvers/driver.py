@@ -235,6 +235,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "niter": run.niter,
         **{name: value for name, value in vars(method).items() if isinstance(value, int)},
         **{name: getattr(method, name) for name in sorted(method.tolerances)},
+        **_numbers_of(method),  # which determine the solution
         "M": getattr(method, "M", None) is not None,
         "shape": None if A is None else A.shape,
         "dtype": str(y.dtype),
@@ -326,6 +327,12 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         resumed_from=resumed_from,
         details=details_in_units(method, method.details(state, numbers), unit),
     )
+
+
+def _numbers_of(method: Any) -> dict[str, Any]:
+    """Return the options of a method that are plain numbers or words, such as its damping."""
+    options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
+    return {name: value for name, value in options.items() if isinstance(value, int | float | str)}
 
 
 def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
