@@ -66,6 +66,9 @@ def of_groups(comm):
 
 UNEQUAL = {
     "from_local": lambda comm: collops.from_local(mine(comm), replicated(comm), comm=comm),
+    "full": lambda comm: collops.full(replicated(comm), comm.rank, comm=comm),
+    "full_like": lambda comm: collops.array.full_like(collops.ones(replicated(comm), comm=comm), 2.0 * comm.rank),
+    "random": lambda comm: collops.random(replicated(comm), seed=comm.rank, comm=comm),
     "constructor": lambda comm: DistributedArray(replicated(comm), comm, mine(comm)),
     "dtypes": lambda comm: DistributedArray(replicated(comm), comm, np.ones(8, "f4" if comm.rank else "f8")),
     "not a number": lambda comm: DistributedArray(

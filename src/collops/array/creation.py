@@ -16,6 +16,7 @@ from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
 from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
+from collops.array.redistribute import check_given
 from collops.array.stacked import StackedArray
 from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
@@ -106,7 +107,7 @@ def full(
     array([2.5, 2.5, 2.5])
     """
     _check_number(value)
-    return _filled("full", layout, comm, np.asarray(value).dtype if dtype is None else dtype, engine, value)
+    return _compared(_filled("full", layout, comm, np.asarray(value).dtype if dtype is None else dtype, engine, value))
 
 
 def random(
@@ -157,7 +158,7 @@ def random(
     def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
         return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
 
-    return _new_array(layout, comm, engine, element, make)
+    return _compared(_new_array(layout, comm, engine, element, make))
 
 
 def empty_like(x: Array, dtype: Any = None) -> Array:
@@ -209,7 +210,7 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
     array([2.5, 2.5, 2.5])
     """
     _check_number(value)
-    return _filled_like("full", x, dtype, value)
+    return _compared(_filled_like("full", x, dtype, value))
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -270,6 +271,12 @@ def _check_number(value: Any) -> None:
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
+
+
+def _compared(x: Any) -> Any:
+    """Return an array filled from an argument; under ``COLLOPS_CHECK`` its copies are compared first."""
+    check_given(x, groups=True)
+    return x
 
 
 def _filled(name: str, layout: Any, comm: Communicator | None, dtype: Any, engine: Any, *value: Any) -> Any:
