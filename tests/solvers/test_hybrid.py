@@ -169,3 +169,15 @@ def test_an_exact_solution_is_a_success(comm, niter):
     # An iteration limit that ends it earlier is one.
     early = hybrid_lsqr(op, from_global(matrix @ truth, op.range, comm=comm), niter=2)
     assert early.status is Status.ITERATION_LIMIT
+
+
+def test_the_damping_remains_when_the_space_has_as_many_vectors_as_data(comm):
+    """Cross-validation has no data left then, and would take the largest damping for data without noise."""
+    generator = np.random.default_rng(1)
+    matrix = generator.normal(size=(6, 10))
+    op = VStack([np.array_split(matrix, comm.size)[comm.rank]], comm)
+    y = from_global(matrix @ generator.normal(size=10), op.range, comm=comm)
+    before, last = (hybrid_lsqr(op, y, niter=niter) for niter in (5, 20))
+    assert (last.status, last.iterations) == (Status.CONVERGED, 6)
+    assert last.details["damp"] == pytest.approx(before.details["damp"], rel=1e-6)
+    assert last.residual_norms[-1] < before.residual_norms[-1]

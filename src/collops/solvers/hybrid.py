@@ -187,7 +187,10 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
         fit = residual(log) / (size - share.sum())
         return fit * fit * (_ROBUST + (1 - _ROBUST) * (share * share).sum() / size)
 
-    if noise is None:
+    if noise is None and len(s) == size:
+        # As many vectors as data leave nothing to validate with: the damping of the step before remains.
+        log = float(np.log(_solution(B[:-1, :-1], beta, size, None)[0])) if size > 1 else float(trials[0])
+    elif noise is None:
         best = int(np.argmin([score(log) for log in trials]))
         interval = trials[max(best - 1, 0)], trials[min(best + 1, _TRIALS - 1)]
         log = float(minimize_scalar(score, bounds=interval, method="bounded").x)
