@@ -31,6 +31,7 @@ __all__ = [
     "check_problem",
     "check_square",
     "consistent",
+    "group_of",
     "precision_of",
     "takes_part",
     "working_dtype",
