@@ -19,7 +19,6 @@ if importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not i
 
 jnp = pytest.importorskip("jax.numpy")
 cj = pytest.importorskip("collops.jax")
-numbers_with_nan = pytest.importorskip("tests.comm.checks").numbers_with_nan
 cases = pytest.importorskip("tests.jax.cases")
 checks = pytest.importorskip("tests.jax.checks")
 programs = pytest.importorskip("tests.jax.programs")
@@ -55,27 +54,7 @@ def test_dtypes(comm, name):
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("op", ["min", "max"])
 def test_nan_wins(comm, name, op):
-    """NaN on any rank is the result on all, and the derivative is NaN there, as of NumPy's extremes in JAX."""
-    size, ufunc = comm.size, {"min": np.minimum, "max": np.maximum}[op]
-    parts = [numbers_with_nan(rank, size, size + 9, np.dtype("float32")) for rank in range(size)]
-    parts = [np.asarray(jnp.asarray(part, name).astype("float32")) for part in parts]
-    x, expected = jnp.asarray(parts[comm.rank], name), ufunc.reduce(parts)
-
-    def program(x):
-        blocks = jnp.stack([x] * size)
-        return cj.allreduce(x, op), cj.reduce(x, op, size - 1), cj.reduce_scatter(blocks, op), comm.allreduce(x, op)
-
-    for run in (program, cj.jit(program)):
-        total, rooted, scattered, by_method = run(x)
-        for y in (total, rooted if comm.rank == size - 1 else total, scattered, by_method):
-            assert y.dtype == x.dtype
-            np.testing.assert_array_equal(np.asarray(y).astype("float32"), expected)
-    several = jax.vmap(lambda x: cj.allreduce(x, op))(jnp.stack([x, x]))
-    np.testing.assert_array_equal(np.asarray(several).astype("float32"), np.stack([expected] * 2))
-    if size > 1:
-        _, tangent = jax.jvp(lambda x: cj.allreduce(x, op), (x,), (jnp.ones_like(x),))
-        np.testing.assert_array_equal(np.isnan(np.asarray(tangent).astype("float32")), np.isnan(expected))
-        assert (tangent[size + 1 :] == 1).all()
+    checks.check_nan_wins(comm, name, op)
 
 
 @pytest.mark.parametrize("op", ["min", "max"])

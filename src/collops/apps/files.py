@@ -120,7 +120,7 @@ def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, 
 
 
 def _numbers_in(array: Any, path: Path, name: str) -> list[float]:
-    """Return the numbers in an attribute of a Zarr array: none if it is absent, else one, or those of a list."""
+    """Return the numbers in an attribute of a Zarr array: none if it is absent, one number, or a list."""
     given = getattr(array, "attrs", {}).get(name)
     numbers = [_number(each) for each in (given if isinstance(given, list) else [given])]
     if given is None:

@@ -267,7 +267,7 @@ class SegyFile:
     def _read(self, traces: Sequence[int] | np.ndarray, size: int, first: int | None = None) -> np.ndarray:
         """Read so many bytes of each of some traces from their beginning on: uint8, ``(len(traces), size)``.
 
-        `first` is where those of the first trace are.
+        `first` is the position of the first trace.
         """
         begin, result = self.first if first is None else first, np.empty((len(traces), size), np.uint8)
         try:
@@ -373,8 +373,8 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: list[str] | None = None) -> float:
     """Return the sample interval in seconds; sentences about other intervals in the file are added to `notes`.
 
-    It is that of the trace header extension of revision 2, the extended one of its binary header, that of the trace
-    headers, or that of the binary header: the first one that is not zero.
+    It is taken from the trace header extension of revision 2, its extended binary field, the trace headers, or the
+    binary header: the first value that is not zero.
     """
     found = _intervals(file, headers)
     if not found:

@@ -177,7 +177,7 @@ def run(job: Job[Options]) -> Findings:
         reached = gradient if problem.method == "cgls" else residual
         shortfall = (
             f"the tolerance {options.tol:g} was not reached in {len(solution.residuals) - 1} iterations "
-            f"({solution.status.replace('_', ' ')}; the {measure} is {reached:.3g} of that of the right-hand side)"
+            f"({solution.status.replace('_', ' ')}; the {measure} is {reached:.3g} relative to the right-hand side)"
         )
         if solution.status == "iteration_limit":
             shortfall += ": raise --iterations, or --tol"

@@ -62,7 +62,7 @@ def way_to(given: Any, wanted: Any, array: str = "x", layout: str = "y.layout") 
 
 
 def _way_to_stack(given: Any, wanted: Any, array: str, layout: str) -> str:
-    """Return what :func:`way_to` returns if one of the layouts is that of a stacked array."""
+    """Return the advice of :func:`way_to` where one of the layouts belongs to a stacked array."""
     if not (isinstance(given, StackedLayout) and isinstance(wanted, StackedLayout)):
         return "a stacked array fits stacked arrays only: combine its parts one by one"
     if len(given) != len(wanted):

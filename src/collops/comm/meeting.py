@@ -34,7 +34,7 @@ _LENGTH = struct.Struct("!I")
 _LEAST_SECRET = 16  # characters: whoever has seen one proof can try out secrets
 MAX_ADDRESS_BYTES = 1 << 26  # of the message in which rank 0 tells where all ranks listen
 MAX_STRANGERS = 128
-"""Maximum number of connections, besides those of the missing ranks, whose proofs a listener awaits at once."""
+"""Maximum number of connections, besides one for every missing rank, whose proofs a listener awaits at once."""
 _STRANGER_SECONDS = 5.0  # for the proof of an end that may be anybody
 _GRACE_SECONDS = 10.0  # for ranks that come after a mistake was found, and for what rank 0 sends at its deadline
 _NAP_SECONDS = 0.05

@@ -35,7 +35,7 @@ def dottest(
     rtol : float, optional
         Largest allowed difference of the two numbers, relative to the larger of :math:`\|A u\| \|v\|` and
         :math:`\|u\| \|A^H v\|`; by default 1000 times the rounding error of the operator's dtype, 8 times for half
-        types. Where JAX has no double precision, the rounding error is that of single precision.
+        types. Where JAX has no double precision, the rounding error of single precision counts.
     seed : int
         Seed of the random vectors, which are the same on any number of ranks.
     raises : bool

@@ -215,7 +215,7 @@ def block_cg(
     M : LinearOperator, optional
         The preconditioner, Hermitian positive definite, for one column.
     rtol, atol : float
-        Stop when the norm of each column's residual is at most `rtol` times that of its right-hand side, or each at
+        Stop when the norm of each column's residual is at most `rtol` times its right-hand side's norm, or each at
         most `atol`; with `X0` as well.
     **run
         Other options of :class:`Run`.

@@ -327,7 +327,7 @@ def gmres(
     flexible : bool
         Whether the image of a vector under `M` may differ from iteration to iteration.
     rtol, atol : float
-        Stop when the norm of the residual is at most `rtol` times that of `y`, or at most `atol`; with `x0` as well.
+        Stop when the norm of the residual is at most `rtol` times the norm of `y`, or at most `atol`, also with `x0`.
         The solver always stops where the residual is no larger than rounding errors.
     **run
         Other options of :class:`Run`.

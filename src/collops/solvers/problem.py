@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 RTOL = 1e-5
-"""Default bound on the norm of the residual, relative to that of the data; SciPy and PETSc have the same."""
+"""Default bound on the norm of the residual, relative to the norm of the data; SciPy and PETSc have the same."""
 
 _UNITS, _SMALL = 10.0, 1e-3
 """Rounding errors of residuals, in units of the precision; and the largest ones relative to the data."""

@@ -41,7 +41,7 @@ def exponent_of(array: Any) -> int:
 def unit_of(data: Any, exponents: Sequence[int]) -> float:
     """Return an even power of two near the largest element of the data; 1 where their squares are far from the limits.
 
-    Where the data are zero it is that of the starting point. `exponents` are those of both on all ranks.
+    Where the data are zero the starting point counts. `exponents` belong to both, over all ranks.
     """
     exponent = next((exponent for exponent in exponents if exponent != _NONE), 0)
     if data.dtype.kind not in "fc" or exponent == _INFINITE:
@@ -107,7 +107,7 @@ def _is_one(unit: Any) -> bool:
 
 
 def _exponents(dtype: np.dtype) -> tuple[int, int]:
-    """Return the largest exponent of ordinary data, and that of a unit whose inverse is a normal number, too.
+    """Return the largest exponent of ordinary data, and the largest of a unit whose inverse is a normal number, too.
 
     Residuals fall by the rounding unit, and their squares have to stay normal.
     """

@@ -62,7 +62,7 @@ class SquareSystem(Shifted):
     Attributes
     ----------
     rtol, atol : float
-        Bounds on the norm of the residual, relative to that of the data and absolute.
+        Bounds on the norm of the residual, relative to the norm of the data and absolute.
     precision : float
         Relative size of rounding errors, below which a residual cannot be distinguished from 0.
     M : LinearOperator or None

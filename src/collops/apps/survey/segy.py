@@ -97,7 +97,7 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     )
     notes += unused_times(headers)
     if file.has_extended_positions():
-        notes.append("positions of trace header extension 1 are not read: those of the standard trace headers are used")
+        notes.append("positions of trace header extension 1 are not read: the standard trace headers are used")
     sampling = file.samples, sample_interval(file, headers, notes), start_time(file, headers)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []

@@ -399,7 +399,7 @@ class Survey:
             ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
         weighting : Weighting, optional
             Amplitudes and apertures of :mod:`collops.operators.kirchhoff`; by default none, that is, travel times only.
-            For recorded data take those of `weighting`.
+            For recorded data take the result of `weighting`.
         antialias : bool
             Whether to filter what is steeper than the receivers sample.
         coarsen : int, optional
@@ -473,9 +473,9 @@ class Survey:
     ) -> Weighting:
         r"""Choose the weights of the operator; what is chosen for recorded data becomes a note.
 
-        Recorded data are those of a file that this package did not write as a synthetic survey. They get the amplitude
+        Recorded data come from a file that this package did not write as a synthetic survey. They get the amplitude
         of point sources, ``"2.5d"`` or ``"3d"``, whose wavelet has the phase of reflections. Dips go up to 60 degrees:
-        the echo of a steeper plane takes more than twice the time of that of a flat one at the same depth. The aperture
+        the echo of a steeper plane takes more than twice the time of a flat plane's at the same depth. The aperture
         is :math:`z \sin 60° + h`, with the depth :math:`z` of the image and the largest half offset :math:`h`: the
         midpoint of an echo from a plane of that dip is no farther away, if it arrives within the record.
 
