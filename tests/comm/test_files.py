@@ -187,11 +187,11 @@ def test_writers_that_begin_together_do_not_disturb_each_other(tmp_path, other):
     path = tmp_path / "b"
     program = (
         "import sys\nfrom pathlib import Path\nfrom collops.comm.files import atomic\nprint(True, flush=True)\n"
-        "for number in range(60):\n"
+        "for number in range(500):\n"
         "    with atomic(Path(sys.argv[1])) as temporary:\n"
         "        temporary.write_text('x' * 1000)\n"
     )
-    writers = [other(program, path) for _ in range(3)]
+    writers = [other(program, path) for _ in range(4)]
     for writer in writers:
         assert writer.wait(60) == 0
     assert path.read_text() == "x" * 1000

@@ -92,8 +92,9 @@ class Lock:
                     os.close(descriptor)
                     return None
                 # Between opening and locking, the holder may have removed the file, and others may have a new one.
-                if os.path.exists(path) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return cls(path, descriptor)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                        return cls(path, descriptor)
             except OSError:
                 os.close(descriptor)
                 raise
@@ -219,13 +220,21 @@ def _discard(folder: Path, path: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _entries(folder: Path) -> list[str]:
+    """Return the names in a folder; none if there is no such folder, which its writer may remove at any moment."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove the scratch folders of `path` whose writers have ended."""
     pattern = re.compile(rf"(\.{re.escape(path.name)}-[a-z0-9_]{{8}})(?:{re.escape(_LOCK_SUFFIX)})?")
     for name in sorted({match[1] for match in map(pattern.fullmatch, os.listdir(path.parent)) if match}):
         folder = path.with_name(name)
         with suppress(PermissionError, NotADirectoryError):  # of another user, or something else of such a name
-            if folder.exists() and not {path.name, _PREVIOUS} >= set(os.listdir(folder)):
+            if not {path.name, _PREVIOUS} >= set(_entries(folder)):
                 continue
             lock = Lock.acquire(path.with_name(name + _LOCK_SUFFIX))
             if lock is not None:
