@@ -43,7 +43,7 @@ SUBJECTS = {
         "rank gives.",
     ),
     "Jacobi's method": (
-        ("apps/jacobi",),
+        ("jacobi",),
         "An option is wrong, or the sizes or the variant do not fit the ranks: see [`collops jacobi`](jacobi.md).",
     ),
     "Communicators, transports and messages": (

@@ -26,7 +26,7 @@ PACKAGES = (
     "collops.solvers.proximal",
     "collops.preconditioners",
     "collops.uncertainty",
-    "collops.apps.survey",
+    "collops.seismic.survey",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

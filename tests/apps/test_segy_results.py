@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps import lsm, poststack, recipe, reflectivity, segy
-from collops.apps.lsm.problem import recorded
+from collops.apps import recipe
 from collops.apps.recipe import run_job
-from collops.apps.segy import Traces, write_together
 from collops.errors import InputError
+from collops.seismic import lsm, poststack, reflectivity, segy
+from collops.seismic.lsm.problem import recorded
+from collops.seismic.segy import Traces, write_together
 from tests.apps.files import stacked_volume
 from tests.apps.jobs import Listener, group_of, job_numbers
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.survey import Geometry, Grid, read
-from collops.apps.survey.geometry import Bins, Line, cover
-from collops.apps.survey.segy import _positions, read_headers, shot_traces
-from collops.apps.survey.traveltimes import seconds_from
-from collops.apps.survey.velocity import Volume, load_velocity
+from collops.seismic.survey import Geometry, Grid, read
+from collops.seismic.survey.geometry import Bins, Line, cover
+from collops.seismic.survey.segy import _positions, read_headers, shot_traces
+from collops.seismic.survey.traveltimes import seconds_from
+from collops.seismic.survey.velocity import Volume, load_velocity
 from tests.apps.files import set_binary, set_header, small_survey, write_alone, write_traces
 
 pytestmark = pytest.mark.serial

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.signals import noise_from_power, power_spectrum
 from collops.apps.stages import local_stage
-from collops.apps.volume.files import Axis, Cube, open_volume
-from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import (
+from collops.seismic.signals import noise_from_power, power_spectrum
+from collops.seismic.volume.files import Axis, Cube, open_volume
+from collops.seismic.volume.modelling import convolution, trace_operator
+from collops.seismic.volume.problem import (
     Image,
     Inversion,
     Problem,
@@ -22,7 +22,7 @@ from collops.apps.volume.problem import (
     recorded,
     section_of,
 )
-from collops.apps.volume.wavelet import from_power
+from collops.seismic.volume.wavelet import from_power
 from tests.apps.files import set_binary, stacked_volume, write_alone, write_traces
 from tests.apps.jobs import job_of
 
@@ -78,7 +78,7 @@ def test_room_is_asked_for_all_arrays_of_the_result(comm, folder):
 @pytest.mark.parametrize(("numbers", "ends"), [([4, 6, 8, 10], (4, 10)), ([4, 6, 7, 10], (1, 4))])
 def test_axes_of_pictures_count_traces_whose_numbers_are_not_even(tmp_path, monkeypatch, numbers, ends):
     drawn: list = []
-    monkeypatch.setattr("collops.apps.volume.problem.draw_panels", lambda path, panels, size: drawn.extend(panels))
+    monkeypatch.setattr("collops.seismic.volume.problem.draw_panels", lambda path, panels, size: drawn.extend(panels))
     cube = Cube((Axis("trace", np.array(numbers)),), 5, 0.1, 0.2)
     draw_images(tmp_path / "a.png", cube, [Image(np.ones((4, 5)), "", 1.0)])
     np.testing.assert_allclose(drawn[0].extent, (*ends, 0.2, 0.6))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -22,18 +22,18 @@ from collops.apps import interruption
 from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
-from collops.apps.segy import TRACE_HEADER_BYTES, Traces, write_together
 from collops.apps.stages import engine_of_ranks, local_stage
+from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
     from collops.backend import Engine
-    from collops.comm import Communicator
     from collops.solvers import SolverResult
 
 __all__ = [
+    "Exporter",
     "Findings",
     "Gradient",
     "Job",
@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound=CommonOptions)
+Exporter = Callable[[Path, Communicator, Sequence[str]], Path]
+"""Writes a file with a history of the processing, given as lines of text, and returns its path. Collective."""
 _PICTURES = 2 << 20  # bytes, at most, of all pictures and a page
 # Results depend on the versions of these.
 _PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
@@ -234,7 +236,7 @@ class Findings:
     more_rows: list[tuple[str, str]] = field(default_factory=list)  # rows after those of all applications
     # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
     page: Callable[[Path], Path] | None = None
-    segy: dict[str, Traces] = field(default_factory=dict)  # SEG-Y files by name, the same names on every rank
+    exports: dict[str, Exporter] = field(default_factory=dict)  # further files by name, the same names on every rank
     files: list[Path] = field(default_factory=list)  # other files that were written
     shortfall: str | None = None  # says that a tolerance that the user asked for was not reached
 
@@ -250,10 +252,13 @@ class Outcome:
     shortfall: str | None  # as in `Findings`
 
 
-def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
+def run_job(
+    run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener, command: str = ""
+) -> Outcome:
     """Run an application, from its options to pictures. Collective.
 
-    `run` is ``collops.apps.NAME.run``. The outcome is the same on every rank; its files were written by the first one.
+    `run` is the function of that name of an application; exported files name the `command` that it belongs to. The
+    outcome is the same on every rank; its files were written by the first one.
     """
     folder = Path(options.out)
     with local_stage(comm):
@@ -272,8 +277,8 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         arrays = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
         attributes = {"title": found.title, **found.attributes, **numbers}
         files.append(write_result(folder / "result.zarr", comm, arrays, attributes))
-        text = _history(options, found, numbers)
-        files += [write_together(folder / f"{name}.sgy", comm, each, text) for name, each in found.segy.items()]
+        text = _history(options, found, numbers, command)
+        files += [export(folder / name, comm, text) for name, export in found.exports.items()]
         with local_stage(comm):
             if comm.rank == 0 and (page := found.page) is not None:
                 files.append(in_time(lambda: page(folder), folder))
@@ -323,17 +328,15 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
     }
 
 
-def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any]) -> list[str]:
-    """Return what was done, as text for SEG-Y files."""
+def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any], command: str) -> list[str]:
+    """Return the processing history for exported files, such as the textual header of SEG-Y."""
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     chosen = {name: value for name, value in (given | found.numbers).items() if isinstance(value, (str, int, float))}
-    command = type(options).__module__.split(".")[2]
     return [
-        f"COLLOPS {numbers['versions'].get('collops', '')}, command collops {command}: {found.title}",
+        f"COLLOPS {numbers['versions'].get('collops', '')}{command and f', command {command}'}: {found.title}",
         "PARAMETERS: " + ", ".join(f"{name}={value}" for name, value in chosen.items()),
         f"RESIDUAL: {numbers['residual_final']:.6g} after {numbers['iterations']} iterations, "
         f"{numbers['residual_initial']:.6g} before the first",
-        TRACE_HEADER_BYTES,
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
@@ -66,16 +65,15 @@ def check_engine(name: str) -> None:
         raise InputError(f"--engine must be one of auto, numpy, cupy, not {name!r}")
 
 
-def command_of(name: str) -> Callable[..., None]:
-    """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
-    application = importlib.import_module(f"collops.apps.{name}")
+def command_of(name: str, application: Any) -> Callable[..., None]:
+    """Return the command of an application: an object, such as a module, with the names ``Options`` and ``run``."""
 
     def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> int:
         from collops.apps.recipe import run_job
 
         first = comm.rank == 0
         with Progress(f"collops {name}", shown=first and not quiet, speaking=first) as progress:
-            outcome = run_job(application.run, chosen, comm, progress)
+            outcome = run_job(application.run, chosen, comm, progress, f"collops {name}")
         if first and not quiet:
             show(outcome, console(to_stderr=as_json))
         if first and as_json:

@@ -10,12 +10,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from collops import __version__
-from collops.apps import APPLICATIONS
+from collops.apps import solve
 from collops.apps.interruption import INTERRUPTED
 from collops.cli.command import BAD_INPUT, command_of, report, report_lost
 from collops.cli.console import OutputLostError, watched_streams
 from collops.cli.info import info
-from collops.cli.jacobi import jacobi
 
 try:
     from typer.exceptions import TyperException as UsageError
@@ -31,7 +30,7 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
-for _command in (*map(command_of, APPLICATIONS), jacobi, info):
+for _command in (command_of("solve", solve), info):
     application.command()(_command)
 
 
@@ -44,14 +43,14 @@ def _not_installed(context: typer.Context) -> None:
     raise typer.Exit(BAD_INPUT)
 
 
-# The commands of other distributions: a function or an application of typer each.
+# Commands of installed distributions: an application, as `command_of` describes, or a function or a Typer object.
 _found = entry_points(group="collops.commands")
-for _each in _found:
+for _each in sorted(_found):
     _command = _each.load()
     if isinstance(_command, typer.Typer):
         application.add_typer(_command, name=_each.name)
     else:
-        application.command(_each.name)(_command)
+        application.command(_each.name)(command_of(_each.name, _command) if hasattr(_command, "run") else _command)
 for _name in {"bench", "report", "soak"} - _found.names:  # hidden: they explain how to install collops_bench
     _take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
     application.command(_name, hidden=True, add_help_option=False, context_settings=_take_all)(_not_installed)
