@@ -28,7 +28,7 @@ SUBJECTS = {
         "[Arrays and layouts](arrays.md) has what brings one to the other.",
     ),
     "Operators": (
-        ("operators",),
+        ("operators", "seismic/kirchhoff"),
         "An operator cannot be made of what it was given, or was given an array of another layout, dtype or engine. "
         "What each takes is in the [reference](reference/index.rst).",
     ),
@@ -58,7 +58,7 @@ SUBJECTS = {
         "[JAX](jax.md) and [from mpi4jax](from-mpi4jax.md).",
     ),
     "The command line": (
-        ("apps", "cli"),
+        ("apps", "cli", "seismic"),
         "An option or a file: one line on standard error, exit code 2, and nothing has been computed. `--help` of the "
         "command, and its page, say what it takes.",
     ),

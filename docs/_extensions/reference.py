@@ -26,6 +26,7 @@ PACKAGES = (
     "collops.solvers.proximal",
     "collops.preconditioners",
     "collops.uncertainty",
+    "collops.seismic",
     "collops.seismic.survey",
     "collops.comm",
     "collops.exchange",

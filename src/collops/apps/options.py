@@ -31,6 +31,7 @@ __all__ = [
     "EngineName",
     "Finite",
     "Folder",
+    "Iterations",
     "Must",
     "NotNegative",
     "OneOf",

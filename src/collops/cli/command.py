@@ -32,7 +32,19 @@ from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
 from collops.profile.settings import check_environment
 
-__all__ = ["Debug", "Engine", "Json", "Quiet", "Ranks", "Transport", "check_engine", "guarded", "with_world"]
+__all__ = [
+    "Debug",
+    "Engine",
+    "Json",
+    "Quiet",
+    "Ranks",
+    "Transport",
+    "check_engine",
+    "command_from",
+    "ended_short",
+    "guarded",
+    "with_world",
+]
 
 BAD_INPUT, _BUG, _SHORTFALL = 2, 1, 3
 # For the line of the first rank, if it got the signal too; and for Open MPI's launcher, which sends SIGTERM to ranks

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from collops.extend.engines import Engine
     from collops.jacobi import Variant
 
-__all__ = ["Options", "Outcome", "run_job"]
-
 _GRID, _OUTPUT = "Grid", "Output"
 _TOLERANCE = 1e-8
 _PRINTED = 100  # iterations from one printed norm to the next

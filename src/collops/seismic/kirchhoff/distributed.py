@@ -33,8 +33,6 @@ from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
 from collops.seismic.kirchhoff.weights import Amplitude, Bands, Weighting, checked_antialias
 
-__all__ = ["Kirchhoff"]
-
 Mode = Literal["analytic", "eikonal", "byot"]
 
 
