@@ -136,7 +136,7 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         out=str(folder / "out"),
     )
     listener = Listener()
-    outcome = run_job(lsm.run, options, comm, listener)
+    outcome = run_job(lsm.run, options, comm, listener, "collops lsm")
     comm.barrier()
     assert listener.warnings == (["3 shots for 4 ranks: 1 of them have nothing to do"] if comm.size == 4 else [])
     assert "depths in metres below sea level: sources 6, receivers 5" in listener.notes
