@@ -59,9 +59,14 @@ for transport in ("auto", NeighbourExchange):
 again = steepest_descent(A, data, found.x, niter=400)  # from the solution
 assert again.residual_norms[0] < 1e-10
 assert steepest_descent(A, 0 * data).status is collops.Status.EXACT_ZERO
+saved = f"{folder}/checkpoint-{comm.size}"
+steepest_descent(A, data, niter=9, rtol=1e-12, checkpoint=saved)
+resumed = steepest_descent(A, data, niter=400, rtol=1e-12, checkpoint=saved, resume=True)
+assert resumed.resumed_from == 9 and resumed.iterations == found.iterations
+np.testing.assert_array_equal(resumed.x.gather(), found.x.gather())
 
 edges = rng.integers(0, comm.size, (comm.size, 40)), rng.integers(0, 7, (comm.size, 40))
-count = 40 - 31 * comm.rank  # uneven
+count = (40, 9, 0)[comm.rank]
 forest = collops.StarForest(comm, 7, None, *(each[comm.rank, :count] for each in edges))
 other = forest.with_transport(NeighbourExchange)
 for block, dtype in (((), "f4"), ((3,), "c16"), ((2, 2), "i8")):
@@ -135,7 +140,7 @@ def test_the_face_loads_no_guest():
     assert {"collops.seismic", "collops.jacobi", "collops.compat"}.isdisjoint(done.stdout.split())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_it_runs(installed, tmp_path, ranks):
     signal = np.sin(np.arange(SIZE))
     np.save(tmp_path / "trace.npy", OPERATOR @ signal)
