@@ -98,6 +98,8 @@ for code, arguments in (
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The folder in which pip has installed the package, without a network."""
+    for name in ("mpi4py", "pip"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
     folder = tmp_path_factory.mktemp("guest")
     sources = shutil.copytree(PACKAGE, folder / "sources")  # where it is built
     options = "--no-build-isolation --no-deps --no-index --quiet --disable-pip-version-check --target"
