@@ -34,6 +34,8 @@ PACKAGES = (
     "collops.profile",
     "collops.errors",
     "collops.backend",
+    "collops.extend.applications",
+    "collops.extend.exchanges",
     "collops.compat.pylops_mpi",
     "collops.compat.mpi4jax",
 )

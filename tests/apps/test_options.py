@@ -87,7 +87,7 @@ def test_the_command_has_each_option_with_its_help_and_default(name):
     from collops.cli.main import application
 
     kind = application_of(name).Options
-    command = typer.main.get_command(application).commands[name]
+    command = typer.main.get_command(application()).commands[name]
     asked = {parameter.name: parameter for parameter in command.params}
     for each in dataclasses.fields(kind):
         parameter = asked.pop(each.name)

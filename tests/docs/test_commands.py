@@ -57,7 +57,7 @@ def runs_first_program(command: str, folder: Path) -> None:
 
 @cache
 def parser_of_collops() -> Any:
-    return typer.main.get_command(application)
+    return typer.main.get_command(application())
 
 
 def is_understood(command: str, folder: Path) -> None:

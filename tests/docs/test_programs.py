@@ -22,6 +22,7 @@ ON_HOSTS = {
     },
     "checkpoints.md": {'"/scratch/line"': FOLDER},
     "lsm.md": {'"/scratch"': FOLDER},
+    "own-application.md": {'"/scratch/fit"': FOLDER},
 }
 # What a page's programs cannot run without.
 NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native"}

@@ -1,4 +1,12 @@
-"""."""
+"""Applications: their options, the recipe that runs them, and what they read, write and draw.
+
+An application is a module with ``Options``, derived from `CommonOptions`, and ``run(job)``, which takes a `Job` and
+returns `Findings`. The entry-point group ``collops.commands`` makes it a command.
+
+Requirements that need no argument: `Positive`, `NotNegative`, `Finite`, `Folder`. Annotations of options that most
+applications have: `Iterations`, `Damp`, `Dtype`, `EngineName`, `Out`, `Overwrite`. Panels of the help: `DATA`,
+`SYNTHETIC`, `METHOD`. ``__all__`` lists the names in the reference.
+"""
 
 from collops.apps import interruption as interruption
 from collops.apps.files import Field as Field
@@ -55,7 +63,27 @@ from collops.apps.recipe import Solution as Solution
 from collops.apps.recipe import best_relative_error as best_relative_error
 from collops.apps.recipe import largest_amplitude as largest_amplitude
 from collops.apps.recipe import relative_error as relative_error
+from collops.apps.recipe import run_job as run_job
 from collops.apps.stages import check_memory as check_memory
 from collops.apps.stages import engine_of_ranks as engine_of_ranks
 from collops.apps.stages import local_stage as local_stage
 from collops.limits import in_words as in_words
+
+__all__ = [
+    "AtLeast",
+    "CommonOptions",
+    "Field",
+    "Findings",
+    "Job",
+    "Must",
+    "OneOf",
+    "RecordedOnly",
+    "Solution",
+    "SyntheticOnly",
+    "atomic",
+    "figure",
+    "local_stage",
+    "option",
+    "relative_error",
+    "run_job",
+]

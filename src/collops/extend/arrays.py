@@ -1,4 +1,4 @@
-"""."""
+"""Distributed arrays: plans of halos, overlaps of layouts, checks of operands, and arrays in files."""
 
 from collops.array import transfers as transfers
 from collops.array.halo import HaloPlan as HaloPlan

@@ -1,4 +1,4 @@
-"""."""
+"""Commands that are not applications: functions for typer from a class of options, and their output."""
 
 from collops.cli.command import command_from as command_from
 from collops.cli.command import ended_short as ended_short

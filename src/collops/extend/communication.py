@@ -1,4 +1,4 @@
-"""."""
+"""Communication: errors that all ranks raise together, deadlines, cores and devices of ranks, reductions."""
 
 from collops.comm import alone as alone
 from collops.comm import missing_for_nccl as missing_for_nccl

@@ -1,4 +1,4 @@
-"""."""
+"""Engines: the array modules NumPy, CuPy and JAX with their memory, and kernels that are compiled at run time."""
 
 from collops._nvrtc import cuda_module as cuda_module
 from collops.backend import Engine as Engine

@@ -1,4 +1,4 @@
-"""."""
+"""Primitives of JAX programs that communicate: their arguments, communicators, and derivatives."""
 
 from collops.jax.arguments import array as array
 from collops.jax.communicators import native_comm as native_comm

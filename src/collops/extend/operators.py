@@ -1,4 +1,4 @@
-"""."""
+"""Operators: buffers for intermediate arrays, results in ``out``, and sums of local operators."""
 
 from collops.operators.base import AnyLayout as AnyLayout
 from collops.operators.base import Buffers as Buffers
