@@ -10,11 +10,12 @@ import pytest
 import zarr
 
 from collops.apps.survey import Geometry, Grid
-from collops.apps.survey.checks import Terms, check_frequency, check_positions, check_reach, check_speed
+from collops.apps.survey.checks import Terms, check_frequency, check_positions, check_reach, check_speed, table_factor
 from collops.apps.survey.geometry import Bins, cover
 from collops.apps.survey.selection import held_out
 from collops.apps.survey.velocity import Gradient
 from collops.apps.survey.zarr import ZarrShots, read_headers
+from collops.comm import alone
 from collops.errors import InputError
 
 
@@ -75,7 +76,9 @@ def test_offsets_that_disagree_with_positions_by_half_or_more_are_a_warning(rati
     assert ["check the units" in each for each in found] == [True] * warned
 
 
-@pytest.mark.parametrize(("ratio", "refused"), [(10.9, True), (0.00112, False), (0.00109, True), (9.2, True), (8.9, False)])
+@pytest.mark.parametrize(
+    ("ratio", "refused"), [(10.9, True), (0.00112, False), (0.00109, True), (9.2, True), (8.9, False)]
+)
 def test_offsets_that_disagree_by_a_power_of_ten_up_to_a_tenth_are_an_error(ratio, refused):
     source, group = np.zeros((2, 8)), np.stack([1000.0 * np.arange(1, 9), np.zeros(8)])
     terms = Terms("the positions", "offsets", "units", "leave traces out")
@@ -125,6 +128,22 @@ def test_a_wavelet_fits_two_periods_into_the_record_and_two_samples_into_a_perio
 @pytest.mark.parametrize(("speed", "warned"), [(4400.0, False), (4600.0, True)])
 def test_velocities_above_4500_metres_per_second_at_all_depths_may_be_in_feet(speed, warned):
     assert [len(check_speed(model, "v")) for model in (Gradient(speed, 1.0), np.full((2, 3), speed))] == [warned] * 2
+
+
+@pytest.mark.parametrize("fields", [0, 2])
+def test_tables_of_weights_need_memory_like_those_of_times(monkeypatch, fields):
+    grid, stations = Grid(21, 11, 10.0, 10.0), 50
+    points = ((1 + fields) * stations + 8) * 21 * 11  # with eight images
+    for share, factor in ((1.01, 1), (0.99, 2)):
+        monkeypatch.setattr("collops.apps.stages.available_memory", lambda _, share=share: share * 4 * points / 0.8)
+        assert table_factor(grid, stations, np.dtype("float32"), alone(), fields) == factor
+
+
+def test_columns_from_a_given_one_on_cover_the_stations_with_their_margin():
+    line = np.stack([np.linspace(0, 400, 5), np.zeros(5)])
+    geometry = Geometry(line[:, 1:3], [line] * 2, 40, 0.004)
+    grid = cover(geometry, Gradient(1500.0), dx=7.0, x0=-40.0)
+    assert grid.x[0] == -40 and 420 <= grid.x[-1] < 427  # 5 % more
 
 
 def test_stations_are_on_the_grid_up_to_a_thousandth_of_a_cell():
