@@ -94,6 +94,16 @@ def test_a_replicated_array_stays_replicated_on_another_number_of_ranks(comm, fo
     np.testing.assert_array_equal(x.local_array, a)
 
 
+def test_an_array_of_one_rank_is_split_over_several(comm, folder):
+    a, alone = values((5, 2)), comm.subgroup(tuple(range(comm.size)))
+    if comm.rank == 0:
+        ca.from_global(a, comm=alone).save(folder / "x")
+    comm.barrier()
+    x = ca.load(folder / "x", comm=comm)
+    assert x.layout is Layout.split(a.shape, comm.size)
+    np.testing.assert_array_equal(x.gather(), a)
+
+
 def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.array.store._CHUNK_BYTES", 200)
     a = values((23, 5, 4))
