@@ -126,7 +126,7 @@ def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any
     """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
 
     Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
-    added. Reads no values. Not collective.
+    added. Reads no values. Not collective. Reads of a chunk of Blosc raise ValueError if it has been cut short.
 
     Parameters
     ----------
@@ -154,6 +154,9 @@ def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any
         node = zarr.open(fspath(place), path=name, mode=mode, use_consolidated=False)
     if mode == "r" and isinstance(node, zarr.Array):
         _check_chunks(node)
+        from collops.array.blosc import guarded
+
+        return guarded(node)
     return node
 
 
