@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.array import Layout, StackedLayout
 from collops.array.dtypes import real_of
-from collops.array.operands import check_alike
+from collops.array.operands import agree_on_numbers, check_alike
 from collops.array.plans import reduction_plan
 from collops.backend import Engine
 from collops.comm import Communicator
@@ -110,6 +110,7 @@ def advance(
     for none. With `keep`, elements of `current` stay as they are where :math:`v` is not finite; the sums show that it
     was not. Numbers may be 0-d arrays of the engine.
     """
+    agree_on_numbers(current, threshold, alpha, momentum)
     leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
     bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
     for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
@@ -143,6 +144,7 @@ def shrink(
             check_alike(x, other)
     if rule is Rule.CLIP and x.dtype.kind == "c":
         raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+    agree_on_numbers(x, threshold, upper, a, b)
     if out is None:
         out = new_array(x.layout, x, x.dtype)
     leaves, kernel = x.leaves, step_kernels_for(x.engine).shrink
