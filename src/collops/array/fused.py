@@ -277,22 +277,23 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
 
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
-    return _dots(_compared(x, y), False)[0]
+    if x.comm.calls is not None:
+        _check_given(x, y)
+    return _dots(((x, y),), False)[0]
 
 
 def vdot(x: Array, y: Array) -> Any:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
-    return _dots(_compared(x, y), True)[0]
-
-
-def _compared(x: Any, y: Any) -> tuple[tuple[Any, Any]]:
-    """Return a pair of arrays as the only one, after a comparison of their copies where ``COLLOPS_CHECK`` is on."""
-    pairs = ((x, y),)
     if x.comm.calls is not None:
-        _checked(pairs)
-        check_given(x)
-        check_given(y)
-    return pairs
+        _check_given(x, y)
+    return _dots(((x, y),), True)[0]
+
+
+def _check_given(x: Any, y: Any) -> None:
+    """Compare the copies of arrays that fit each other."""
+    _checked(((x, y),))
+    check_given(x)
+    check_given(y)
 
 
 def divide(a: Any, b: Any) -> Any:
