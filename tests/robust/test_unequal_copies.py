@@ -111,6 +111,7 @@ UNEQUAL = {
         operator(comm), collops.ones(operator(comm).range, comm=comm), x0=written(comm), niter=2
     ),
     "y": lambda comm: collops.cg(collops.Identity(replicated(comm), comm=comm), written(comm), niter=2),
+    "Nuclear": lambda comm: collops.Nuclear((2, 4), 1 + comm.rank).prox(collops.ones(replicated(comm), comm=comm), 1.0),
     "compiled": lambda comm: jax_solution(comm, damp=True),
     "compiled, traced": lambda comm: jax_solution(comm, traced=True, atol=True),
     "BROADCAST": lambda comm: of_compat(comm, "BROADCAST"),

@@ -110,7 +110,6 @@ def advance(
     for none. With `keep`, elements of `current` stay as they are where :math:`v` is not finite; the sums show that it
     was not. Numbers may be 0-d arrays of the engine.
     """
-    agree_on_numbers(current, threshold, alpha, momentum)
     leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
     bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
     for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
