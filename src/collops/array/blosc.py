@@ -10,8 +10,6 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
-__all__ = ["BloscStore", "guarded"]
-
 _LENGTH = slice(12, 16)  # of the header, which begins every chunk: the bytes of the chunk, little-endian
 
 
