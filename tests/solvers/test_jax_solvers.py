@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.errors import CollopsError
+from collops.errors import CollopsError, UnsupportedTypeError
 from collops.operators import Columns, Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
 from collops.preconditioners import chebyshev, jacobi, two_level
 from collops.solvers import (
@@ -255,12 +255,31 @@ def test_derivatives_by_a_weight(comm):
     np.testing.assert_allclose(jax.grad(objective)(0.8), slope, rtol=1e-5)
 
 
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_derivatives_of_sparse_solutions(comm, solver):
+    """In reverse mode by unrolled iterations only; in forward mode by both, and several at once."""
+    y = collops.random(5 * comm.size, seed=1, comm=comm, engine="jax")
+    A = Diagonal(jnp.asarray(np.linspace(1, 2, 5 * comm.size)), comm=comm)
+
+    def square(scale, differentiate="unroll"):
+        x = solver(A, scale * y, niter=9, eps=0.1, alpha=0.1, differentiate=differentiate).x
+        return x.vdot(x)
+
+    slope = float(square(0.7 + 1e-5) - square(0.7 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(square)(0.7), slope, rtol=1e-5)
+    np.testing.assert_allclose(jax.jacfwd(square)(0.7, "implicit"), slope, rtol=1e-5)
+    reverse = jax.grad(lambda scale: square(scale, "implicit"))
+    for derivative, scale in ((reverse, 0.7), (jax.jit(reverse), 0.7), (jax.vmap(reverse), jnp.full(2, 0.7))):
+        with pytest.raises(UnsupportedTypeError, match=r"ISTA.* pass differentiate='unroll'.*or use jax.jvp"):
+            derivative(scale)
+
+
 def test_what_cannot_be_compiled_is_refused(comm, matrices):
     compiled = matrices[3]
     y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
     with pytest.raises(collops.errors.InputError, match="implicit"):
         cgls(compiled, y, differentiate="somehow")
-    with pytest.raises(collops.errors.UnsupportedTypeError, match="percentile"):
+    with pytest.raises(UnsupportedTypeError, match="percentile"):
         ista(compiled, y, alpha=0.01, threshkind="soft-percentile", perc=50)
 
 

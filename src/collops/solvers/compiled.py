@@ -23,6 +23,7 @@ from jax import core, lax
 from collops.array import zeros
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
+from collops.jax.primitive import linear_map
 from collops.jax.versions import lowered, product_precision
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
@@ -154,9 +155,12 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
 
     To be traced.
     """
-    unrolled = run.differentiate == "unroll"
-    if unrolled or not hasattr(method, "optimality"):
-        return _loop(method, operator, data, x0, run.niter, unroll=unrolled, verify=run.verify and not unrolled)
+    if run.differentiate == "unroll":
+        return _loop(method, operator, data, x0, run.niter, unroll=True)
+    if not hasattr(method, "optimality"):
+        x, iterations, rows, *rest = _loop(method, operator, data, x0, run.niter, verify=run.verify)
+        x, rows = jax.tree.map(lambda array: _forward_mode_only(method, array), (x, rows))
+        return x, iterations, rows, *rest
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
@@ -173,6 +177,21 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
     x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
     iterations, rows, code, variance, unit = rest
     return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance, unit
+
+
+def _forward_mode_only(method: Any, array: Any) -> Any:
+    """Return a result of a loop; JAX cannot transpose one that ends by a test, and the error would not say what to do.
+
+    Raises UnsupportedTypeError, when JAX computes a derivative in reverse mode.
+    """
+
+    def refuse(_: Any) -> Any:
+        raise UnsupportedTypeError(
+            f"{method.name} has no implicit derivative in reverse mode, such as that of jax.grad: pass "
+            "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
+        )
+
+    return linear_map(lambda same: same, refuse, array, (array.shape, array.shape), (False, None))
 
 
 def _loop(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from collops.array.redistribute import check_given
-from collops.backend import Engine
+from collops.backend import Engine, is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
@@ -226,26 +226,13 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 
         if can_be_compiled(method, y):
+            if y.comm.calls is not None:
+                group_of(y).agree("a solver's start", _same_on_all_ranks(method, A, y, x0, run))
             return solve_compiled(method, A, y, x0, run)  # pyright: ignore[reportReturnType]
     if run.lag is not None:
         check_count("lag", run.lag)
     comm = group_of(y)
-    same_on_all_ranks = {  # since they determine the solver's messages
-        "method": method.name,
-        "niter": run.niter,
-        **{name: value for name, value in vars(method).items() if isinstance(value, int)},
-        **{name: getattr(method, name) for name in sorted(method.tolerances)},
-        **_numbers_of(method),  # which determine the solution
-        "M": getattr(method, "M", None) is not None,
-        "shape": None if A is None else A.shape,
-        "dtype": str(y.dtype),
-        "x0": x0 is not None,
-        "callback": run.callback is not None,
-        "checkpoint": run.checkpoint is not None,
-        "graph": str(run.graph),
-        "lag": run.lag,
-        "verify": run.verify,
-    }
+    same_on_all_ranks = _same_on_all_ranks(method, A, y, x0, run)
     if method.degrees is None:
         comm.agree("a solver's start", same_on_all_ranks)
         unit = 1.0
@@ -329,10 +316,27 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     )
 
 
-def _numbers_of(method: Any) -> dict[str, Any]:
-    """Return the options of a method that are plain numbers or words, such as its damping."""
+def _same_on_all_ranks(method: Any, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
+    """Return the options on which ranks agree: they determine the solver's messages, or the solution."""
     options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
-    return {name: value for name, value in options.items() if isinstance(value, int | float | str)}
+    tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}
+    return {
+        "method": method.name,
+        "niter": run.niter,
+        **{name: value for name, value in vars(method).items() if isinstance(value, int)},
+        **{name: value for name, value in tolerances.items() if not is_traced(value)},
+        **{name: value for name, value in options.items() if isinstance(value, int | float | str)},
+        "M": getattr(method, "M", None) is not None,
+        "shape": None if A is None else A.shape,
+        "dtype": str(y.dtype),
+        "x0": x0 is not None,
+        "callback": run.callback is not None,
+        "checkpoint": run.checkpoint is not None,
+        "graph": str(run.graph),
+        "lag": run.lag,
+        "verify": run.verify,
+        "differentiate": run.differentiate,
+    }
 
 
 def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
