@@ -30,6 +30,7 @@ from collops.solvers.problem import (
     checked_limits,
     consistent,
     starting_point,
+    takes_part,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, extended, scratch_array
@@ -102,6 +103,14 @@ class ConjugateGradients(Method):
         (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
+
+    @property
+    def always_measured(self) -> bool:
+        """Whether there is a tolerance. A fixed number of iterations need no more products.
+
+        The residual is a vector that changes with the solution, and differs from the true one by rounding only.
+        """
+        return any(takes_part(getattr(self, name)) for name in self.tolerances - {"precision"})
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
 __all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
 
-_OF_GRADIENTS = 10.0**2
-"""Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
-ten unknowns, and 7 with two thousand."""
+GRADIENT_UNITS = 10.0
+"""Rounding of gradients, in units of the rounding of their products: the smallest gradients seen were below 1 with ten
+unknowns, and 7 with two thousand."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class CGLS(ConjugateGradients):
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
             lambda self, now, first: (
-                now.gradient <= _OF_GRADIENTS * self.precision**2 * now.residual * over(now.curvature, now.before)
+                now.gradient <= GRADIENT_UNITS**2 * self.precision**2 * now.residual * over(now.curvature, now.before)
             ),
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),

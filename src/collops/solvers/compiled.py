@@ -236,13 +236,15 @@ def _loop(
         code = ended(loop)
     else:
         check = _verification(method, operator, data, x0, state, reference, niter)
+        checked = [status for status in Status if status.successful or method.always_measured]
+        checked = [status for status in checked if status is not Status.NOT_FINITE]
 
         def attempt(outer: Any) -> Any:
             loop, _, attempts = outer
             loop = lax.while_loop(continues, advance, loop)
             code = ended(loop)
             loop, code = lax.cond(
-                _is_one_of(code, _SUCCESSFUL), lambda loop: check(loop, attempts), lambda loop: (loop, code), loop
+                _is_one_of(code, checked), lambda loop: check(loop, code, attempts), lambda loop: (loop, code), loop
             )
             return loop, code, attempts + 1
 
@@ -256,13 +258,13 @@ def _loop(
 
 def _verification(
     method: Any, operator: Any, data: Any, x0: Any, state: Any, reference: Any, niter: int
-) -> Callable[[Any, Any], Any]:
-    """Return a function that measures the solution of a loop that a test has ended.
+) -> Callable[[Any, Any, Any], Any]:
+    """Return a function that measures the solution of a loop that has ended with the number `ending` of a status.
 
     It returns the loop and the number of the status, or that of another attempt, which begins anew from the solution.
     """
 
-    def check(loop: Any, attempts: Any) -> Any:
+    def check(loop: Any, ending: Any, attempts: Any) -> Any:
         values, rows, iteration = loop
         now = with_carried(state, values)
         x = now.x
@@ -280,7 +282,9 @@ def _verification(
                 found = jnp.where(verdict, _STATUSES.index(status), found)
             return found.astype(np.int32)
 
-        code = lax.cond(_is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE]), lambda: code, explained)
+        decided = _is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE])
+        code = jnp.where(decided, code, ending)
+        code = lax.cond(decided | ~_is_one_of(ending, _SUCCESSFUL), lambda: code, explained)
         if method.restarts(now):
             values = lax.cond(
                 code == _AGAIN,

@@ -72,10 +72,12 @@ class Run:
         the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
         differ.
     verify : bool
-        Whether Krylov methods compute the residual from the solution when a test has passed, which takes one or two
-        products. If it does not pass, they begin anew from this solution, up to five times; then the status is
-        ``STAGNATED``, unless rounding errors explain the residual. The last of the ``residual_norms`` is the one
-        computed. For solutions whose accuracy does not matter, such as those of a preconditioner.
+        Whether Krylov methods compute the residual from the solution at the end, which takes one or two products. The
+        last of the ``residual_norms`` is the one computed, whatever the status. If it does not pass a test that the
+        recurrence has passed, they begin anew from this solution, up to five times; then the status is ``STAGNATED``,
+        unless rounding errors explain the residual. Only CG and CGLS with all tolerances 0, for a fixed number of
+        iterations, save these products, unless they stop early. False is for solutions whose accuracy does not matter,
+        such as those of a preconditioner.
     differentiate : {"implicit", "unroll"}
         For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
         equations that it solves, by one more solution, or that of all iterations.
@@ -278,7 +280,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
                 settings = (checkpoints, iterations, reference, run, bar, unit)
                 state, iterations, status = _iterate(method, state, history, execution, *settings)
                 history.return_to(iterations, state)
-            if not (run.verify and status.successful):
+            if not run.verify or status is Status.NOT_FINITE or not (status.successful or method.always_measured):
                 break
             x = state.x  # which some methods compute
             reference = reference or history.numbers(0)
@@ -293,6 +295,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
                 break
             state, x, attempts = method.restarted(A, y, x, state), None, attempts + 1
             history.restore(np.vstack([history.rows()[:iterations], measured]))
+            measured = None
         if checkpoints is not None:
             checkpoints.write(iterations, state)
         rows = history.rows()[: iterations + 1]
@@ -358,8 +361,10 @@ def _verified(method, A, y, x0, x, state, history, iteration, reference, status)
         return None, status, False
     measured = method.numbers(*map(float, measured))
     found = method.status(measured, reference)
-    if found is not None and (found.successful or found is Status.NOT_FINITE):
+    if status is not Status.STOPPED and found is not None and (found.successful or found is Status.NOT_FINITE):
         return measured, found, False
+    if not status.successful:
+        return measured, status, False
     rows = method.numbers(*history.rows()[: iteration + 1].T)
     for explained, verdict in zip(method.at_rounding(A, y, x, measured, rows), ROUNDING, strict=True):
         if explained:

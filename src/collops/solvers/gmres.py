@@ -347,8 +347,9 @@ def gmres(
     Besides the messages of `A` and `M`, iteration k of a cycle sends one allreduce of 2 k + 2 numbers. A restart, the
     end, and a callback that reads `x` need one more, and apply `M` once more; a restart also applies `A`.
 
-    The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. On JAX the
-    iterations are not compiled, and have no derivatives.
+    The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. The second
+    pass follows in the next iteration: until then the residual norm is too large where the space is nearly complete.
+    On JAX the iterations are not compiled, and have no derivatives.
 
     Examples
     --------

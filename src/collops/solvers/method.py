@@ -126,11 +126,16 @@ class Method:
     def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
 
-        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures a
-        solution that has passed a test. Without `x` the solution is zero: where there is an `x0`, tests refer to these
-        numbers instead of the first ones. By default ``None``, for a method whose numbers are no recurrences.
+        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
+        last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
+        the first ones. By default ``None``, for a method whose numbers are no recurrences.
         """
         return None
+
+    @property
+    def always_measured(self) -> bool:
+        """Whether the driver measures the last solution also if no test has passed."""
+        return True
 
     def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
         """Return whether rounding errors explain the measured residual, and whether they explain the gradient.
