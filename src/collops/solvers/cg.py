@@ -22,7 +22,7 @@ from collops.array import (
 )
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
     check_problem,
     check_reductions,
@@ -96,7 +96,7 @@ class ConjugateGradients(Method):
     cautious: bool = True
     M: LinearOperator | None = None
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
-    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "gradient_norm": 1}
+    degrees: ClassVar[Mapping[str, Any] | None] = {"tol": (2, 0), "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: now.residual <= self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
         (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
@@ -170,6 +170,12 @@ class CG(ConjugateGradients, Shifted):
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is None or before.residual == 0:
+            return ()
+        product, curvature = log2(before.product), log2(now.curvature)
+        return product, curvature, 4 * product - 2 * curvature - log2(before.residual)
 
     def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
