@@ -133,8 +133,12 @@ OTHERS = {
 }
 
 
+# The others update a residual vector, and save the product.
+MEASURED = [name for name in (*SQUARE, *LEAST_SQUARES, *OTHERS) if not name.startswith(("cg-1", "cg-2", "cgls-"))]
+
+
 @pytest.mark.parametrize("stopped", [False, True])
-@pytest.mark.parametrize("name", [*SQUARE, *LEAST_SQUARES, *OTHERS])
+@pytest.mark.parametrize("name", MEASURED)
 def test_the_last_residual_is_computed_whatever_the_status(comm, name, stopped):
     exact = Diagonal(np.linspace(1.0, 3.0, 12), comm=comm)
     y = exact @ from_global(np.ones(12), exact.domain, comm=comm)

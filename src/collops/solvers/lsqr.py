@@ -8,7 +8,7 @@ same (``kernels/lsqr.cu``), so that no step waits for a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from collops.operators.base import new_array
 from collops.solvers.cgls import CGLS, GRADIENT_UNITS
 from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
     check_numbers,
     check_problem,
@@ -140,7 +140,19 @@ class Bidiagonalisation(Method):
     )
     optimality = CGLS.optimality
     damps_change = True
-    degrees = dict.fromkeys(("r1norm", "rnorm", "r2norm", "arnorm", "xnorm"), 1)
+
+    @property
+    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
+        of_norm = 1 if getattr(self, "M", None) is None else 0
+        norms = {"arnorm": (1, of_norm), "anorm": (0, of_norm), "xnorm": (1, -1), "var": (0, -2)}
+        return {**dict.fromkeys(("r1norm", "rnorm", "r2norm"), (1, 0)), **norms, "damp": (0, 1), "M": (0, -1)}
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is not None or now[0] == 0:
+            return ()
+        gradient, residual = log2(now.arnorm), log2(now[0])
+        return 2 * gradient, 2 * (gradient - residual), 2 * (2 * residual - gradient)
 
     def scale(self, now: Any, first: Any) -> Any:
         """Return the number that the norm of the gradient is compared with."""
@@ -170,7 +182,8 @@ class Bidiagonalisation(Method):
         return now._replace(**found)
 
     def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
-        return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm)
+        length = None if getattr(self, "M", None) is None else now.xnorm
+        return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
     def restarts(self, state: Any) -> bool:
         # A damping would act on the change from the new start, and variances would be those of the last iterations.
