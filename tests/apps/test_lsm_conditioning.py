@@ -78,6 +78,22 @@ def test_predicted_and_residual_traces_are_filtered_and_muted_data(comm, folder,
         )
 
 
+def test_a_note_says_how_much_of_the_energy_the_default_mute_removes(comm, folder):
+    geometry = small_geometry(3, 9, 150)
+    traces = random_traces(geometry)
+    if comm.rank == 0:
+        write_survey(folder / "a.sgy", geometry, traces, {})
+    comm.barrier()
+    problem = recorded(Options(survey=str(folder / "a.sgy"), velocity="1500", engine="numpy"), comm)
+    own = zip(problem.survey.shots, problem.conditioned or (), strict=True)
+    left = comm.allreduce(np.array(float(sum(np.square(traces[shot] * each.mute).sum() for shot, each in own))))
+    share = 100 * (1 - left / np.square(np.concatenate(traces), dtype=float).sum())
+    assert 5 < share < 50
+    assert any(
+        f"until the direct wave has passed, {share:.2g} % of the energy" in note for note in problem.survey.notes
+    )
+
+
 def test_a_reversed_polarity_changes_the_sign_of_the_image_and_nothing_else(comm, folder, survey):
     for name, polarity in (("plain", "normal"), ("reversed", "reversed")):
         migrate(comm, folder, name, survey, polarity=polarity)

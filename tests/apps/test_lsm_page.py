@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.seismic.lsm import Options, migrate, run
+from collops.seismic.lsm import Options, migrate, page, run
 from collops.seismic.lsm.migrate import _SAMPLES, kept_shots, shot_fields
 from collops.seismic.lsm.page import _convergence, _packed, write_page
 from collops.seismic.lsm.problem import synthetic
@@ -72,11 +72,11 @@ def test_the_page_shows_the_contents_of_the_group(comm, folder):
     assert text.count('<li><span class="name">rank') == comm.size
 
 
-@pytest.mark.parametrize("samples", [_SAMPLES, 2 * 9 * 101])
-def test_traces_are_those_of_their_shots(comm, monkeypatch, samples):
+@pytest.mark.parametrize(("samples", "kept"), [(_SAMPLES, range(5)), (5 * 9 * 101, range(5)), (2 * 9 * 101, [0, 3])])
+def test_traces_are_those_of_their_shots(comm, monkeypatch, samples, kept):
     monkeypatch.setattr(migrate, "_SAMPLES", samples)
     survey = synthetic(Options(**SIZES), comm).survey
-    assert list(kept_shots(survey.geometry)) == ([0, 1, 2, 3, 4] if samples == _SAMPLES else [0, 3])
+    assert list(kept_shots(survey.geometry)) == list(kept)
     # Every trace is told from others by its number; what the image leaves unexplained is the number of the shot.
     survey.traces = [np.full((9, 101), shot) + np.arange(9)[:, None] / 10 for shot in survey.shots]
     explained = [each - shot for each, shot in zip(survey.traces, survey.shots, strict=True)]
@@ -101,6 +101,15 @@ def test_packing(values: np.ndarray) -> None:
     np.testing.assert_allclose(unpacked(packed), values, atol=span / 30_000 + 1e-12)
     if 0.0 in values:
         assert unpacked(packed)[list(values).index(0.0)] == 0.0
+
+
+@pytest.mark.serial
+def test_large_images_are_thinned_along_both_axes(monkeypatch) -> None:
+    monkeypatch.setattr(page, "_MOST_POINTS", 100)
+    x, z, image = 12.5 * np.arange(31), 10.0 * np.arange(21), np.random.default_rng(0).normal(size=(3, 31, 21))
+    content = page._payload({"x": x, "z": z, "time": z, "image": image})
+    assert (content["x"], content["z"]) == (x[::3].tolist(), z[::3].tolist())
+    np.testing.assert_allclose(unpacked(content["images"]["image"]), image[1, ::3, ::3].ravel(), atol=2e-4)
 
 
 @pytest.mark.serial

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from collops.seismic.lsm import Options, quality, run
 from collops.seismic.lsm.problem import Problem, recorded
-from collops.seismic.lsm.quality import _RATIOS, Gathers, Quality, by_angle, semblance
+from collops.seismic.lsm.quality import _RATIOS, Gathers, Quality, by_angle, field_bytes, semblance
 from collops.seismic.signals import ricker_shape
 from collops.seismic.survey import Geometry, Grid, Survey, read
 from tests.apps.files import random_traces, small_geometry, write_survey
@@ -44,19 +46,29 @@ def test_the_moveout_of_a_gather_gives_its_velocity_ratio():
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])
-def test_a_wrong_velocity_is_seen(comm, folder, factor):
-    path = folder / "a.sgy"
+def test_a_wrong_velocity_is_seen(comm, folder, monkeypatch, factor):
+    path, windows = folder / "a.sgy", set()
+
+    def watched(gather: Any, z: Any, depths: Any, window: int) -> Any:
+        windows.add(window)
+        return semblance(gather, z, depths, window)
+
+    monkeypatch.setattr(quality, "semblance", watched)
     if comm.rank == 0:
         echoes_of_layers(path)
     comm.barrier()
     files = {"survey": str(path), "velocity": str(SPEED * factor), "out": str(folder / "out")}
     sizes = {"dx": 20.0, "dz": 5.0, "nz": 120, "iterations": 2, "gathers": 6, "frequency": FREQUENCY}
     numbers = job_numbers(run, Options(engine="numpy", **files, **sizes), comm)
+    assert windows == {round(factor * SPEED / FREQUENCY / 2 / 5)}  # half a wavelength in rows of 5 m
     assert numbers["velocity_ratio"] == pytest.approx(factor, abs=0.021)
     assert numbers["angle_velocity_ratio"] == pytest.approx(factor, abs=0.031)
     group = group_of(folder, "out")
     assert group["common_image_gathers"].shape == group["angle_gathers"].shape == (5, 6, 120)
     assert group["gather_angle"][...].tolist() == [5, 15, 25, 35, 45, 55]
+    names = ("common_image_gathers", "angle_gathers", "semblance", "angle_semblance", "illumination")
+    grid: Any = SimpleNamespace(grid=Grid(numbers["nx"], numbers["nz"], 20.0, 5.0))
+    assert field_bytes(grid, 6) == 8 * sum(group[name].size for name in names)
     illumination = group["illumination"][...]
     assert illumination.max() == 1 and illumination[0, -1] < 0.95  # fewer echoes come from the corner in time
     images = {name: group[name][...] for name in ("image", "adjoint_image")}
@@ -96,6 +108,7 @@ def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch, dims):
         sources, *groups = (np.insert(each, 0, 20.0, axis=0) for each in (geometry.sources, *geometry.receivers))
         geometry, grid = Geometry(sources, groups, 90, 0.004), Grid(13, 21, 60.0, 10.0, ny=4, dy=25.0)
         columns = 2, *columns
+    geometry = replace(geometry, start=0.02)
     survey, traces = Survey(geometry, comm), random_traces(geometry)
     survey.traces = [traces[shot] for shot in survey.shots]
     velocity = survey.velocity(1500.0, grid)
@@ -113,6 +126,8 @@ def test_a_flat_reflector_gives_flat_gathers_at_the_angles_of_the_geometry(comm,
     comm.barrier()
     sizes = {"nx": 41, "dx": 20.0, "dz": 5.0, "nz": 120, "x0": 0.0, "frequency": FREQUENCY}
     problem = recorded(Options(engine="numpy", survey=str(path), velocity=f"{SPEED:g}", **sizes), comm)
+    # Two images of 41 columns and two files of 297 traces, with headers of 3600 bytes a file and 240 a trace.
+    assert problem.segy_bytes == 2 * (3600 + 41 * (240 + 4 * 120)) + 2 * (3600 + 297 * (240 + 4 * 160))
     believed = [each.traces * each.trust[:, None] for each in problem.conditioned or ()]
     angles, gathers = by_angle(problem, believed, np.array([20]), 6)
     assert angles.tolist() == [5, 15, 25, 35, 45, 55]

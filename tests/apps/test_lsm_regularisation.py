@@ -198,6 +198,18 @@ def test_the_weight_predicts_the_held_out_shots_best(comm, monkeypatch):
     assert len(found.solution.residuals) - 1 == shares[0.1].argmin()
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(("iterations", "weight"), [(2, 0.03), (None, 0.1)])
+def test_the_image_after_the_last_iteration_counts_where_their_number_is_given(comm, monkeypatch, iterations, weight):
+    monkeypatch.setattr(migrate, "TRIED", (0.1, 0.03))
+    shares = iter([np.array([1.0, 0.2, 0.9]), np.array([1.0, 0.5, 0.6])])
+    monkeypatch.setattr("collops.solvers.cross_validate", lambda *_, **__: next(shares))
+    problem = small_problem(comm, towed=False)
+    job, operator, traces = modelled(comm, problem, iterations=iterations, regularise="laplacian")
+    found = invert(job, operator, traces, [np.zeros(len(each), bool) for each in traces])
+    assert (found.weight, len(found.solution.residuals) - 1) == (weight, iterations or 1)
+
+
 def test_the_illumination_is_the_diagonal_of_the_normal_operator(comm):
     rng = np.random.default_rng(2)
     problem = small_problem(comm, towed=True, start=0.02)
@@ -223,6 +235,27 @@ def test_the_illumination_is_the_diagonal_of_the_normal_operator(comm):
     for table, each in zip(tables, weights, strict=True):
         expected = normal_diagonal(table, *problem.wavelet, np.ones_like(each))
         np.testing.assert_allclose(normal_diagonal(table, *problem.wavelet), expected, rtol=1e-12)
+
+
+def test_points_that_hardly_anything_illuminates_are_not_amplified_further(comm):
+    job, diagonal = job_of(Options(dtype="float64"), comm), np.array([[0.0, 1e-6, 3.9e-3], [4.1e-3, 0.25, 4.0]])
+    operator = SimpleNamespace(domain=Layout.replicated((2, 3), comm.size))
+    ones = job.array(operator.domain, np.ones((2, 3)))
+    found = job.on_host(inverse_root(job, operator, diagonal).forward(ones))
+    np.testing.assert_allclose(found.ravel() ** -2, [0.004, 0.004, 0.004, 0.0041, 0.25, 4.0])
+    nothing = job.on_host(inverse_root(job, operator, 0 * diagonal).forward(ones))
+    np.testing.assert_array_equal(nothing, 1)
+
+
+@pytest.mark.serial
+def test_windows_of_local_spectra_are_as_long_along_all_axes(comm, monkeypatch):
+    found: list[Any] = []
+    monkeypatch.setattr("collops.preconditioners.local_spectra", lambda normal, windows, **_: found.append(windows))
+    grid = Grid(200, 300, 10.0, 5.0, ny=10, dy=25.0)
+    for size in (80, 10):  # points along y
+        local_inverse_root(job_of(Options(), comm), None, 100.0, dataclasses.replace(grid, ny=size))
+    (y, x, z), clipped = found
+    assert 25 * y == 10 * x == 5 * z > 100 and clipped == [10, x, z]
 
 
 @pytest.mark.serial

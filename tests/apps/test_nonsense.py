@@ -196,9 +196,10 @@ VALUES = np.random.default_rng(0).normal(size=(36, 40)).astype(np.float32)
 
 @pytest.mark.serial
 class TestStack:
-    def test_shots(self, comm, tmp_path):
+    @pytest.mark.parametrize("axis", ["X", "Y"])
+    def test_shots(self, comm, tmp_path, axis):
         shot, channel = np.divmod(np.arange(36), 12)
-        headers = {"FieldRecord": shot, "SourceX": 50 * shot, "GroupX": 50 * shot + 200 + 25 * channel}
+        headers = {"FieldRecord": shot, f"Source{axis}": 50 * shot, f"Group{axis}": 50 * shot + 200 + 25 * channel}
         path = write_traces(tmp_path / "a.sgy", VALUES, headers, 4000, "SHOTS")
         refused(poststack, comm, tmp_path, "holds shots.*36 traces of 3 sources.*collops lsm", volume=str(path))
 

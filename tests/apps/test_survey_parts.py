@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from collops.seismic.survey import Geometry, Grid, read
+from collops.seismic.survey import Geometry, Grid, Survey, read
 from collops.seismic.survey.geometry import Bins, Line, cover
-from collops.seismic.survey.segy import _positions, read_headers, shot_traces
+from collops.seismic.survey.segy import _positions, image_traces, read_headers, shot_traces
 from collops.seismic.survey.traveltimes import seconds_from
 from collops.seismic.survey.velocity import Volume, load_velocity
-from tests.apps.files import set_binary, set_header, small_survey, write_alone, write_traces
+from tests.apps.files import (
+    random_traces,
+    set_binary,
+    set_header,
+    small_geometry,
+    small_survey,
+    write_alone,
+    write_traces,
+)
 
 pytestmark = pytest.mark.serial
 
@@ -79,6 +89,31 @@ def test_results_of_a_survey_in_feet_say_so_in_the_binary_header(tmp_path):
     write_alone(tmp_path / "b.sgy", shot_traces("RESULT", survey.headers, survey.shots, values))
     assert int.from_bytes((tmp_path / "b.sgy").read_bytes()[3254:3256], "big") == 2
     np.testing.assert_allclose(read(tmp_path / "b.sgy").geometry.sources, survey.geometry.sources)
+
+
+def test_images_below_a_datum_have_its_elevation(tmp_path):
+    import segyio
+
+    headers = replace(read_headers(small_survey(tmp_path / "a.sgy")), datum=12.34)
+    grid = Grid(3, 9, 50.0, 4.0)
+    write_alone(tmp_path / "b.sgy", image_traces("IMAGE", np.ones(grid.shape), grid, headers, 0))
+    field = segyio.TraceField
+    with segyio.open(str(tmp_path / "b.sgy"), ignore_geometry=True) as file:
+        for each in file.header:
+            assert each[field.ElevationScalar] == -100
+            assert each[field.ReceiverDatumElevation] == each[field.SourceDatumElevation] == 1234
+
+
+def test_spectra_leave_out_traces_that_are_much_stronger_than_others():
+    geometry = small_geometry(samples=60)
+    traces = [each.astype(float) for each in random_traces(geometry)]
+    traces[1][3] *= 1e4
+    survey = Survey(geometry)
+    survey.traces = traces
+    every = np.concatenate(traces)
+    for outliers, rows in ((10.0, np.delete(every, 8, axis=0)), (0.0, every)):
+        power = (np.abs(np.fft.rfft(rows, axis=1)) ** 2).sum(axis=0)
+        np.testing.assert_allclose(survey.spectrum(outliers=outliers), power, rtol=1e-9)
 
 
 def test_results_below_a_datum_keep_the_elevations_of_sources_and_receivers(tmp_path):

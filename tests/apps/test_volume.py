@@ -67,7 +67,8 @@ def test_every_rank_reads_its_rows(comm, folder, suffix):
 
 def test_an_option_overrides_the_interval_of_the_file(comm, folder):
     for suffix in (".sgy", ".zarr"):
-        assert read(comm, write(comm, folder / f"a{suffix}"), interval=2.0).cube.interval == 0.002
+        cube = read(comm, write(comm, folder / f"a{suffix}"), interval=2.0).cube
+        assert (cube.interval, cube.start) == (0.002, 0.008)
 
 
 def in_zarr(comm, path: Path, values: np.ndarray, times: np.ndarray, **attributes) -> Path:
@@ -224,9 +225,13 @@ class TestBrokenFiles:
             read(comm, tmp_path / "a.sgy")
 
     def test_numbers_that_make_no_grid(self, comm, tmp_path):
-        stacked_volume(tmp_path / "a.sgy", np.zeros((60, 60, 8), np.float32), keep=np.arange(0, 3600, 61))
+        """Traces on a diagonal fill a grid of 20 to a twentieth."""
+        for size in (20, 21):
+            some = VALUES[0, :1].repeat(size * size, 0).reshape(size, size, 40)
+            stacked_volume(tmp_path / f"{size}.sgy", some, keep=np.arange(0, size * size, size + 1))
+        assert read(comm, tmp_path / "20.sgy").live.sum() == 20
         with pytest.raises(InputError, match="no grid"):
-            read(comm, tmp_path / "a.sgy")
+            read(comm, tmp_path / "21.sgy")
 
     def test_bytes_where_no_number_begins(self, comm, tmp_path):
         stacked_volume(tmp_path / "a.sgy", VALUES)
@@ -271,6 +276,7 @@ class TestWavelets:
         np.save(tmp_path / "a.npy", VALUES)
         options = VolumeOptions(volume=str(tmp_path / "a.npy"), interval=4.0, wavelet=str(tmp_path / "w.npy"))
         assert recorded(job_of(options, comm)).wavelet.tolist() == [1.0, 5.0, 2.0]
+        assert make_wavelet(tmp_path / "w.npy", 3, 0.004).tolist() == [1.0, 5.0, 2.0]  # as long as a trace
 
     def test_frequencies_that_the_samples_do_not_have(self):
         with pytest.raises(InputError, match="less than 125 Hz"):

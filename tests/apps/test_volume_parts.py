@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 import zarr
 
 from collops.apps.stages import local_stage
-from collops.seismic.signals import noise_from_power, power_spectrum
+from collops.errors import InputError
+from collops.seismic import poststack
+from collops.seismic.signals import noise_from_power, power_spectrum, ricker
+from collops.seismic.volume.earth import impedance
 from collops.seismic.volume.files import Axis, Cube, open_volume
 from collops.seismic.volume.modelling import convolution, trace_operator
 from collops.seismic.volume.problem import (
@@ -19,6 +23,7 @@ from collops.seismic.volume.problem import (
     Volume,
     VolumeOptions,
     draw_images,
+    prepare,
     recorded,
     section_of,
 )
@@ -55,6 +60,18 @@ def test_plausible_coefficients_keep_the_modelled_data_and_the_adjoint_of_the_op
     np.testing.assert_allclose(scaled.adjoint, again.values(again.operator.adjoint(data)), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(("strongest", "warnings"), [(0.51, 1), (0.49, 0)])
+def test_reflection_coefficients_above_a_half_are_a_warning_where_their_scale_is_known(comm, strongest, warnings):
+    job = job_of(VolumeOptions(wavelet="ricker:30"), comm)
+    problem: Any = Problem(job, None, None)  # pyright: ignore[reportArgumentType]
+    coefficients = np.zeros((2, 3))
+    if comm.rank == comm.size - 1:
+        coefficients[1, 1] = -strongest
+    assert problem.plausible(None, coefficients) == (problem, None)
+    listener: Any = job.listener
+    assert len(listener.warnings) == warnings
+
+
 def test_a_section_without_coordinates_is_not_taken_for_shots(comm, folder):
     values = np.random.default_rng(0).normal(size=(1, 12, 30)).astype(np.float32)
     with local_stage(comm):
@@ -75,13 +92,62 @@ def test_room_is_asked_for_all_arrays_of_the_result(comm, folder):
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize(("share", "fits"), [(1.01, True), (0.99, False)])
+def test_data_need_memory_for_twelve_arrays_of_their_size(comm, tmp_path, monkeypatch, share, fits):
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).normal(size=(5, 4, 40)))
+    monkeypatch.setattr("collops.apps.stages.available_memory", lambda _: share * 12 * 5 * 4 * 40 * 4 / 0.8)
+    job = job_of(VolumeOptions(volume=str(tmp_path / "a.npy"), interval=4.0, wavelet="ricker:30"), comm)
+    with nullcontext() if fits else pytest.raises(InputError, match=r"the arrays of .* on 1 ranks need"):
+        recorded(job)
+
+
+def test_a_synthetic_volume_has_the_interval_and_the_noise_of_the_options(comm):
+    sizes: dict[str, Any] = {"inlines": 5, "crosslines": 3, "samples": 120, "dtype": "float64"}
+    problem = prepare(job_of(poststack.Options(**sizes, interval=2.0, noise=0.0), comm), poststack._KIND)
+    cube, wavelet = problem.volume.cube, ricker(25.0, 0.002)[0]
+    assert (cube.shape, cube.interval, cube.dimensions) == ((5, 3, 120), 0.002, ("inline", "crossline", "time"))
+    np.testing.assert_array_equal(problem.volume.wavelet, wavelet)
+    logarithms = np.log(impedance((5, 3, 120)))[cube.layout(comm.size).slices(comm.rank)]
+    coefficients = np.diff(logarithms, axis=-1, append=logarithms[..., -1:]) / 2
+    expected = [np.convolve(trace, wavelet, "same") for trace in coefficients.reshape(-1, 120)]
+    np.testing.assert_allclose(problem.volume.traces.reshape(-1, 120), np.reshape(expected, (-1, 120)), atol=1e-12)
+
+
+@pytest.mark.serial
+def test_results_of_a_volume_with_missing_traces_have_the_others_in_their_places(comm, tmp_path):
+    headers = {
+        "INLINE_3D": np.array([3, 1, 1]),
+        "CROSSLINE_3D": np.array([6, 5, 6]),
+        "CDP_X": np.array([300, 100, 200]),
+    }
+    values = np.random.default_rng(0).normal(size=(3, 9)).astype(np.float32)
+    reader = open_volume(write_traces(tmp_path / "a.sgy", values, headers, 4000, "STACK"), None, ())
+    stack = reader.stack
+    assert stack is not None and stack.metres is not None
+    np.testing.assert_array_equal(stack.metres[0], [[100, 200], [np.nan, 300]])
+    on_grid, live = reader.read(slice(0, 2))
+    assert live.tolist() == [[True, True], [False, True]]
+    write_alone(tmp_path / "b.sgy", stack.traces("RESULT", 2 * on_grid, slice(0, 2), 0.004))
+    assert (tmp_path / "b.sgy").stat().st_size == stack.size
+    np.testing.assert_array_equal(open_volume(tmp_path / "b.sgy", None, ()).read(slice(0, 2))[0], 2 * on_grid)
+    problem = Problem(
+        job_of(poststack.Options(dtype="float64"), comm), Volume(reader.cube, on_grid, live, values, stack=stack), None
+    )
+    positions = sum(field.values.nbytes for field in stack.coordinates(reader.cube.lateral).values())
+    assert problem.result_bytes == 4 * 8 * 4 * 9 + positions + 3 * stack.size
+
+
+@pytest.mark.serial
 @pytest.mark.parametrize(("numbers", "ends"), [([4, 6, 8, 10], (4, 10)), ([4, 6, 7, 10], (1, 4))])
 def test_axes_of_pictures_count_traces_whose_numbers_are_not_even(tmp_path, monkeypatch, numbers, ends):
     drawn: list = []
     monkeypatch.setattr("collops.seismic.volume.problem.draw_panels", lambda path, panels, size: drawn.extend(panels))
-    cube = Cube((Axis("trace", np.array(numbers)),), 5, 0.1, 0.2)
-    draw_images(tmp_path / "a.png", cube, [Image(np.ones((4, 5)), "", 1.0)])
-    np.testing.assert_allclose(drawn[0].extent, (*ends, 0.2, 0.6))
+    cube = Cube((Axis("inline", np.array(numbers)), Axis("crossline", np.array([20, 23, 26]))), 5, 0.1, 0.2)
+    for maps, down, label in ((False, (0.2, 0.6), "time (s)"), (True, (20, 26), "crossline")):
+        draw_images(tmp_path / "a.png", cube, [Image(np.ones((4, 5)), "", 1.0)], maps=maps)
+        panel = drawn.pop()
+        np.testing.assert_allclose(panel.extent, (*ends, *down))
+        assert panel.labels == ("inline", label)
 
 
 @pytest.mark.serial
@@ -130,10 +196,11 @@ def test_the_scale_of_the_wavelet_does_not_count_missing_traces(comm, folder):
     with local_stage(comm):
         if comm.rank == 0:
             stacked_volume(folder / "a.sgy", values, keep=keep)
-    options = VolumeOptions(volume=str(folder / "a.sgy"), wavelet="ricker:30", strength=0.1)
-    wavelet = recorded(job_of(options, comm)).wavelet
-    expected = np.sqrt(np.mean(values.reshape(20, 40)[keep].astype(float) ** 2)) / 0.1
-    assert np.linalg.norm(wavelet) == pytest.approx(expected, rel=1e-6)
+    for strength, used in ((0.1, 0.1), (None, 0.05)):
+        options = VolumeOptions(volume=str(folder / "a.sgy"), wavelet="ricker:30", strength=strength)
+        wavelet = recorded(job_of(options, comm)).wavelet
+        expected = np.sqrt(np.mean(values.reshape(20, 40)[keep].astype(float) ** 2)) / used
+        assert np.linalg.norm(wavelet) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_wavelet_has_the_spectrum_of_the_traces_of_all_ranks(comm, folder):

@@ -256,6 +256,14 @@ def test_coefficients_that_count_if_finite(comm, dtype):
     np.testing.assert_array_equal(ca.axpby(ca.Finite((3.0, one, two)), y, 1.0, y).local_array, 2.5 * y.local_array)
 
 
+@pytest.mark.serial
+def test_quotients_on_the_host():
+    zero, one, two, inf, nan = map(np.float32, (0, 1, 2, np.inf, np.nan))
+    pairs = (one, two), (one, zero), (zero, zero), (one, inf), (inf, inf), (inf, two), (nan, two)
+    np.testing.assert_array_equal([ca.quotient(*pair) for pair in pairs], [0.5, 0, 0, nan, nan, inf, nan])
+    np.testing.assert_array_equal([ca.finite(ca.quotient(*pair)) for pair in pairs], [0.5, 0, 0, 0, 0, 0, 0])
+
+
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_update_solution_and_direction(comm, monkeypatch, dtype):

@@ -18,6 +18,7 @@ from collops.array import Layout, StackedArray, StackedLayout
 from collops.errors import InputError, LayoutError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, values
 from tests.launch import run_ranks
+from tests.robust.test_disagreement import build
 
 zarr = pytest.importorskip("zarr")
 SOURCE = str(Path(__file__).parents[2] / "src")
@@ -92,6 +93,16 @@ def test_a_replicated_array_stays_replicated_on_another_number_of_ranks(comm, fo
     x = ca.load(folder / "x", comm=comm)
     assert x.layout is Layout.replicated(a.shape, comm.size)
     np.testing.assert_array_equal(x.local_array, a)
+
+
+def test_an_array_of_one_rank_is_split_over_several(comm, folder):
+    a, alone = values((5, 2)), comm.subgroup(tuple(range(comm.size)))
+    if comm.rank == 0:
+        ca.from_global(a, comm=alone).save(folder / "x")
+    comm.barrier()
+    x = ca.load(folder / "x", comm=comm)
+    assert x.layout is Layout.split(a.shape, comm.size)
+    np.testing.assert_array_equal(x.gather(), a)
 
 
 def test_chunks_smaller_than_blocks(comm, folder, monkeypatch):
@@ -463,8 +474,34 @@ def test_ranks_with_different_arrays(comm, folder):
     if comm.size == 1:
         pytest.skip("one rank agrees with itself")
     x = ca.ones(4, comm=comm)
-    with pytest.raises(InputError, match="the arrays to save"):
+    with pytest.raises(InputError, match="a call of save"):
         ca.save(folder / "x", {"a" if comm.rank else "b": x})
+    assert not (folder / "x").exists()
+
+
+def test_ranks_with_different_options(comm, folder):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    x = ca.ones(4, comm=comm)
+    x.save(folder / "x")
+    for options in ({"overwrite": comm.rank == 0}, {"overwrite": True, "attributes": {"step": 0.1 * comm.rank}}):
+        with pytest.raises(InputError, match="a call of save differs between ranks") as caught:
+            ca.save(folder / "x", 2 * x, **options)
+        assert caught.value.on_all_ranks
+    np.testing.assert_array_equal(ca.load(folder / "x", comm=comm).gather(), np.ones(4))
+
+
+def test_copies_are_compared(comm, folder):
+    """Where COLLOPS_CHECK is on; the ranks write parts of their copies."""
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    checked = build(comm, "1")
+    x = ca.ones(Layout.replicated(4, comm.size), comm=checked)
+    x.local_array[0] = comm.rank
+    for arrays in (x, ca.StackedArray([x, x]), {"a": {"b": x}}):
+        with pytest.raises(LayoutError, match="copies that should be equal") as caught:
+            ca.save(folder / "x", arrays)
+        assert caught.value.on_all_ranks
     assert not (folder / "x").exists()
 
 

@@ -114,7 +114,7 @@ def test_owner_holds_the_element(layout):
             for rank in range(layout.ranks)
             if all(s.start <= i < s.stop for i, s in zip(index, layout.slices(rank), strict=True))
         ]
-        assert owner == holders[0]
+        assert owner == holders[0] == layout.owner([i - n for i, n in zip(index, layout.shape, strict=True)])
 
 
 @serial

@@ -60,6 +60,18 @@ def test_extremes(comm, name):
                 np.testing.assert_array_equal(result.gather() if np.ndim(expected) else result, expected)
 
 
+@pytest.mark.parametrize("name", ["float32", "bool", "int8", "uint16"])
+def test_ranks_without_elements_have_no_part_in_extremes(comm, name):
+    dtype = np.dtype(name)
+    ends = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (False, True)
+    for end in ends if dtype.kind != "f" else (-np.inf, np.inf):
+        x = ca.full(Layout.split((comm.size, 2), comm.size, sizes=[comm.size, *[0] * (comm.size - 1)]), end, dtype=name)
+        for axis in (None, 0, 1):
+            for result in (x.min(axis), x.max(axis)):
+                result = result.gather() if axis is not None else result
+                np.testing.assert_array_equal(result, np.full(result.shape, end, dtype))
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")  # of inf - inf
 def test_nan_wins(comm):
     for axis in [None, 0, 1]:

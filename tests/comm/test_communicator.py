@@ -9,6 +9,7 @@ import pytest
 
 import collops
 from collops.comm import communicator
+from collops.comm.agreement import name_ranks
 from collops.errors import (
     CollopsError,
     CommunicationError,
@@ -313,6 +314,12 @@ def test_check_raises_everywhere(comm):
     assert comm.size == 1 or f"rank {last}" in str(caught.value)
     with pytest.raises(ValueError, match="odd"):
         comm.check(ValueError("odd"))
+    # Of several errors the first, which names the ranks unless all of them have failed.
+    for first in range(min(2, comm.size)):
+        with pytest.raises(InputError) as caught:
+            comm.check(None if comm.rank < first else InputError(f"error {comm.rank}"))
+        named = f"{name_ranks(range(first, comm.size))}: " if first else ""
+        assert str(caught.value) == f"{named}error {first}"
     with pytest.raises(CollopsError, match="strange"):
         comm.check(RuntimeError("strange"))
 

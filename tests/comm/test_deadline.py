@@ -1,9 +1,12 @@
-"""Nothing hangs for ever: programs with a rank that never comes, in processes of their own."""
+"""Nothing hangs for ever: programs with a rank that never comes, in processes of their own, and work on files."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from collops.comm.bounded import in_time, is_blocked
 from tests.launch import run_ranks
 
 pytestmark = pytest.mark.serial
@@ -132,3 +135,13 @@ def test_nonsense_in_the_environment_is_rejected(name, ranks):
     result = run_ranks(ranks, "import collops; collops.world()", {name: "soon"})
     assert result.returncode != 0
     assert result.stderr.count(f"InputError: {name}='soon': ") >= ranks
+
+
+def test_work_on_files_has_the_time_that_its_bytes_need(monkeypatch):
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")
+    blocked = threading.Event()
+    assert in_time(lambda: blocked.wait(0.4), "a", 500_000_000) is False  # 10 s at 50 MB/s
+    with pytest.raises(TimeoutError, match=r"does not answer within 0.18 s \(COLLOPS_TIMEOUT is 0.2\)"):
+        in_time(blocked.wait, "a")
+    assert is_blocked()
+    blocked.set()

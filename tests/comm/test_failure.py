@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from collops.comm import failure
-from collops.comm.agreement import name_hosts
+from collops.comm.agreement import name_hosts, name_ranks, table
 from collops.comm.failure import Cause, Failures
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, LayoutError, TransportError
 from tests.comm.simulated import Request, TransportBroken, World
@@ -389,6 +389,11 @@ def test_a_few_hosts_are_named_and_the_others_counted():
     assert name_hosts(range(12), hosts) == " on node0, node1, node2 and 3 more hosts"
     assert name_hosts(range(7), hosts) == " on node0, node1, node2 and 1 more host"
     assert name_hosts([0, 1, 5], ()) == ""
+
+
+def test_ranks_are_named_in_runs_and_lines_are_those_of_all_ranks():
+    assert [name_ranks(each) for each in ([3], [0, 2], [2, 3, 4, 7])] == ["rank 3", "ranks 0, 2", "ranks 2-4, 7"]
+    assert table({1: "gone", 3: "gone"}, 5, "here") == "  ranks 0, 2, 4: here\n  ranks 1, 3: gone"
 
 
 def test_a_rank_without_a_deadline_waits(world):

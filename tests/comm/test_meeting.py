@@ -216,14 +216,29 @@ def test_a_long_announcement_of_rank_0_is_refused():
         connection.close()
 
 
-def test_two_processes_of_one_rank_are_told_apart():
-    with Ranks(3) as ranks:
+@pytest.mark.parametrize("size", [3, 4])
+def test_two_processes_of_one_rank_are_told_apart(monkeypatch, size):
+    """Also where a rank is missing, which nobody then waits for until the deadline."""
+    monkeypatch.setattr(meeting, "_GRACE_SECONDS", 0.5)
+    with Ranks(size) as ranks:
         begin = time.monotonic()
         started = [ranks.start(rank) for rank in (0, 1, 1)]
         for links in started:
-            with pytest.raises(InputError, match="two processes were started as rank 1 of 3"):
+            with pytest.raises(InputError, match=f"two processes were started as rank 1 of {size}"):
                 links.result(20)
         assert time.monotonic() - begin < 15
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_number_that_no_other_rank_can_have_is_refused(monkeypatch, number):
+    monkeypatch.setattr(meeting, "_GRACE_SECONDS", 0.5)
+    with Ranks(3) as ranks, socket.create_server((HOST, 0)) as listener:
+        first = ranks.start(0)
+        with closing(connected(ranks.port)) as connection:
+            other = meeting._Meeting(number, 3, os.environ["COLLOPS_SECRET"].encode())
+            other.greet(connection, listener, 0)
+            with pytest.raises(InputError, match=f"two processes were started as rank {number} of 3"):
+                first.result(20)
 
 
 def test_a_wrong_secret_is_refused_at_both_ends(monkeypatch):
@@ -269,15 +284,16 @@ def close(rank):
     return thread
 
 
-def test_a_rank_that_says_goodbye_is_not_lost(pair):
-    first, second = pair
-    sent = first.send(1, 5, 0, view(np.arange(3)))
-    closing_rank = close(first)
-    until(lambda: not second._connections, second)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_rank_that_says_goodbye_is_not_lost(pair, number):
+    leaving, other = pair[number], pair[1 - number]
+    sent = leaving.send(1 - number, 5, 0, view(np.arange(3)))
+    closing_rank = close(leaving)
+    until(lambda: not other._connections, other)
     closing_rank.join(20)
-    assert sent.done and second.lost == set()
+    assert sent.done and other.lost == set()
     out = np.zeros(3, int)
-    assert second.receive(0, 5, 0, view(out)).Test() and out.tolist() == [0, 1, 2]  # also what arrived before
+    assert other.receive(number, 5, 0, view(out)).Test() and out.tolist() == [0, 1, 2]  # also what arrived before
 
 
 def test_a_rank_that_disconnects_without_goodbye_is_lost(pair):
@@ -372,11 +388,14 @@ def test_a_setup_ends_at_its_deadline(pair, monkeypatch):
         Group(pair[0], [0, 1], "some ranks").allgather("here")
 
 
-def test_a_setup_ends_when_a_rank_is_lost(pair):
+@pytest.mark.parametrize(("members", "lost"), [([0, 1], 1), ([1, 0], 0)])
+def test_a_setup_ends_when_a_rank_is_lost(pair, monkeypatch, members, lost):
+    """It is named by its number in the group."""
+    monkeypatch.setenv("COLLOPS_TIMEOUT", "15")
     pair[1]._connections[0].close()
     begin = time.monotonic()
-    with pytest.raises(CommunicationError, match="rank 1 of 2 ended while ranks were starting"):
-        Group(pair[0], [0, 1], "some ranks").allgather("here")
+    with pytest.raises(CommunicationError, match=f"rank {lost} of 2 ended while ranks were starting"):
+        Group(pair[0], members, "some ranks").allgather("here")
     assert time.monotonic() - begin < 10  # long before the deadline
 
 

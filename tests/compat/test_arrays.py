@@ -138,6 +138,19 @@ def test_masks_are_kept_and_followed(comm) -> None:
             x + Distributed.to_dist(np.arange(3.0 * comm.size))
 
 
+@pytest.mark.parametrize("partition", COPIES)
+def test_inner_products_of_masked_copies(comm, partition) -> None:
+    """Each group adds up the shares that its ranks would have of the copies."""
+    mask, values = halves(comm.size), whole("complex128")
+    x = Distributed.to_dist(values, partition=partition, mask=mask)
+    shares = np.array_split(values, comm.size)
+    mine = np.concatenate([share for share, group in zip(shares, mask, strict=True) if group == mask[comm.rank]])
+    both = Stacked([x, x])
+    np.testing.assert_allclose(x.dot(x), (mine * mine).sum())
+    np.testing.assert_allclose(x.dot(x, vdot=True), (abs(mine) ** 2).sum())
+    np.testing.assert_allclose(both.dot(both, vdot=True), 2 * (abs(mine) ** 2).sum())
+
+
 def test_masks_along_the_second_axis(comm) -> None:
     mask = halves(comm.size)
     values = np.arange(6.0 * comm.size).reshape(3, -1)

@@ -72,16 +72,16 @@ def test_matrices_multiply_all_columns_at_once(comm, sparse, dtype):
     A, whole = VStack(recorded, comm), np.vstack(matrices)
     D = Diagonal(collops.full(A.range, 2.0, comm=comm))
     H = A.H @ D @ (0.5 * A) + 3.0 * Identity(A.domain, comm=comm)
-    X = random_matrix(70, 7, dtype, 5)
+    X = random_matrix(81, 7, dtype, 5)
     block = Columns.join([from_global(x, A.domain, comm=comm) for x in X])
     with profile.count_messages() as sent:
-        image = Columns(H, 70) @ block
+        image = Columns(H, 81) @ block
     assert_close(image.gather(), X @ (whole.conj().T @ whole).T + 3 * X, dtype)
     assert [message.operation for message in sent.records] == ["allreduce"] * (2 * (comm.size > 1))
     for each in recorded:
-        assert each.columns == [64, 64, 6, 6]
+        assert each.columns == [64, 64, 17, 17]
     Columns(A, 3).dottest()
-    assert Columns(H, 70).width == 64 and Columns(D, 70).width == 1
+    assert Columns(H, 81).width == 64 and Columns(D, 81).width == 1
 
 
 def test_long_columns_are_applied_in_smaller_blocks(comm, monkeypatch):

@@ -46,6 +46,9 @@ def test_kernels_in_any_order_and_type(comm):
     strided.local_array = np.repeat(x, 2, axis=2)[op.domain.slices(comm.rank)[:1]][:, :, ::2]
     expected = whole.astype("c8") @ x
     assert_close(op.forward(strided).gather(), expected, "f4")
+    real = Fredholm1(mine.astype("f4"), 2, comm=comm)
+    single = real.forward(random(real.domain, comm=comm, dtype="c16")).local_array
+    np.testing.assert_array_equal(single, single.astype("c8"))  # in the precision of the kernel
 
 
 def test_only_one_rank_has_slices(comm):

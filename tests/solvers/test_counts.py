@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import collops
-from collops.array import from_global
+from collops.array import Layout, from_global
+from collops.backend import engine
 from collops.errors import InputError
 from collops.operators import Diagonal
-from collops.solvers import bicgstab, cg, cgls, fista, gmres, hybrid_lsqr, lsmr, lsqr, minres
+from collops.solvers import CG, bicgstab, cg, cgls, fista, gmres, hybrid_lsqr, lsmr, lsqr, minres
+from collops.solvers.history import open_history
 from collops.solvers.nonlinear import lbfgs
+from collops.solvers.problem import check_kept
 from collops.solvers.proximal import L1, L2, proximal_gradient
 
 MANY = 10**12
@@ -61,3 +66,27 @@ def test_vectors_of_all_iterations(comm, monkeypatch):
     with pytest.raises(InputError, match="memory=1000000000000 makes the solver keep"):
         lbfgs(Root(), y, memory=MANY)
     assert gmres(A, y, niter=2, restart=3).iterations == 2
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("f8", 30), ("f4", 60), ("c16", 15)])
+def test_the_size_of_what_is_kept(comm, monkeypatch, dtype, most):
+    """Five numbers, and a vector whose largest part, on the last rank, has 400 elements."""
+    monkeypatch.setattr("collops.solvers.problem.memory_of", lambda _: 100_000)
+    sizes = [7] * (comm.size - 1) + [400]
+    kept = {"numbers": 5, "layout": Layout.split(sum(sizes), comm.size, sizes=sizes), "dtype": dtype}
+    check_kept("memory", most, engine("numpy"), **kept)
+    with pytest.raises(InputError, match=f"memory={most + 1} makes the solver keep") as caught:
+        check_kept("memory", most + 1, engine("numpy"), **kept)
+    assert caught.value.on_all_ranks
+
+
+def test_rows_of_all_iterations_on_a_device(comm):
+    device = SimpleNamespace(memory="device", mutable=True)
+    with pytest.raises(InputError, match=f"niter={MANY} makes the solver keep"):
+        open_history(device, CG(), MANY + 1, None, comm, size=1, ahead=False)  # pyright: ignore[reportArgumentType]
+
+
+def test_rows_of_a_compiled_loop(comm):
+    pytest.importorskip("jax")
+    with pytest.raises(InputError, match=f"niter={MANY} makes the solver keep"):
+        cgls(Diagonal(np.arange(1.0, 6), comm=comm), collops.ones(5, comm=comm, engine="jax"), niter=MANY)

@@ -64,7 +64,7 @@ def test_callbacks_see_every_iteration(comm, solver):
     assert [number for number, _, _ in seen] == [1, 2, 3, 4]
     for number, x, norm in seen:
         assert_close(x.gather(), solver(op, yd, niter=number).x.gather())
-        assert norm == result.residual_norms[number]
+        np.testing.assert_allclose(norm, result.residual_norms[number], rtol=1e-12)  # the last one is computed
         assert_close(float((yd - op @ x).norm()), norm)
 
 

@@ -94,7 +94,8 @@ def test_a_preconditioner_that_changes_needs_the_flexible_form(comm):
     scales = [distributed(np.linspace(0.2, 1, len(data))), distributed(np.linspace(1, 0.1, len(data)))]
     errors = {}
     for flexible in (False, True):
-        result = gmres(op, distributed(data), M=Alternating(scales, comm), niter=6, rtol=0, flexible=flexible)
+        options = {"niter": 6, "rtol": 0, "flexible": flexible, "verify": False}
+        result = gmres(op, distributed(data), M=Alternating(scales, comm), **options)
         errors[flexible] = np.linalg.norm(matrix @ result.x.gather() - data) - result.residual_norms[-1]
     assert abs(errors[True]) < 1e-12 < 1e-3 < abs(errors[False])
 
@@ -106,7 +107,7 @@ def test_messages(comm):
     with profile.count_messages() as sent:
         gmres(op, y, niter=6, restart=4, rtol=0)
     elements = [message.elements for message in sent.records if message.operation == "allreduce"]
-    assert elements == ([1, 4, 6, 8, 10, 5, 4, 6, 3] if comm.size > 1 else [])
+    assert elements == ([1, 4, 6, 8, 10, 5, 4, 6, 3, 1] if comm.size > 1 else [])
 
 
 def test_masks_solve_one_problem_per_group(comm):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import collops
-from collops.errors import CollopsError
-from collops.operators import Columns, Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
+from collops.errors import CollopsError, UnsupportedTypeError
+from collops.operators import BlockDiag, Columns, Diagonal, FirstDerivative, Identity, Laplacian, StackedVStack, VStack
 from collops.preconditioners import chebyshev, jacobi, two_level
 from collops.solvers import (
     Method,
@@ -255,12 +255,31 @@ def test_derivatives_by_a_weight(comm):
     np.testing.assert_allclose(jax.grad(objective)(0.8), slope, rtol=1e-5)
 
 
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_derivatives_of_sparse_solutions(comm, solver):
+    """In reverse mode by unrolled iterations only; in forward mode by both, and several at once."""
+    y = collops.random(5 * comm.size, seed=1, comm=comm, engine="jax")
+    A = Diagonal(jnp.asarray(np.linspace(1, 2, 5 * comm.size)), comm=comm)
+
+    def square(scale, differentiate="unroll"):
+        x = solver(A, scale * y, niter=9, eps=0.1, alpha=0.1, differentiate=differentiate).x
+        return x.vdot(x)
+
+    slope = float(square(0.7 + 1e-5) - square(0.7 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(square)(0.7), slope, rtol=1e-5)
+    np.testing.assert_allclose(jax.jacfwd(square)(0.7, "implicit"), slope, rtol=1e-5)
+    reverse = jax.grad(lambda scale: square(scale, "implicit"))
+    for derivative, scale in ((reverse, 0.7), (jax.jit(reverse), 0.7), (jax.vmap(reverse), jnp.full(2, 0.7))):
+        with pytest.raises(UnsupportedTypeError, match=r"ISTA.* pass differentiate='unroll'.*or use jax.jvp"):
+            derivative(scale)
+
+
 def test_what_cannot_be_compiled_is_refused(comm, matrices):
     compiled = matrices[3]
     y = collops.random(compiled.range, seed=1, comm=comm, engine="jax")
     with pytest.raises(collops.errors.InputError, match="implicit"):
         cgls(compiled, y, differentiate="somehow")
-    with pytest.raises(collops.errors.UnsupportedTypeError, match="percentile"):
+    with pytest.raises(UnsupportedTypeError, match="percentile"):
         ista(compiled, y, alpha=0.01, threshkind="soft-percentile", perc=50)
 
 
@@ -353,3 +372,41 @@ def test_derivatives_of_small_objectives(comm, name):
 
     for scale, data in ((1e-22, 1.0), (1e25, 1.0), (1.0, 1e-25)):
         np.testing.assert_allclose(gradient(scale, data) * diagonal, 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("solver", "scale"), [(cgls, 1e-30), (minres, 1e30), (block_cgls, 1e-30)])
+def test_operators_far_from_one(comm, solver, scale):
+    """A second program finds the unit of the operator, which shows in the numbers of the first."""
+    whole = np.random.default_rng(5).standard_normal((7 * comm.size, 5))
+    whole = np.tile(np.eye(5) * np.arange(2, 7) + 1, (comm.size, 1)) if solver is minres else whole
+    rows = len(whole) // comm.size
+    mine = jnp.asarray((whole * scale)[rows * comm.rank : rows * (comm.rank + 1)], np.float32)
+    A = (BlockDiag if solver is minres else VStack)([mine], comm)
+    data = np.linspace(-1, 2, len(whole)).astype("f4")
+    y = collops.from_global(data, A.range, comm=comm, engine="jax")
+    result = solver(A, Columns.join([y, 1e-25 * y]) if solver is block_cgls else y, niter=30)
+    assert result.status.successful and result.iterations > 2
+    x = np.asarray(result.x.gather(), float) * scale
+    if solver is minres:
+        expected = np.linalg.solve(whole[:5], data.reshape(comm.size, 5).T).T.ravel()
+    else:
+        expected = np.linalg.lstsq(whole, data, rcond=None)[0]
+    if solver is block_cgls:
+        np.testing.assert_allclose(x[1] / 1e-25, expected, atol=1e-3)
+    np.testing.assert_allclose(x[0] if solver is block_cgls else x, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_derivatives_through_operators_far_from_one(comm, scale):
+    """The normal equations of the derivative have the square of the operator."""
+    whole = np.random.default_rng(5).standard_normal((7 * comm.size, 5))
+    mine = jnp.asarray((whole * scale)[7 * comm.rank : 7 * comm.rank + 7], np.float32)
+    A = VStack([mine], comm)
+    y = collops.ones(A.range, comm=comm, engine="jax", dtype="float32")
+
+    def objective(y):
+        return cgls(A, y, niter=30, damp=0.5 * scale).x.sum()
+
+    found = np.asarray(jax.jit(jax.grad(objective))(y).gather(), float) * scale
+    inverse = np.linalg.solve(whole.T @ whole + 0.25 * np.eye(5), whole.T)
+    np.testing.assert_allclose(found, inverse.T @ np.ones(5), atol=1e-3)

@@ -164,13 +164,10 @@ def test_power_iteration_keeps_the_vector_before(comm):
 
 
 def test_squares_that_overflow_in_single_precision(comm):
-    """The image of the first direction is finite, but its square is not: a step of 0 would go nowhere for ever."""
+    """The image of the first direction is finite, but its square is not: the operator is divided by a power of two."""
     op = BlockDiag([1e12 * np.eye(3, dtype="f4")], comm)
     y = from_global(np.full(3 * comm.size, 1e4, "f4"), op.range, comm=comm)
-    with pytest.raises(NotFiniteError) as caught:
-        cgls(op, y, niter=5, tol=0)
-    assert_stopped(caught.value, comm, 1, "image", lambda niter: cgls(op, y, niter=0))
-    assert not caught.value.x.gather().any()
+    np.testing.assert_allclose(cgls(op, y, niter=5, tol=0).x.gather(), 1e-8, rtol=1e-6)
 
 
 def test_options_whose_squares_overflow(comm):

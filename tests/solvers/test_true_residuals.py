@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from collops import profile
 from collops.array import from_global, from_local
 from collops.operators import CSRMatrix, Diagonal, LinearOperator, VStack
-from collops.solvers import Status, bicgstab, block_cg, block_cgls, cg, cgls, gmres, lsmr, lsqr, minres
+from collops.solvers import Status, bicgstab, block_cg, block_cgls, cg, cgls, gmres, hybrid_lsqr, lsmr, lsqr, minres
 
 from .problems import assert_close, problem, random_matrix
 
@@ -85,6 +85,29 @@ def test_the_gradient_is_the_one_of_the_solution(comm, name, damp):
     np.testing.assert_allclose(result.residual_norms[-1], expected, rtol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(("shape", "rank"), [((30, 20), 12), ((20, 30), 12), ((25, 25), 15)])
+def test_singular_systems_have_the_smallest_solution(comm, shape, rank, dtype):
+    """Also where no tolerance can be met: rounding errors in the null space do not grow."""
+    for seed in range(3):
+        matrix = random_matrix(shape[0], rank, dtype, seed) @ random_matrix(rank, shape[1], dtype, seed + 10)
+        parts = np.array_split(np.arange(shape[0]), comm.size)
+        op = VStack([matrix[parts[comm.rank]]], comm)
+        data = random_matrix(shape[0], 1, dtype, seed + 20)[:, 0]
+        y = from_global(data, op.range, comm=comm)
+        for damp in (0.0, 0.1):
+            left, s, right = np.linalg.svd(matrix.astype(float))
+            weights = s[:rank] / (s[:rank] ** 2 + damp**2)
+            exact = right[:rank].T @ (weights * (left[:, :rank].T @ data))
+            for solver in (lsqr, lsmr):
+                for options in ({}, {"atol": 0, "btol": 0, "conlim": 0}):
+                    result = solver(op, y, niter=200, damp=damp, **options)
+                    x = result.x.gather().astype(float)
+                    assert result.status.successful and result.iterations < 40
+                    assert_close(x, exact, dtype, factor=10 if options or dtype == "f4" else 1e7)
+                    np.testing.assert_allclose(result.residual_norms[-1], np.linalg.norm(data - matrix @ x), rtol=1e-5)
+
+
 class Drifting(LinearOperator):
     """An operator that is right in few products, as if recurrences had lost the residual in the others."""
 
@@ -101,6 +124,36 @@ class Drifting(LinearOperator):
 
     def _adjoint(self, y, out):
         return self._operator._adjoint(y, out)
+
+
+OTHERS = {
+    "hybrid_lsqr": lambda A, y, rtol, **o: hybrid_lsqr(A, y, tol=rtol, **o),
+    "lsqr-conlim": lambda A, y, rtol, **o: lsqr(A, y, atol=rtol, btol=rtol, conlim=2.5, **o),
+    "lsmr-conlim": lambda A, y, rtol, **o: lsmr(A, y, atol=rtol, btol=rtol, conlim=1.5, **o),
+}
+
+
+# The others update a residual vector, and save the product.
+MEASURED = [name for name in (*SQUARE, *LEAST_SQUARES, *OTHERS) if not name.startswith(("cg-1", "cg-2", "cgls-"))]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_last_residual_is_computed_whatever_the_status(comm, name, stopped):
+    exact = Diagonal(np.linspace(1.0, 3.0, 12), comm=comm)
+    y = exact @ from_global(np.ones(12), exact.domain, comm=comm)
+    solver, wrong = (SQUARE | LEAST_SQUARES | OTHERS)[name], {2} if name.endswith("conlim") else {4}
+    options = {"callback": lambda iteration, _: iteration == 6} if stopped else {}
+    result, recurrence = (
+        solver(Drifting(exact, wrong), y, niter=10 if stopped else 6, rtol=1e-12, verify=verify, **options)
+        for verify in (True, False)
+    )
+    limit = Status.STOPPED if stopped else Status.ITERATION_LIMIT
+    assert result.status is recurrence.status is (Status.ILL_CONDITIONED if name.endswith("conlim") else limit)
+    expected = np.linalg.norm(np.linspace(1.0, 3.0, 12) * (1 - result.x.gather().reshape(-1)))
+    np.testing.assert_allclose(result.residual_norms[-1], expected, rtol=1e-9)
+    assert abs(recurrence.residual_norms[-1] - expected) > 0.01 * expected
+    np.testing.assert_array_equal(result.residual_norms[:-1], recurrence.residual_norms[:-1])
 
 
 @pytest.mark.parametrize("name", ["cg-2", "minres", "gmres", "bicgstab", "block_cg", "cgls-2"])
@@ -157,6 +210,29 @@ def test_results_without_a_tolerance_are_not_checked(comm):
     wrapped = Drifting(op, set())
     cgls(wrapped, yd, niter=2, rtol=0, gtol=0)
     assert wrapped.products == 2
+
+
+def test_a_limit_after_a_restart_reports_the_solution_there(comm):
+    """Without tolerances nothing is computed at the limit: its residual is not the one before the restart."""
+    exact = Diagonal(np.linspace(1.0, 3.0, 12), comm=comm)
+    y = exact @ from_global(np.ones(12), exact.domain, comm=comm)
+    ended = cg(Drifting(exact, {4}), y, niter=200, tol=0, verify=False).iterations
+    result = cg(Drifting(exact, {4}), y, niter=ended + 3, tol=0)
+    assert result.status is Status.ITERATION_LIMIT
+    expected = float((y - exact @ result.x).norm())
+    np.testing.assert_allclose(result.residual_norms[-1], expected, rtol=1e-6)
+    assert result.residual_norms[-1] < 0.1 * result.residual_norms[ended]
+
+
+def test_a_limit_at_the_solution_is_success(comm):
+    """GMRES overestimates the residual of the last vector that a space can have; the solution itself is accurate."""
+    matrix = random_matrix(12, 12, "f8", 3)
+    op = CSRMatrix.from_global(sp.csr_array(matrix), comm=comm)
+    y = from_global(np.ones(12), op.range, comm=comm)
+    result = gmres(op, y, niter=12, rtol=1e-12)
+    assert result.status is Status.CONVERGED and result.iterations == 12
+    stopped = gmres(op, y, niter=20, rtol=1e-12, callback=lambda iteration, _: iteration == 12)
+    assert stopped.status is Status.STOPPED
 
 
 def test_a_checkpoint_after_a_restart_can_be_resumed(comm, tmp_path):

@@ -14,6 +14,7 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
+from collops.array.operands import agree_on_numbers
 from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.redistribute import check_given
@@ -107,7 +108,8 @@ def full(
     array([2.5, 2.5, 2.5])
     """
     _check_number(value)
-    return _compared(_filled("full", layout, comm, np.asarray(value).dtype if dtype is None else dtype, engine, value))
+    element = np.asarray(value).dtype if dtype is None else dtype
+    return _compared(_filled("full", layout, comm, element, engine, value), value)
 
 
 def random(
@@ -158,7 +160,7 @@ def random(
     def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
         return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
 
-    return _compared(_new_array(layout, comm, engine, element, make))
+    return _compared(_new_array(layout, comm, engine, element, make), seed)
 
 
 def empty_like(x: Array, dtype: Any = None) -> Array:
@@ -210,7 +212,7 @@ def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
     array([2.5, 2.5, 2.5])
     """
     _check_number(value)
-    return _compared(_filled_like("full", x, dtype, value))
+    return _compared(_filled_like("full", x, dtype, value), value)
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
@@ -273,8 +275,9 @@ def _check_number(value: Any) -> None:
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
 
 
-def _compared(x: Any) -> Any:
-    """Return an array filled from an argument; under ``COLLOPS_CHECK`` its copies are compared first."""
+def _compared(x: Any, number: Any) -> Any:
+    """Return an array filled from a number, which is compared under ``COLLOPS_CHECK``, and so are the copies."""
+    agree_on_numbers(x, number)
     check_given(x, groups=True)
     return x
 

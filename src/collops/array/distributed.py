@@ -179,7 +179,7 @@ class DistributedArray(BaseArray):
             if other.layout is not self.layout or other.comm is not self.comm or other.engine is not self.engine:
                 check_alike(self, other)
             return self._like(function(self.local_array, other.local_array))
-        if other.__class__ is not float:
+        if other.__class__ is not float or self.comm.calls is not None:
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
@@ -197,7 +197,7 @@ class DistributedArray(BaseArray):
         return self._like(function(self.local_array, *operands))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
-        if other.__class__ is not float:
+        if other.__class__ is not float or self.comm.calls is not None:
             other = local_operand(self, other)
             if other is NotImplemented:
                 return NotImplemented
@@ -322,6 +322,7 @@ class DistributedArray(BaseArray):
         InputError
             If `halo` or `boundary` is invalid.
         """
+        check_given(self)
         plan = halo_plan(self.comm, self.layout, halo_widths(halo, self.layout.ndim), boundary)
         target = self.engine.xp.empty(plan.shape, self.local_array.dtype)
         return self._in_layout(plan.extended, plan.fill(self.local_array, target))

@@ -10,7 +10,8 @@ import numpy as np
 
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import check_alike
+from collops.array.operands import agree_on_numbers, check_alike
+from collops.array.redistribute import check_given
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -63,6 +64,8 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
         x_local = x.local_array
     except AttributeError:
         return _axpby_stacked(a, x, b, y, out)
+    if x.comm.calls is not None:
+        agree_on_numbers(x, a, b)
     if x.engine.traced:
         a, b = _replicated(a, x), _replicated(b, x)
     value = kernels_for(x.engine).axpby(a, x_local, b, y.local_array, None if out is None else out.local_array)
@@ -103,7 +106,8 @@ def _replicated(coefficient: Any, x: Any) -> Any:
 
 
 def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
-    if out is not None and (wholes := _wholes(x, y, out)) is not None:
+    # Where calls are checked, all ranks take the parts one by one, so that they agree on coefficients equally often.
+    if out is not None and x.comm.calls is None and (wholes := _wholes(x, y, out)) is not None:
         kernels_for(x.engine).axpby(a, wholes[0], b, *wholes[1:])
         return out
     outs = [None] * len(x.arrays) if out is None else out.arrays
@@ -156,7 +160,8 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     >>> float(collops.dots(square)[0])
     27.0
     """
-    wholes = _wholes(x, y, out) if hasattr(x, "leaves") and sums_squares(x) else None  # axpby raises the error
+    in_one_pass = hasattr(x, "leaves") and sums_squares(x) and x.comm.calls is None  # axpby raises errors
+    wholes = _wholes(x, y, out) if in_one_pass else None
     squares = None
     if wholes is not None:
         for other in (y, out):
@@ -206,6 +211,8 @@ def update_solution_and_direction(
     for other in (direction, gradient):
         if x.layout is not other.layout or x.comm is not other.comm or x.engine is not other.engine:
             check_alike(x, other)
+    if x.comm.calls is not None:
+        agree_on_numbers(x, length, ratio)
     update = kernels_for(x.engine).update_solution_and_direction
     for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
         update(place.local_array, length, old.local_array, ratio, new.local_array)
@@ -270,12 +277,23 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
 
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
+    if x.comm.calls is not None:
+        _check_given(x, y)
     return _dots(((x, y),), False)[0]
 
 
 def vdot(x: Array, y: Array) -> Any:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
+    if x.comm.calls is not None:
+        _check_given(x, y)
     return _dots(((x, y),), True)[0]
+
+
+def _check_given(x: Any, y: Any) -> None:
+    """Compare the copies of arrays that fit each other."""
+    _checked(((x, y),))
+    check_given(x)
+    check_given(y)
 
 
 def divide(a: Any, b: Any) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from collops.array.layout import StackedLayout
-from collops.backend import engine_of
+from collops.backend import engine_of, is_traced
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["check_alike", "check_engine", "way_to"]
+__all__ = ["agree_on_numbers", "check_alike", "check_engine", "way_to"]
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
@@ -114,7 +114,25 @@ def local_operand(x: Any, other: Any) -> Any:
     if hasattr(other, "local_array"):
         check_alike(x, other)
         return other.local_array
-    return x.engine.replicated_operand(scalar_operand(x, other), x._plan.communicator)
+    number = scalar_operand(x, other)
+    if number is not NotImplemented:
+        agree_on_numbers(x, number)
+    return x.engine.replicated_operand(number, x._plan.communicator)
+
+
+def agree_on_numbers(x: Any, *numbers: Any) -> None:
+    """Raise on every rank unless `numbers`, to be combined with `x`, are equal on all, where ``COLLOPS_CHECK`` is on.
+
+    Collective there. Those of the groups of a mask may differ, and scalars of devices and tracers stay where they are.
+    """
+    if x.comm.calls is None:
+        return
+    leaf = x.leaves[0]
+    if leaf.layout.mask is None and not is_traced(leaf.local_array):
+        parts = [part for number in numbers for part in (number if isinstance(number, tuple) else (number,))]
+        plain = [part[()] if isinstance(part, np.ndarray) else part for part in parts]
+        values = [part if isinstance(part, _NUMBERS) else None for part in plain]
+        x.comm.agree("a number that each rank combines with a distributed array", values)
 
 
 def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...]) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
+from collops.array.redistribute import check_given
 from collops.comm import Communicator
 from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -204,9 +205,11 @@ def _result(x: Any, result: Any, axes: _Axes) -> Any:
 
 
 def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
-    """Return the axes as distinct non-negative numbers, ``None`` for all, and refuse `out`."""
+    """Return the axes as distinct non-negative numbers, ``None`` for all; refuse `out`, and copies that differ."""
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
+    if x.comm.calls is not None:
+        check_given(x)
     if axis is None:
         return None
     if not hasattr(x, "local_array"):

@@ -21,7 +21,7 @@ import numpy as np
 
 from collops.array.base import BaseArray
 from collops.array.layout import Layout
-from collops.array.redistribute import moved
+from collops.array.redistribute import check_given, moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
@@ -73,7 +73,7 @@ def save(
     ------
     InputError
         On every rank, if `path` exists and may not be replaced, the disk has no room, a name or an attribute is
-        invalid, or `path` is not the same directory on all ranks.
+        invalid, or `path`, `overwrite`, the attributes or the layouts of the arrays differ between ranks.
     LayoutError
         On every rank, if an array has a mask whose groups hold values of their own.
     OSError
@@ -95,7 +95,8 @@ def save(
         target, more = resolved(fspath(path)), _as_json(attributes)
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
-    comm.agree("the arrays to save", _described(arrays))
+    comm.agree("a call of save", {"arrays": _described(arrays), "overwrite": bool(overwrite), "attributes": more})
+    _check_copies(arrays)
     check = partial(_check_path, target, overwrite)
     with atomic_together(target, comm, check=check, replace=overwrite) as temporary:
         write_store(temporary, arrays, more)
@@ -126,7 +127,7 @@ def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any
     """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
 
     Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
-    added. Reads no values. Not collective.
+    added. Reads no values. Not collective. Reads of a chunk of Blosc raise ValueError if it has been cut short.
 
     Parameters
     ----------
@@ -154,6 +155,9 @@ def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any
         node = zarr.open(fspath(place), path=name, mode=mode, use_consolidated=False)
     if mode == "r" and isinstance(node, zarr.Array):
         _check_chunks(node)
+        from collops.array.blosc import guarded
+
+        return guarded(node)
     return node
 
 
@@ -204,6 +208,15 @@ def _check_groups(arrays: _Saved) -> None:
             f"each group of ranks has values of its own in the layout {arrays.layout}, which one store cannot hold: "  # pyright: ignore[reportAttributeAccessIssue]
             "make an array on the communicator of each group (comm.split), and save it to a path of its own"
         )
+
+
+def _check_copies(arrays: _Saved) -> None:
+    """Compare the copies of all arrays, where ``COLLOPS_CHECK`` is on. Collective there."""
+    if isinstance(arrays, BaseArray):
+        check_given(arrays, groups=True)
+    else:
+        for value in arrays.values():
+            _check_copies(value)
 
 
 def _as_json(attributes: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -205,12 +205,13 @@ def linear_map(
     adjoint: Callable[[Any], Any],
     x: Any,
     shapes: tuple[tuple[int, ...], ...],
-    collective: tuple[bool, bool] = (True, True),
+    collective: tuple[bool, bool | None] = (True, True),
 ) -> Any:
     """Return ``forward(x)``, a linear map with the transpose `adjoint`.
 
     Both are functions of one array that JAX can trace; they may call collectives where `collective` says so of each.
-    `shapes` are those of `x` and of the result, which has the dtype of `x`.
+    ``None`` says of `adjoint` that it raises an error, as soon as JAX asks for the transpose. `shapes` are those of `x`
+    and of the result, which has the dtype of `x`.
     """
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes, collective=collective)
 
@@ -243,6 +244,8 @@ def _run_map(x: Any, *, forward: Callable[[Any], Any], **_: Any) -> Any:
 
 
 def _transpose_map(cotangent: Any, _: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+    if collective[1] is None:
+        adjoint(whole(cotangent))
     return [linear_map(adjoint, forward, whole(cotangent), shapes[::-1], collective[::-1])]
 
 

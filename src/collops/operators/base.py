@@ -31,6 +31,7 @@ __all__ = [
     "Directed",
     "Flat",
     "LinearOperator",
+    "Product",
     "Squaring",
     "is_complex",
     "new_array",

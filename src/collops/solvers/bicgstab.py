@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
+from collops.solvers.method import log2
 from collops.solvers.problem import consistent, starting_point
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, scratch_array
@@ -38,6 +40,7 @@ class BiCGStabNumbers(NamedTuple):
 
     residual: Any  # its norm
     pivot: Any  # smallest cosine between vectors whose inner products divide; 1 before the first iteration
+    image: Any  # squared norm of the image of the direction; 0 before the first iteration
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class BiCGStab(SquareSystem):
         (rho,) = dots(*consistent((r, r)))
         norm = y.engine.xp.sqrt(rho)
         rho = rho.astype(np.result_type(r.dtype, rho.dtype))
-        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm * 0 + 1), r.copy(), norm)
+        return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm * 0 + 1, norm * 0), r.copy(), norm)
 
     def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
         """Go along the direction of biconjugate gradients, then along the residual, which that makes smallest."""
@@ -83,8 +86,14 @@ class BiCGStab(SquareSystem):
         residual, norm = xp.sqrt(rr), state.shadow_norm
         angles = (rho, norm * residual), (shadow_v, norm * xp.sqrt(vv)), (ts, xp.sqrt(ss) * xp.sqrt(tt))
         first, second, third = (divide(xp.abs(product), size) for product, size in angles)
-        state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third))
+        state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third), vv)
         return state
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is None or before.residual == 0:
+            return ()
+        image = log2(now.image)
+        return image, 4 * log2(before.residual) - image
 
     def cotangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
         method, _ = self.tangent(A, tol)

@@ -74,7 +74,8 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
-    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
+    columns: Any = None  # units of the columns, relative to the largest, if they have their own
+    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
         (lambda self, now, first: now.relative <= self.rtol * self.rtol, Status.CONVERGED, "rtol"),
@@ -100,7 +101,7 @@ class BlockCG(Shifted):
         if at_zero is not None:
             first = squares_of_columns(at_zero)
             first = engine_of(first).xp.where(first > 0, first, squares)
-        numbers = squares.sum(), *norms_of_columns(squares, first), definite
+        numbers = *self._norms(squares, first), definite
         q, u = combine(r, T), None if self.M is None else combine(u, T)
         p = q.copy() if u is None else u.copy()
         return BlockCGState(x, q, u, p, S, z, first, first, numbers)
@@ -128,19 +129,32 @@ class BlockCG(Shifted):
         state.p = combine(p, multiply(second, S.conj().T), state.q if self.M is None else state.u)
         residuals = xp.diagonal(multiply(c.conj().T, squares, c)).real
         state.c = multiply(S, c)
-        numbers = residuals.sum(), *norms_of_columns(residuals, state.first)
-        state.numbers = *numbers, xp.minimum(definite, other)
+        state.numbers = *self._norms(residuals, state.first), xp.minimum(definite, other)
         return state
 
     def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         squares = squares_of_columns(starting_point(A, y, x, image_of=self.image)[1])
-        relative, largest = norms_of_columns(squares, state.first)
-        return now._replace(residual=squares.sum(), relative=relative, largest=largest)
+        residual, relative, largest = self._norms(squares, state.first)
+        return now._replace(residual=residual, relative=relative, largest=largest)
 
     def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
+
+    def _in_one_unit(self, squares: Any) -> Any:
+        """Return squared norms of columns in the squared unit of the largest column."""
+        if self.columns is None:
+            return squares
+        columns = engine_of(squares).xp.asarray(self.columns, dtype=squares.dtype)
+        return squares * columns * columns
+
+    def _norms(self, squares: Any, first: Any) -> tuple[Any, Any, Any]:
+        """Return the sum of squared norms of columns, the largest relative to the first ones, and the largest."""
+        xp, there = engine_of(squares).xp, first > 0
+        relative = xp.where(there, squares / xp.where(there, first, 1), squares)  # 0 of 0 is 0
+        squares = self._in_one_unit(squares)
+        return squares.sum(), xp.max(relative), xp.max(squares)
 
     def _measured(self, A: LinearOperator, w: Any, u: Any) -> tuple[Any, Any]:
         """Return W^H M W and W^H W, where U is M W. One message."""
@@ -159,13 +173,6 @@ def squares_of_columns(block: Any) -> Any:
     """Return the squared norms of the columns of a block. Collective: one allreduce."""
     (gram,) = grams(*consistent((block, block)))
     return engine_of(gram).xp.diagonal(gram).real
-
-
-def norms_of_columns(squares: Any, first: Any) -> tuple[Any, Any]:
-    """Return the largest of squared norms relative to the first ones (0 of 0 is 0), and the largest itself."""
-    xp = engine_of(squares).xp
-    there = first > 0
-    return xp.max(xp.where(there, squares / xp.where(there, first, 1), squares)), xp.max(squares)
 
 
 def block_options(A: Any, Y: Any, X0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> tuple[Any, Any, Any, dict]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from collops.array import axpby, divide, dots
 from collops.operators import Columns, LinearOperator
-from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, norms_of_columns, squares_of_columns
+from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, squares_of_columns
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
+from collops.solvers.method import log2
 from collops.solvers.problem import (
     check_number,
     check_operator,
@@ -45,6 +47,8 @@ class BlockCGLS(BlockCG):
         for test, status, *option in BlockCG.stops
     )
     optimality = CGLS.optimality  # pyright: ignore[reportAssignmentType]
+    square = False
+    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 1), "damp": (0, 1), "M": (0, -2)}
 
     @property
     def added(self) -> Any:
@@ -60,7 +64,7 @@ class BlockCGLS(BlockCG):
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
         at_zero = None if x0 is None else A._adjoint(starting_point(A, y, None)[1], None)
         begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype), at_zero)
-        begin.numbers = objectives.sum(), *begin.numbers[1:]
+        begin.numbers = self._in_one_unit(objectives).sum(), *begin.numbers[1:]
         # As one operator, so that no block of all columns of the data is needed.
         normal = Columns(A.operator.H @ A.operator, A.count)
         return extended(BlockCGLSState, begin, objectives=objectives, normal=normal)
@@ -69,8 +73,14 @@ class BlockCGLS(BlockCG):
         """Do a step of block CG with the normal equations."""
         state = super().step(state.normal, state)
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
-        state.numbers = state.objectives.sum(), *state.numbers[1:]
+        state.numbers = self._in_one_unit(state.objectives).sum(), *state.numbers[1:]
         return state
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is not None or now.residual == 0:
+            return ()
+        gradient, residual = log2(now.largest), log2(now.residual)
+        return gradient, gradient - residual, 2 * residual - gradient
 
     def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         if x is None:
@@ -80,8 +90,8 @@ class BlockCGLS(BlockCG):
         if takes_part(self.damp):
             g = axpby(-self.damp * self.damp, x, 1.0, g, out=g)
             objectives = objectives + self.damp * self.damp * squares_of_columns(x)
-        relative, largest = norms_of_columns(squares_of_columns(g), state.first)
-        return now._replace(residual=objectives.sum(), relative=relative, largest=largest)
+        _, relative, largest = self._norms(squares_of_columns(g), state.first)
+        return now._replace(residual=self._in_one_unit(objectives).sum(), relative=relative, largest=largest)
 
     def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
         g = self.optimality(A, y, x)

@@ -22,7 +22,7 @@ from collops.array import (
 )
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
     check_problem,
     check_reductions,
@@ -95,8 +95,9 @@ class ConjugateGradients(Method):
     atol: float = 0.0
     cautious: bool = True
     M: LinearOperator | None = None
+    always_measured = False  # the residual is a vector that is updated with the solution, and stays close to it
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
-    degrees: ClassVar[Mapping[str, float] | None] = {"tol": 2, "atol": 1, "gradient_norm": 1}
+    degrees: ClassVar[Mapping[str, Any] | None] = {"tol": (2, 0), "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: now.residual <= self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
         (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
@@ -170,6 +171,12 @@ class CG(ConjugateGradients, Shifted):
         state.x, state.p = update_solution_and_direction(state.x, alpha, state.p, beta, z)
         state.gamma, state.numbers = gamma, (rho, curvature, gamma)
         return state
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is None or before.residual == 0:
+            return ()
+        product, curvature = log2(before.product), log2(now.curvature)
+        return product, curvature, 4 * product - 2 * curvature - log2(before.residual)
 
     def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
@@ -248,6 +255,7 @@ class PipelinedCG(SingleReductionCG):
     """
 
     name = "pipelined CG"
+    always_measured = True  # further recurrences make the residual drift
     traceable = False
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG, PERIOD, ConjugateGradients, condition_number, predicted_square
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import not_finite, over
+from collops.solvers.method import log2, not_finite, over
 from collops.solvers.problem import (
     RTOL,
     check_number,
@@ -42,9 +43,9 @@ from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
 __all__ = ["CGLS", "SingleReductionCGLS", "cgls"]
 
-_OF_GRADIENTS = 10.0**2
-"""Square of the rounding of gradients in units of that of their products: the smallest gradients seen were below 1 with
-ten unknowns, and 7 with two thousand."""
+GRADIENT_UNITS = 10.0
+"""Rounding of gradients, in units of the rounding of their products: the smallest gradients seen were below 1 with ten
+unknowns, and 7 with two thousand."""
 
 
 @dataclass(slots=True)
@@ -130,11 +131,26 @@ class CGLS(ConjugateGradients):
         # Further iterations would amplify rounding errors, in the end to infinity.
         (
             lambda self, now, first: (
-                now.gradient <= _OF_GRADIENTS * self.precision**2 * now.residual * over(now.curvature, now.before)
+                now.gradient <= GRADIENT_UNITS**2 * self.precision**2 * now.residual * over(now.curvature, now.before)
             ),
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),
     )
+
+    @property
+    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
+        of_gradient = 1 if self.M is None else 0
+        of_gradients = {"tol": (2, 2 * of_gradient), "gradient_norm": (1, of_gradient)}
+        return {**of_gradients, "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is not None:  # the squares of a damping and of the image of a preconditioner count, too
+            return () if math.isfinite(now.curvature) else (math.nan,)
+        if now.residual == 0:
+            return ()
+        gradient, residual = log2(now.gradient), log2(now.residual)
+        return gradient, 2 * gradient - residual, 2 * residual - gradient
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
         x, r, q = starting_point(A, y, x0)

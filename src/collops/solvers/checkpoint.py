@@ -38,6 +38,7 @@ from collops.solvers.history import History
 from collops.solvers.method import Method
 from collops.solvers.problem import consistent, mask_of, real_dtype, working_dtype
 from collops.solvers.result import Status
+from collops.solvers.scaling import Units
 from collops.solvers.state import carried, copied, is_array, with_carried
 
 __all__ = ["Every"]
@@ -61,7 +62,10 @@ class _Memory(NamedTuple):
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run; `signals` is a context that records those which ask to stop."""
+    """The checkpoints of one run; `signals` is a context that records those which ask to stop.
+
+    `units` are those of the state in the checkpoint to resume from, and of the states to write.
+    """
 
     folder: CheckpointFolder
     found: dict[str, Any] | None  # the record of the checkpoint to resume from
@@ -78,6 +82,8 @@ class Checkpoints:
         parts = enumerate(self.parts)
         self._memories = [memory for number, part in parts for memory in _memories_within(str(number), part)]
         self.signals = Signals()
+        units = (self.found or {}).get("units")
+        self.units = None if units is None else Units(*(tuple(u) if isinstance(u, list) else u for u in units))
         self.announce: Callable[[str], None] | None = None  # shows a line before a long write
         self._written, self._known_good, self._seconds = -1, 0, 0.0
 
@@ -155,6 +161,7 @@ class Checkpoints:
             "numbers": {name: _encoded(value, self.engine) for name, value in values.items() if not _is_stored(value)},
             "memories": {key: _STORED if key in arrays else value for key, (value, _) in remembered.items()},
             "ranks": self.comm.size,
+            "units": None if self.units is None else [self.units.data, self.units.operator, self.units.columns],
         }
         size = _size_of(stored)
         if self.announce and (announced or size > _ANNOUNCED_BYTES or self._seconds > _ANNOUNCED_SECONDS):

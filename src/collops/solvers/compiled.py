@@ -21,13 +21,15 @@ import numpy as np
 from jax import core, lax
 
 from collops.array import zeros
+from collops.comm.agreement import raised_together
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
+from collops.jax.primitive import linear_map
 from collops.jax.versions import lowered, product_precision
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import details_in_units, divided, in_units, multiplied, traced_unit_of
+from collops.solvers.scaling import Problem, Units, out_of_range, refuse_false_zero, traced_problem
 from collops.solvers.state import carried, with_carried
 
 _STATUSES = list(Status)
@@ -81,26 +83,35 @@ def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) 
     check_kept("niter", run.niter, data.engine, len(method.numbers._fields))
     if run.niter > np.iinfo(np.int32).max:
         raise InputError(f"niter must be at most {np.iinfo(np.int32).max} for a compiled loop, not {run.niter}")
-    program = _program(method, operator, data, x0, _Options(run.niter, bool(run.verify), run.differentiate))
-    x, iterations, rows, code, variance, unit = program(data, x0)
-    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((x, iterations, rows))):
-        return TracedResult(x, iterations, unit * method.residual_norm(method.numbers(*rows.T)), code)
-    unit = float(unit)
+    traced = any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((data, x0)))
+    options = _Options(run.niter, bool(run.verify), run.differentiate, traced)
+    outcome = _program(method, operator, data, x0, options)(data, x0)
+    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(outcome)):
+        x, iterations, rows, code, _, units = outcome
+        problem = Problem(method, operator, data, x0, Units(*units))
+        return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
+    given = Problem(method, operator, data, x0)
+    measured = _shows_extremes(given, outcome)
+    if measured:
+        outcome = _program(method, operator, data, x0, options._replace(measured=True))(data, x0)
+    x, iterations, rows, code, variance, units = outcome
+    units = Units(*map(float, units))
+    problem = Problem(method, operator, data, x0, units)
+    if not units.trivial:
+        _check(given.within(units), outcome, measured)
     done = int(iterations)
-    rows = np.asarray(rows, np.float64)[: done + 1]
-    numbers = method.numbers(*rows.T)
+    numbers = method.numbers(*np.asarray(rows, np.float64)[: done + 1].T)
     seconds = time.perf_counter() - begin
+    state = SimpleNamespace(x=units.divided(x, method.degree("x")), variance=variance)
     return SolverResult(
         x=x,
         status=_STATUSES[int(code)],
         iterations=done,
-        residual_norms=unit * method.residual_norm(numbers),
+        residual_norms=problem.residual_norm(numbers),
         seconds=seconds,
         seconds_per_iteration=seconds / max(1, done),
         execution="compiled loop",
-        details=details_in_units(
-            method, method.details(SimpleNamespace(x=divided(x, unit), variance=variance), numbers), unit
-        ),
+        details=problem.details(method.details(state, numbers)),
     )
 
 
@@ -110,6 +121,33 @@ class _Options(NamedTuple):
     niter: int
     verify: bool
     differentiate: str
+    measured: bool  # whether the operator has a unit, too
+
+
+def _shows_extremes(problem: Problem, outcome: Any) -> bool:
+    """Return whether the numbers of the first iterations show that the operator is out of the ordinary range."""
+    method = problem.method
+    if method.degrees is None:
+        return False
+    first, *others = (method.numbers(*row) for row in np.asarray(outcome[2], np.float64)[:2].tolist())
+    pairs = [(first, None), *((now, first) for now in others if int(outcome[1]) > 0)]
+    return any(out_of_range(method.magnitudes(*pair, None), problem.dtype) for pair in pairs)
+
+
+def _check(problem: Problem, outcome: Any, measured: bool) -> None:
+    """Raise InputError for a false success, and for a solution out of the range of its precision. Collective."""
+    x, iterations, rows, code, *_ = outcome
+    method, status = problem.method, _STATUSES[int(code)]
+    if measured and status.successful and not int(iterations):
+        first = method.numbers(*np.asarray(rows[0], np.float64).tolist())
+        refuse_false_zero(problem, method.magnitudes(first, None, None))
+    size = float(x.norm(np.inf))
+    if status is not Status.NOT_FINITE and (not np.isfinite(size) or (size == 0 and int(iterations) > 0)):
+        with raised_together():
+            raise InputError(
+                f"{method.name}: {x.dtype} cannot hold the solution: multiply the operator or the data by a number, or "
+                "use a higher precision"
+            )
 
 
 def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Callable[[Any, Any], Any]:
@@ -128,6 +166,8 @@ def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> C
     closed, shapes = jax.make_jaxpr(lambda data, x0: _run(method, operator, data, x0, run), return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
     depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
+    if depends and not run.measured:  # the host does not see the numbers of the first iterations
+        return _program(method, operator, data, x0, run._replace(measured=True))
     plain = closed if depends else lowered(closed)
     at_once = _compiled(plain, data.comm)
     derived = at_once if plain is closed else _compiled(closed, data.comm)
@@ -150,19 +190,29 @@ def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
 
 
 def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
-    """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the unit of rows.
+    """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the units of rows.
 
     To be traced.
     """
-    unrolled = run.differentiate == "unroll"
-    if unrolled or not hasattr(method, "optimality"):
-        return _loop(method, operator, data, x0, run.niter, unroll=unrolled, verify=run.verify and not unrolled)
+    problem = traced_problem(Problem(method, operator, data, x0), measured=run.measured)
+    x, *others = _differentiable(problem.method, problem.A, problem.y, problem.x0, run)
+    return problem.solution(x), *others, (jnp.asarray(problem.units.data), jnp.asarray(problem.units.operator))
+
+
+def _differentiable(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
+    """Return what :func:`_loop` does, with the derivatives that `run` asks for."""
+    if run.differentiate == "unroll":
+        return _loop(method, operator, data, x0, run.niter, unroll=True)
+    if not hasattr(method, "optimality"):
+        x, iterations, rows, *rest = _loop(method, operator, data, x0, run.niter, verify=run.verify)
+        x, rows = jax.tree.map(lambda array: _forward_mode_only(method, array), (x, rows))
+        return x, iterations, rows, *rest
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
-        x, iterations, rows, code, variance, unit = _loop(method, operator, data, x0, run.niter, verify=run.verify)
+        x, iterations, rows, code, variance = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         # Auxiliary results need derivatives, if only zeros: integers have none.
-        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance, unit)
+        return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
     def optimality(z: Any) -> Any:
         if x0 is None or not method.damps_change:
@@ -171,17 +221,32 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
     x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
-    iterations, rows, code, variance, unit = rest
-    return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance, unit
+    iterations, rows, code, variance = rest
+    return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
+
+
+def _forward_mode_only(method: Any, array: Any) -> Any:
+    """Return a result of a loop; JAX cannot transpose one that ends by a test, and the error would not say what to do.
+
+    Raises UnsupportedTypeError, when JAX computes a derivative in reverse mode.
+    """
+
+    def refuse(_: Any) -> Any:
+        raise UnsupportedTypeError(
+            f"{method.name} has no implicit derivative in reverse mode, such as that of jax.grad: pass "
+            "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
+        )
+
+    return linear_map(lambda same: same, refuse, array, (array.shape, array.shape), (False, None))
 
 
 def _loop(
     method: Any, operator: Any, data: Any, x0: Any, niter: int, *, unroll: bool = False, verify: bool = False
 ) -> Any:
-    """Return what :func:`_run` does; derivatives are those of all iterations with `unroll`."""
-    unit = jnp.ones(()) if method.degrees is None else traced_unit_of(data, x0)
-    if method.degrees is not None:
-        method, data, x0 = in_units(method, unit), divided(data, unit), divided(x0, unit)
+    """Return solution, number of iterations, rows, number of the status, and variances or ``None``.
+
+    Derivatives are those of all iterations with `unroll`.
+    """
     state = method.init(operator, data, x0)
     first = _row(method, state)
     reference = first
@@ -217,13 +282,15 @@ def _loop(
         code = ended(loop)
     else:
         check = _verification(method, operator, data, x0, state, reference, niter)
+        checked = [status for status in Status if status.successful or method.always_measured]
+        checked = [status for status in checked if status is not Status.NOT_FINITE]
 
         def attempt(outer: Any) -> Any:
             loop, _, attempts = outer
             loop = lax.while_loop(continues, advance, loop)
             code = ended(loop)
             loop, code = lax.cond(
-                _is_one_of(code, _SUCCESSFUL), lambda loop: check(loop, attempts), lambda loop: (loop, code), loop
+                _is_one_of(code, checked), lambda loop: check(loop, code, attempts), lambda loop: (loop, code), loop
             )
             return loop, code, attempts + 1
 
@@ -232,18 +299,18 @@ def _loop(
         )
     values, rows, iterations = loop
     state = with_carried(state, values)
-    return multiplied(state.x, unit), iterations, rows, code, getattr(state, "variance", None), unit
+    return state.x, iterations, rows, code, getattr(state, "variance", None)
 
 
 def _verification(
     method: Any, operator: Any, data: Any, x0: Any, state: Any, reference: Any, niter: int
-) -> Callable[[Any, Any], Any]:
-    """Return a function that measures the solution of a loop that a test has ended.
+) -> Callable[[Any, Any, Any], Any]:
+    """Return a function that measures the solution of a loop that has ended with the number `ending` of a status.
 
     It returns the loop and the number of the status, or that of another attempt, which begins anew from the solution.
     """
 
-    def check(loop: Any, attempts: Any) -> Any:
+    def check(loop: Any, ending: Any, attempts: Any) -> Any:
         values, rows, iteration = loop
         now = with_carried(state, values)
         x = now.x
@@ -261,7 +328,9 @@ def _verification(
                 found = jnp.where(verdict, _STATUSES.index(status), found)
             return found.astype(np.int32)
 
-        code = lax.cond(_is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE]), lambda: code, explained)
+        decided = _is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE])
+        code = jnp.where(decided, code, ending)
+        code = lax.cond(decided | ~_is_one_of(ending, _SUCCESSFUL), lambda: code, explained)
         if method.restarts(now):
             values = lax.cond(
                 code == _AGAIN,
@@ -306,11 +375,11 @@ def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any
 
     def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:
         # The derivative of the optimality is the negative of the operator that `tangent` returns.
-        unit = traced_unit_of(right)
-        right = divided(right, unit)
+        problem = traced_problem(Problem(method, operator, right, None), measured=False)
+        right = problem.y
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
         solver, normal = equations(operator, tiny * right.vdot(right).real)
-        return multiplied(-_loop(solver, normal, right, None, 2 * niter)[0], unit)
+        return problem.units.array(-_loop(solver, normal, right, None, 2 * niter)[0], (1, 0))
 
     def transposed(matvec: Any, right: Any) -> Any:
         return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()

@@ -9,23 +9,23 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from collops.array.redistribute import check_given
-from collops.backend import Engine
+from collops.backend import Engine, is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.profile import mark
-from collops.solvers.checkpoint import Path, open_checkpoints
+from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, on_device, open_history
-from collops.solvers.method import MAX_RESTARTS, Method
+from collops.solvers.method import MAX_RESTARTS
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import details_in_units, divided, exponent_of, in_units, multiplied, unit_of
+from collops.solvers.scaling import Problem, data_units, measured_units, out_of_range, refuse_false_zero
 
 __all__ = ["solve", "solver"]
 
@@ -72,10 +72,12 @@ class Run:
         the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
         differ.
     verify : bool
-        Whether Krylov methods compute the residual from the solution when a test has passed, which takes one or two
-        products. If it does not pass, they begin anew from this solution, up to five times; then the status is
-        ``STAGNATED``, unless rounding errors explain the residual. The last of the ``residual_norms`` is the one
-        computed. For solutions whose accuracy does not matter, such as those of a preconditioner.
+        Whether Krylov methods compute the residual from the solution at the end, which takes one or two products. The
+        last of the ``residual_norms`` is the one computed, whatever the status. If it does not pass a test that the
+        recurrence has passed, they begin anew from this solution, up to five times; then the status is ``STAGNATED``,
+        unless rounding errors explain the residual. CG and CGLS, but for pipelined CG, save these products where no
+        test has passed: they update a residual vector, which stays close to the true one. False is for solutions whose
+        accuracy does not matter, such as those of a preconditioner.
     differentiate : {"implicit", "unroll"}
         For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
         equations that it solves, by one more solution, or that of all iterations.
@@ -127,8 +129,8 @@ class View:
     iteration : int
         Iterations done.
     state : dataclass
-        The state of the method, such as its second variable; overwritten likewise. Where data are very small or large,
-        it is that for data divided by a power of two.
+        The state of the method, such as its second variable; overwritten likewise. Where data or operator are very
+        small or large, it is that for both divided by powers of two.
 
     Examples
     --------
@@ -143,24 +145,23 @@ class View:
     (2, True)
     """
 
-    __slots__ = ("_history", "_method", "_unit", "iteration", "state")
+    __slots__ = ("_history", "_problem", "iteration", "state")
 
-    def __init__(self, method: Method, history: History, iteration: int, state: Any, unit: float) -> None:
-        self._method = method
+    def __init__(self, problem: Problem, history: History, iteration: int, state: Any) -> None:
+        self._problem = problem
         self._history = history
-        self._unit = unit
         self.iteration = iteration
         self.state = state
 
     @property
     def x(self) -> Any:
         """The solution so far, which some methods compute when it is asked for."""
-        return multiplied(self.state.x, self._unit)
+        return self._problem.solution(self.state.x)
 
     @property
     def residual_norm(self) -> float:
         """Norm of the residual after this iteration; synchronises with the device."""
-        return self._unit * float(self._method.residual_norm(self._history.numbers(self.iteration)))
+        return float(self._problem.residual_norm(self._history.numbers(self.iteration)))
 
 
 def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
@@ -208,6 +209,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     ------
     NotFiniteError
         On every rank, at the first iteration whose numbers are not finite.
+    InputError
+        On every rank, if the precision cannot hold the solution, or the square of a gradient that is not zero.
 
     Examples
     --------
@@ -226,16 +229,57 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 
         if can_be_compiled(method, y):
+            if y.comm.calls is not None:
+                group_of(y).agree("a solver's start", _same_on_all_ranks(method, A, y, x0, run))
             return solve_compiled(method, A, y, x0, run)  # pyright: ignore[reportReturnType]
     if run.lag is not None:
         check_count("lag", run.lag)
     comm = group_of(y)
-    same_on_all_ranks = {  # since they determine the solver's messages
+    given = Problem(method, A, y, x0)
+    exponents = _agreed_start(given, run, comm)
+    problem = given.within(data_units(y, exponents))
+    parts = [part for part in (A, *parts) if part is not None]
+    obstacle = _obstacle(run, y.engine, parts)
+    ahead = obstacle is None and run.callback is None and run.checkpoint is None
+    size = (y if A is None else A.domain).size // comm.size
+    # One row before the first iteration, one after each.
+    history = open_history(y.engine, method, run.niter + 1, run.lag, comm, size=size, ahead=ahead)
+    with ExitStack() as stack:
+        fingerprinted = problem.method, A, problem.y, problem.x0
+        checkpoints = open_checkpoints(run, *fingerprinted, parts, history, stack)
+        stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
+        stack.enter_context(mark(method.name))
+        loop = _Loop(given, problem, exponents, run, history, checkpoints, obstacle, comm)
+        loop.begin(stack)
+        start = time.perf_counter()
+        status = loop.run()
+        end = time.perf_counter()
+    return SolverResult(
+        **loop.result(status),
+        seconds=end - begin,
+        seconds_per_iteration=(end - start) / max(1, loop.iterations - (loop.resumed_from or 0)),
+    )
+
+
+def _agreed_start(problem: Problem, run: Run, comm: Communicator) -> list[int]:
+    """Return the exponents of data and starting point over all ranks. Collective: one small message.
+
+    Raises InputError on every rank if what determines the messages of a solver, or its solution, differs between ranks.
+    """
+    same = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
+    return comm.agree("a solver's start", same, () if problem.method.degrees is None else problem.exponents())
+
+
+def _same_on_all_ranks(method: Any, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
+    """Return the options on which ranks agree: they determine the solver's messages, or the solution."""
+    options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
+    tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}
+    return {
         "method": method.name,
         "niter": run.niter,
         **{name: value for name, value in vars(method).items() if isinstance(value, int)},
-        **{name: getattr(method, name) for name in sorted(method.tolerances)},
-        **_numbers_of(method),  # which determine the solution
+        **{name: value for name, value in tolerances.items() if not is_traced(value)},
+        **{name: value for name, value in options.items() if isinstance(value, int | float | str)},
         "M": getattr(method, "M", None) is not None,
         "shape": None if A is None else A.shape,
         "dtype": str(y.dtype),
@@ -245,122 +289,8 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         "graph": str(run.graph),
         "lag": run.lag,
         "verify": run.verify,
+        "differentiate": run.differentiate,
     }
-    if method.degrees is None:
-        comm.agree("a solver's start", same_on_all_ranks)
-        unit = 1.0
-    else:
-        unit = unit_of(y, comm.agree("a solver's start", same_on_all_ranks, [exponent_of(y), exponent_of(x0)]))
-    method, y, x0 = in_units(method, unit), divided(y, unit), divided(x0, unit)
-    parts = [part for part in (A, *parts) if part is not None]
-    obstacle = _obstacle(run, y.engine, parts)
-    ahead = obstacle is None and run.callback is None and run.checkpoint is None
-    size = (y if A is None else A.domain).size // comm.size
-    # One row before the first iteration, one after each.
-    history = open_history(y.engine, method, run.niter + 1, run.lag, comm, size=size, ahead=ahead)
-
-    def new_execution() -> Execution:
-        if obstacle is None:
-            return GraphExecution(method, A, history, comm, required=run.graph is True)
-        return Execution(method, A, history, f"eager: {obstacle}" if obstacle else "eager")
-
-    with ExitStack() as stack:
-        checkpoints = open_checkpoints(run, method, A, y, x0, parts, history, stack)
-        stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
-        stack.enter_context(mark(method.name))
-        state = method.init(A, y, x0)
-        resumed_from = None
-        if checkpoints is not None:
-            stack.enter_context(checkpoints.signals)
-            state, resumed_from = checkpoints.restore(state)
-        bar = open_progress(run.progress, method.name, run.niter, y.comm)
-        if bar is not None:
-            stack.enter_context(bar.display)
-            if checkpoints is not None:
-                checkpoints.announce = bar.announce
-        start = time.perf_counter()
-        first = iterations = resumed_from or 0
-        reference, measured, x = None, None, None
-        attempts = 0
-        while True:
-            with new_execution() as execution:
-                if attempts == 0 and resumed_from is None:
-                    history.record(state)
-                if attempts == 0 and x0 is not None:
-                    reference = _reference(method, A, y, x0, state, history)
-                settings = (checkpoints, iterations, reference, run, bar, unit)
-                state, iterations, status = _iterate(method, state, history, execution, *settings)
-                history.return_to(iterations, state)
-            if not (run.verify and status.successful):
-                break
-            x = state.x  # which some methods compute
-            reference = reference or history.numbers(0)
-            measured, status, again = _verified(method, A, y, x0, x, state, history, iterations, reference, status)
-            if not again:
-                break
-            if iterations == run.niter:
-                status = Status.ITERATION_LIMIT
-                break
-            if attempts == MAX_RESTARTS or not method.restarts(state):
-                status = Status.STAGNATED
-                break
-            state, x, attempts = method.restarted(A, y, x, state), None, attempts + 1
-            history.restore(np.vstack([history.rows()[:iterations], measured]))
-        if checkpoints is not None:
-            checkpoints.write(iterations, state)
-        rows = history.rows()[: iterations + 1]
-        if measured is not None:
-            rows[-1] = measured
-        x = multiplied(state.x if x is None else x, unit)
-        end = time.perf_counter()
-    if status is Status.NOT_FINITE:
-        raise NotFiniteError(method.name, iterations, method.suspect(method.numbers(*rows[-1].tolist()), iterations), x)
-    numbers = method.numbers(*rows.T)
-    return SolverResult(
-        x=x,
-        status=status,
-        iterations=iterations,
-        residual_norms=unit * method.residual_norm(numbers),
-        seconds=end - begin,
-        seconds_per_iteration=(end - start) / max(1, iterations - first),
-        execution=execution.description,
-        resumed_from=resumed_from,
-        details=details_in_units(method, method.details(state, numbers), unit),
-    )
-
-
-def _numbers_of(method: Any) -> dict[str, Any]:
-    """Return the options of a method that are plain numbers or words, such as its damping."""
-    options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
-    return {name: value for name, value in options.items() if isinstance(value, int | float | str)}
-
-
-def _reference(method: Any, A: Any, y: Any, x0: Any, state: Any, history: History) -> Any:
-    """Return the numbers to which tests refer where there is a starting point, ``None`` for the first ones. Collective.
-
-    For Krylov methods they are those at zero, except where the data are zero.
-    """
-    first = history.numbers(0)
-    measured = method.recomputed(A, y, None, x0, state, first)
-    if measured is None:
-        return None
-    return method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
-
-
-def _verified(method, A, y, x0, x, state, history, iteration, reference, status) -> tuple[Any, Status, bool]:
-    """Return the numbers computed from a solution, its status, and whether to begin anew from it. Collective."""
-    measured = method.recomputed(A, y, x, x0, state, history.numbers(iteration))
-    if measured is None:
-        return None, status, False
-    measured = method.numbers(*map(float, measured))
-    found = method.status(measured, reference)
-    if found is not None and (found.successful or found is Status.NOT_FINITE):
-        return measured, found, False
-    rows = method.numbers(*history.rows()[: iteration + 1].T)
-    for explained, verdict in zip(method.at_rounding(A, y, x, measured, rows), ROUNDING, strict=True):
-        if explained:
-            return measured, verdict, False
-    return measured, status, True
 
 
 def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
@@ -385,34 +315,213 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
     return reason
 
 
-def _iterate(method, state, history, execution, checkpoints, first, begin, run, bar, unit) -> tuple[Any, int, Status]:
-    """Run the iterations after the `first`; return the last state, the iteration of the result, and its status.
+class _Loop:
+    """The iterations of one run, the check of the solution that they find, and its units."""
 
-    `begin` are the numbers to which tests refer, by default the first ones.
-    """
-    advance, callback, numbers = execution.advance, run.callback, history.numbers
-    iteration, checked, stopped = first, 0, False
-    while True:
-        # Every rank checks the same rows at the same iteration, so that all of them stop together.
-        over = stopped or iteration == run.niter
-        for number in range(checked, history.count - (0 if over else history.lag)):
-            now = numbers(number)
-            begin = begin or (now if number == 0 else numbers(0))
-            checked = number + 1
-            status = method.status(now, begin)
-            if status is not None and (not stopped or status is Status.NOT_FINITE):
-                return state, max(number, first), status
-        if over:
-            return state, iteration, Status.STOPPED if stopped else Status.ITERATION_LIMIT
-        if checkpoints is not None and iteration > first:
-            checkpoints.after(iteration, state)
-        state = advance(state, run.niter - iteration)
-        iteration = history.count - 1
-        if callback is not None:
-            stop = callback(iteration, View(method, history, iteration, state, unit))
-            stopped = isinstance(stop, bool | np.bool_) and bool(stop)
-        if bar is not None and (bar.due or iteration == run.niter):
-            bar.update(iteration, unit * float(method.residual_norm(numbers(checked - 1))) if checked else None)
+    def __init__(
+        self,
+        given: Problem,
+        problem: Problem,
+        exponents: Sequence[int],
+        run: Run,
+        history: History,
+        checkpoints: Checkpoints | None,
+        obstacle: str | None,
+        comm: Communicator,
+    ) -> None:
+        self.given, self.problem, self.exponents = given, problem, exponents
+        self.run_options, self.history, self.checkpoints = run, history, checkpoints
+        self.obstacle, self.comm = obstacle, comm
+        self.bar: ProgressBar | None = None
+        self.resumed_from: int | None = None
+        self.iterations = 0
+        self.watches = given.method.degrees is not None and given.A is not None  # whether the operator is ordinary
+        self.measured = False  # whether the operator was not
+        self.reference: Any = None  # the numbers to which tests refer; None for the first ones
+        self.verified: Any = None  # the numbers computed from the solution
+        self.x: Any = None  # the solution, if it has been computed
+        self.description = ""
+
+    def begin(self, stack: ExitStack) -> None:
+        """Make the first state, that of a checkpoint if the run is resumed, and show the progress bar. Collective."""
+        run, checkpoints = self.run_options, self.checkpoints
+        if checkpoints is not None:
+            found = checkpoints.units
+            self.problem = self.problem if found is None else self.given.within(found)
+            checkpoints.units = self.problem.units
+        self.state = self._initial()
+        if checkpoints is not None:
+            stack.enter_context(checkpoints.signals)
+            self.state, self.resumed_from = checkpoints.restore(self.state)
+        self.iterations = self.resumed_from or 0
+        self.watches = self.watches and self.resumed_from is None
+        self.bar = open_progress(run.progress, self.problem.method.name, run.niter, self.problem.y.comm)
+        if self.bar is not None:
+            stack.enter_context(self.bar.display)
+            if checkpoints is not None:
+                checkpoints.announce = self.bar.announce
+
+    def run(self) -> Status:
+        """Iterate until a test passes that the solution passes, too, and return the status. Collective."""
+        run, history, attempts = self.run_options, self.history, 0
+        while True:
+            method = self.problem.method
+            with self._execution() as execution:
+                if history.count == 0:
+                    history.record(self.state)
+                if attempts == 0 and self.problem.x0 is not None:
+                    self.reference = self._reference()
+                status = self._iterate(execution)
+                if status is not None:
+                    history.return_to(self.iterations, self.state)
+            self.description = execution.description
+            if status is None:
+                self._measure()
+                continue
+            self.watches = False
+            if not run.verify or status is Status.NOT_FINITE or not (status.successful or method.always_measured):
+                break
+            status, again = self._verified(status)
+            if not again:
+                break
+            if self.iterations == run.niter:
+                status = Status.ITERATION_LIMIT
+                break
+            if attempts == MAX_RESTARTS or not method.restarts(self.state):
+                status = Status.STAGNATED
+                break
+            self.state, self.x = method.restarted(self.problem.A, self.problem.y, self.x, self.state), None
+            attempts += 1
+            history.restore(np.vstack([history.rows()[: self.iterations], self.verified]))
+            self.verified = None
+        if self.measured and status.successful and self.iterations == 0:
+            refuse_false_zero(self.problem, method.magnitudes(history.numbers(0), None, self.state))
+        if self.checkpoints is not None:
+            self.checkpoints.write(self.iterations, self.state)
+        self.x = self.state.x if self.x is None else self.x
+        return status
+
+    def result(self, status: Status) -> dict[str, Any]:
+        """Return fields of the result, in the units of the problem as it was given. Collective.
+
+        Raises NotFiniteError, or InputError for a solution that is out of the range of its precision.
+        """
+        problem, method = self.problem, self.problem.method
+        rows = self.history.rows()[: self.iterations + 1]
+        if self.verified is not None:
+            rows[-1] = self.verified
+        if status is Status.NOT_FINITE:
+            suspect = method.suspect(method.numbers(*rows[-1].tolist()), self.iterations)
+            raise NotFiniteError(method.name, self.iterations, suspect, problem.solution(self.x))
+        numbers = method.numbers(*rows.T)
+        return {
+            "x": problem.checked_solution(self.x),
+            "status": status,
+            "iterations": self.iterations,
+            "residual_norms": problem.residual_norm(numbers),
+            "execution": self.description,
+            "resumed_from": self.resumed_from,
+            "details": problem.details(method.details(self.state, numbers)),
+        }
+
+    def _initial(self) -> Any:
+        problem = self.problem
+        with self._quiet():
+            return problem.method.init(problem.A, problem.y, problem.x0)
+
+    def _quiet(self) -> Any:
+        """Return a context in which NumPy does not warn of numbers that may still get units."""
+        return np.errstate(all="ignore") if self.watches else nullcontext()
+
+    def _execution(self) -> Execution:
+        problem, obstacle = self.problem, self.obstacle
+        if obstacle is None:
+            required = self.run_options.graph is True
+            return GraphExecution(problem.method, problem.A, self.history, self.comm, required=required)
+        return Execution(problem.method, problem.A, self.history, f"eager: {obstacle}" if obstacle else "eager")
+
+    def _measure(self) -> None:
+        """Begin anew in units of data and operator that are near their size. Collective."""
+        units = measured_units(self.given, self.exponents)
+        self.watches, self.measured = False, units is not None
+        self.problem = self.problem if units is None else self.given.within(units)
+        if self.checkpoints is not None:
+            self.checkpoints.units = self.problem.units
+        self.history.restore(self.history.rows()[:0])
+        self.state, self.iterations, self.reference = self._initial(), 0, None
+
+    def _reference(self) -> Any:
+        """Return the numbers to which tests refer where there is a starting point. Collective.
+
+        For Krylov methods they are those at zero, except where the data are zero.
+        """
+        problem, first = self.problem, self.history.numbers(0)
+        measured = problem.method.recomputed(problem.A, problem.y, None, problem.x0, self.state, first)
+        if measured is None:
+            return None
+        return problem.method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
+
+    def _iterate(self, execution: Execution) -> Status | None:
+        """Run iterations to the first that passes a test, or the last, and return the status.
+
+        It is ``None`` if the numbers of the first iterations show that the operator is out of the ordinary range.
+        """
+        run, history, method = self.run_options, self.history, self.problem.method
+        begin, first, iteration = self.reference, self.iterations, self.iterations
+        checked, stopped = 0, False
+        while True:
+            # Every rank checks the same rows at the same iteration, so that all of them stop together.
+            for number in range(checked, history.count - (0 if iteration == run.niter else history.lag)):
+                now = history.numbers(number)
+                if number < 2 and self.watches and self._shows_extremes(number, now):
+                    return None
+                if run.callback is not None and number > first:
+                    stop = run.callback(number, View(self.problem, history, number, self.state))
+                    stopped = isinstance(stop, bool | np.bool_) and bool(stop)
+                begin = begin or (now if number == 0 else history.numbers(0))
+                checked = number + 1
+                status = method.status(now, begin)
+                if status is not None and (not stopped or status is Status.NOT_FINITE):
+                    self.iterations = max(number, first)
+                    return status
+            self.iterations = iteration
+            if stopped or iteration == run.niter:
+                return Status.STOPPED if stopped else Status.ITERATION_LIMIT
+            if self.checkpoints is not None and iteration > first:
+                self.checkpoints.after(iteration, self.state)
+            with self._quiet() if iteration == 0 else nullcontext():
+                self.state = execution.advance(self.state, run.niter - iteration)
+            iteration = history.count - 1
+            if self.bar is not None and (self.bar.due or iteration == run.niter):
+                known = checked and float(self.problem.residual_norm(history.numbers(checked - 1)))
+                self.bar.update(iteration, known if checked else None)
+
+    def _shows_extremes(self, number: int, now: Any) -> bool:
+        before = None if number == 0 else self.history.numbers(0)
+        magnitudes = self.problem.method.magnitudes(now, before, self.state)
+        return out_of_range(magnitudes, self.problem.dtype)
+
+    def _verified(self, status: Status) -> tuple[Status, bool]:
+        """Compute the numbers from the solution; return its status, and whether to begin anew from it. Collective."""
+        problem, method, state, history = self.problem, self.problem.method, self.state, self.history
+        A, y, iteration = problem.A, problem.y, self.iterations
+        x = self.x = state.x  # which some methods compute
+        self.reference = self.reference or history.numbers(0)
+        measured = method.recomputed(A, y, x, problem.x0, state, history.numbers(iteration))
+        if measured is None:
+            self.verified = None
+            return status, False
+        measured = self.verified = method.numbers(*map(float, measured))
+        found = method.status(measured, self.reference)
+        if status is not Status.STOPPED and found is not None and (found.successful or found is Status.NOT_FINITE):
+            return found, False
+        if not status.successful:
+            return status, False
+        rows = method.numbers(*history.rows()[: iteration + 1].T)
+        for explained, verdict in zip(method.at_rounding(A, y, x, measured, rows), ROUNDING, strict=True):
+            if explained:
+                return verdict, False
+        return status, True
 
 
 class ProgressBar:

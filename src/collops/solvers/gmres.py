@@ -7,6 +7,7 @@ newest basis vector, called ``u``, has a norm of about 1, which comes from the t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -22,6 +23,7 @@ from collops.operators.columns import block_layout, column
 from collops.operators.memory import check_holds
 from collops.solvers.blocks import grams, multiply, pieces
 from collops.solvers.driver import solve, solver
+from collops.solvers.method import log2
 from collops.solvers.problem import check_count, check_kept, consistent, starting_point
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
@@ -123,6 +125,12 @@ class GMRES(SquareSystem):
         H, Q, R = np.zeros((m + 1, m), small), np.eye(m + 1, dtype=small), np.zeros((m, m), small)
         z = None if self.M is None or self.flexible else scratch_array(r.layout, y, dtype)
         return GMRESState(x, basis, directions, 0, gamma, gamma, H, Q, R, z, y, self.M)
+
+    def magnitudes(self, now: Any, before: Any, state: GMRESState) -> Sequence[float]:
+        if before is None or before.residual == 0:
+            return ()
+        norm = log2(float(np.linalg.norm(state.H[:2, 0].astype(complex))))
+        return 2 * norm, 2 * (log2(before.residual) - norm)
 
     def step(self, A: LinearOperator, state: GMRESState) -> GMRESState:
         """Make the last basis vector orthonormal, add one that nearly is, and minimise the residual."""
@@ -347,8 +355,9 @@ def gmres(
     Besides the messages of `A` and `M`, iteration k of a cycle sends one allreduce of 2 k + 2 numbers. A restart, the
     end, and a callback that reads `x` need one more, and apply `M` once more; a restart also applies `A`.
 
-    The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. On JAX the
-    iterations are not compiled, and have no derivatives.
+    The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. The second
+    pass follows in the next iteration: until then the residual norm is too large where the space is nearly complete.
+    On JAX the iterations are not compiled, and have no derivatives.
 
     Examples
     --------

@@ -6,7 +6,7 @@ factors, and the data say which of these is best.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from collops.array import StackedArray, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
     check_count,
     check_kept,
@@ -82,7 +82,7 @@ class HybridLSQR(Method):
     name = "hybrid LSQR"
     numbers = HybridNumbers
     tolerances = frozenset({"tol", "precision"})
-    degrees: ClassVar[Mapping[str, float] | None] = {"noise": 1}
+    degrees: ClassVar[Mapping[str, Any] | None] = {"noise": (1, 0), "damp": (0, 1)}
     capturable = False  # the host chooses the damping
     traceable = False
     stops = (
@@ -127,6 +127,13 @@ class HybridLSQR(Method):
         rest = 0.0 if k == min(A.shape) else state.alpha
         state.numbers = residual, damp, change, np.linalg.norm(state.weights), rest
         return state
+
+    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: HybridState, now: HybridNumbers) -> Any:
+        # No test refers to the residual at zero.
+        return None if x is None else now._replace(residual=_norm(starting_point(A, y, x)[1]))
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        return () if before is not None or now.residual == 0 else (2 * log2(now.rest),)
 
     def suspect(self, now: HybridNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0:

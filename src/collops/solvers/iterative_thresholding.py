@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.driver import Run, solve, solver
 from collops.solvers.kernels import Rule
-from collops.solvers.method import Method, not_finite
+from collops.solvers.method import Method, log2, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import (
     check_kept,
@@ -29,6 +30,7 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
+from collops.solvers.scaling import operator_unit
 from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
@@ -161,10 +163,15 @@ class IterativeThresholding(Method):
         return "FISTA" if self.accelerated else "ISTA"
 
     @property
-    def degrees(self) -> dict[str, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The powers of the unit of the data; see :class:`Method`. The threshold of values is proportional to them."""
-        shrinkage = {Rule.SOFT: 1, Rule.HALF: 1.5, Rule.HARD: 2}.get(self.threshold.rule, 0)
-        return {"eps": 1, "shrinkage": shrinkage, "tol": 1, "atol": 2, "cost": 2, "updates": 1}
+    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the units; see :class:`Method`. The threshold of values is proportional to them."""
+        power = {Rule.SOFT: 1, Rule.HALF: 1.5, Rule.HARD: 2}.get(self.threshold.rule, 0)
+        of_cost = dict.fromkeys(("atol", "cost"), (2, 0))
+        of_model = dict.fromkeys(("tol", "updates"), (1, -1))
+        return {"eps": (1, 1), "shrinkage": (power, -power), "alpha": (0, -2), **of_cost, **of_model}
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        return () if before is not None or is_traced(self.alpha) or self.alpha == 0 else (log2(self.alpha),)
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
         dtype = of_coefficients = working_dtype(A, y, x0)
@@ -308,10 +315,12 @@ def prepare(
             raise InputError(f"decay must have a factor of at least 0 for each of {niter} iterations")
     if alpha is None:
         options = {"dtype": working_dtype(A, y, x0), "engine": y.engine.name, **(eigsdict or {})}
-        largest = abs(power_iteration(A.H @ A, **options).details["eigenvalue"])
-        if not 0 < largest < float("inf"):
-            raise InputError(f"the operator's largest singular value is estimated as {largest**0.5}: give alpha")
-        alpha = 1 / largest
+        unit = operator_unit(A, y, working_dtype(A, y, x0))
+        normal = A.H @ A if unit == 1 else (A / unit).H @ (A / unit)
+        root = abs(power_iteration(normal, **options).details["eigenvalue"]) ** 0.5 * unit
+        if not 0 < root * root < float("inf"):
+            raise InputError(f"the operator's largest singular value is estimated as {root}: give alpha")
+        alpha = 1 / (root * root)
     factor = checked.pop("rtol1")
     alpha = check_number("alpha", alpha)
     return IterativeThresholding(

@@ -16,8 +16,8 @@ from collops.operators import LinearOperator
 from collops.operators.base import new_array
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
-from collops.solvers.lsqr import Bidiagonalisation, arithmetic, next_u, put_numbers
-from collops.solvers.problem import check_numbers, check_problem, consistent, starting_point, takes_part
+from collops.solvers.lsqr import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
+from collops.solvers.problem import check_problem, consistent, starting_point, takes_part
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
@@ -217,5 +217,5 @@ def lsmr(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter)
-    method = LSMR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim))
+    method = LSMR(**checked_bounds(A, y, x0, damp, atol, btol, conlim))
     return solve(method, A, y, x0, niter=niter, **run)

@@ -8,7 +8,7 @@ same (``kernels/lsqr.cu``), so that no step waits for a number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,18 +19,20 @@ from collops.backend import Engine
 from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
-from collops.solvers.cgls import CGLS
+from collops.solvers.cgls import CGLS, GRADIENT_UNITS
 from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import kernel
-from collops.solvers.method import Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
     check_numbers,
     check_problem,
     consistent,
     explained_by_rounding,
+    precision_of,
     real_dtype,
     starting_point,
     takes_part,
+    working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, scratch_array
@@ -113,7 +115,8 @@ class Bidiagonalisation(Method):
     atol: float = 1e-8
     btol: float = 1e-8
     conlim: float = 1e8
-    tolerances = frozenset({"atol", "btol", "conlim"})
+    precision: float = DOUBLE_PRECISION  # relative size of the vectors' rounding errors
+    tolerances = frozenset({"atol", "btol", "conlim", "precision"})
     # The strongest statement first. What does not change a sum is rounding error.
     stops = (
         (lambda self, now, first: not_finite(now[0], now.arnorm, now.xnorm), Status.NOT_FINITE),
@@ -128,12 +131,28 @@ class Bidiagonalisation(Method):
         ),
         (lambda self, now, first: begun(now) & (now.acond >= (self.conlim or math.inf)), Status.ILL_CONDITIONED),
         (lambda self, now, first: lost(now.rnorm, first.rnorm + image_norm(now)), Status.COMPATIBLE_TO_ROUNDING),
-        (lambda self, now, first: lost(now.arnorm, self.scale(now, first)), Status.LEAST_SQUARES_TO_ROUNDING),
+        # As for CGLS. Further iterations would follow rounding errors into the null space of a singular operator.
+        (
+            lambda self, now, first: now.arnorm <= GRADIENT_UNITS * self.precision * now.anorm * now.rnorm,
+            Status.LEAST_SQUARES_TO_ROUNDING,
+        ),
         (lambda self, now, first: lost(1, now.acond), Status.SINGULAR_TO_ROUNDING),
     )
     optimality = CGLS.optimality
     damps_change = True
-    degrees = dict.fromkeys(("r1norm", "rnorm", "r2norm", "arnorm", "xnorm"), 1)
+
+    @property
+    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
+        of_norm = 1 if getattr(self, "M", None) is None else 0
+        norms = {"arnorm": (1, of_norm), "anorm": (0, of_norm), "xnorm": (1, -1), "var": (0, -2)}
+        return {**dict.fromkeys(("r1norm", "rnorm", "r2norm"), (1, 0)), **norms, "damp": (0, 1), "M": (0, -1)}
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        if before is not None or now[0] == 0:
+            return ()
+        gradient, residual = log2(now.arnorm), log2(now[0])
+        return 2 * gradient, 2 * (gradient - residual), 2 * (2 * residual - gradient)
 
     def scale(self, now: Any, first: Any) -> Any:
         """Return the number that the norm of the gradient is compared with."""
@@ -163,7 +182,8 @@ class Bidiagonalisation(Method):
         return now._replace(**found)
 
     def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
-        return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm)
+        length = None if getattr(self, "M", None) is None else now.xnorm
+        return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
     def restarts(self, state: Any) -> bool:
         # A damping would act on the change from the new start, and variances would be those of the last iterations.
@@ -323,8 +343,15 @@ def lsqr(
     array([2., 1.])
     """
     check_problem(A, y, x0, niter, M)
-    method = LSQR(**check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim), calc_var=bool(calc_var), M=M)
+    limits = checked_bounds(A, y, x0, damp, atol, btol, conlim)
+    method = LSQR(**limits, calc_var=bool(calc_var), M=M)
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)
+
+
+def checked_bounds(A: Any, y: Any, x0: Any, damp: Any, atol: Any, btol: Any, conlim: Any) -> dict[str, float]:
+    """Return the options of a :class:`Bidiagonalisation`. No messages."""
+    numbers = check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim)
+    return {**numbers, "precision": precision_of(working_dtype(A, y, x0))}
 
 
 def begun(now: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from collops.backend import is_traced
 from collops.solvers.result import Status
 
-__all__ = ["DOUBLE_PRECISION", "Method", "not_finite", "over"]
+__all__ = ["DOUBLE_PRECISION", "Method", "log2", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""
@@ -41,6 +41,14 @@ def not_finite(*numbers: Any) -> Any:
 def over(a: Any, b: Any) -> Any:
     """Return ``a / b``; infinite where `b` is a zero of Python or NumPy, which raise or warn about it."""
     return math.inf if isinstance(b, _ON_HOST) and b == 0 else a / b
+
+
+def log2(number: float) -> float:
+    """Return the binary logarithm; NaN of zero, negative numbers and those that are not finite."""
+    return math.log2(number) if 0 < number < math.inf else math.nan
+
+
+_DEGREES = {"x": (1, -1), "residual": (1, 0)}
 
 
 class Method:
@@ -80,10 +88,16 @@ class Method:
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
         plus the solution for the residual at `x0`.
-    degrees : mapping of str to float, optional
-        Of a method whose solution is proportional to the data: the powers of their unit in options and details; names
-        that are missing have none. The driver divides very small or large data by a power of two then. ``None`` for
-        other methods.
+    degrees : mapping of str to pair of float, optional
+        Of a method that does not depend on the units of data and operator: the powers of both units in options and
+        details; names that are missing have none. The solution, ``x``, is proportional to the data and to the inverse
+        of the operator unless it is there, and the norm of the ``residual`` to the data. The driver divides very small
+        or large data and operators by powers of two then. ``None`` for other methods.
+    always_measured : bool
+        Whether the driver computes the residual of the last solution even if no test has passed: not where the method
+        updates a residual vector, which stays close to the true one.
+    square : bool
+        Whether the method applies the operator only, not its adjoint.
     traceable : bool
         Whether JAX can trace steps and tests, so that the loop over all iterations is one compiled program.
 
@@ -101,7 +115,9 @@ class Method:
     tolerances: ClassVar[frozenset[str]] = frozenset()
     results: ClassVar[tuple[str, ...]] = ("x",)
     damps_change: ClassVar[bool] = False
-    degrees: ClassVar[Mapping[str, float] | None] = None
+    degrees: ClassVar[Mapping[str, tuple[float, float]] | None] = None
+    always_measured: ClassVar[bool] = True
+    square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:
@@ -126,9 +142,9 @@ class Method:
     def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
         """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
 
-        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures a
-        solution that has passed a test. Without `x` the solution is zero: where there is an `x0`, tests refer to these
-        numbers instead of the first ones. By default ``None``, for a method whose numbers are no recurrences.
+        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
+        last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
+        the first ones. By default ``None``, for a method whose numbers are no recurrences.
         """
         return None
 
@@ -138,6 +154,23 @@ class Method:
         Collective. `history` has the numbers of all iterations as arrays, perhaps NaN after the last.
         """
         return False, False
+
+    def degree(self, name: str) -> tuple[float, float]:
+        """Return the powers of the units of data and operator in an option or a result."""
+        return (self.degrees or {}).get(name) or _DEGREES.get(name, (0, 0))
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        """Return binary logarithms of squares that the method computes, as far as its first numbers show them.
+
+        `now` are those before the first iteration, or those after it, and `before` then the ones before it; `state` may
+        be that of a later iteration. From these the driver finds whether the operator is of ordinary size. The squares
+        include that of the solution. By default there are none.
+        """
+        return ()
+
+    def image(self, A: Any, x: Any, out: Any) -> Any:
+        """Return the image of `x` under the operator of the equations, perhaps in the memory `out`."""
+        return A._forward(x, out)
 
     def restarts(self, state: Any) -> bool:
         """Return whether the method can begin anew from a solution."""

@@ -7,7 +7,9 @@ are normalised only after the operator has been applied to them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from collops.array import Finite, axpby, divide, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
+from collops.solvers.method import log2
 from collops.solvers.problem import check_number, consistent, explained_by_rounding, starting_point
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import scratch_array
@@ -75,6 +78,19 @@ class MINRES(SquareSystem):
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),
     )
+
+    @property
+    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
+        norm = (1, 0 if self.M is None else -0.5)
+        return {"atol": norm, "residual": norm, "shift": (0, 1), "M": (0, -1)}
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        first = now if before is None else before
+        norm = log2(now.anorm)
+        if first.residual == 0 or (before is None and isfinite(norm)):  # one element does not show the norm
+            return ()
+        return 2 * norm, 3 * norm, 2 * (log2(first.residual) - norm)
 
     @property
     def added(self) -> Any:

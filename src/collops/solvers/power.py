@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from collops.array import Finite, axpby, divide, dots, random
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import Method, not_finite
+from collops.solvers.method import Method, log2, not_finite
 from collops.solvers.problem import check_number, check_problem, check_square, consistent, working_dtype
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import SCRATCH, scratch_array
@@ -56,6 +57,8 @@ class PowerIteration(Method):
     tolerances = frozenset({"tol"})
     name = "Power iteration"
     numbers = PowerNumbers
+    square = True
+    degrees: ClassVar[Mapping[str, Any] | None] = {"x": (0, 0), "residual": (0, 1), "eigenvalue": (0, 1)}
     stops = (
         (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
         (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
@@ -85,6 +88,9 @@ class PowerIteration(Method):
         kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
         state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
         return state
+
+    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+        return () if before is None else (log2(_square(now.real, now.imaginary) + now.defect),)
 
     def residual_norm(self, now: PowerNumbers) -> Any:
         return now.defect**0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -271,18 +272,22 @@ def starting_point(
     return x, axpby(1.0, data, -1.0, image, out=new_array(operator.range, data, dtype)), image
 
 
-def explained_by_rounding(norm: Any, y: Any, x: Any, residual: Any, gradient: Any) -> tuple[Any, Any]:
+def explained_by_rounding(
+    norm: Any, y: Any, x: Any, residual: Any, gradient: Any, length: Any = None
+) -> tuple[Any, Any]:
     """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
 
     `norm` is an estimate of the norm of the operator, which `x` satisfies with a relative error of some units of
     rounding then [Higham 2002, section 7.1]. A residual that is not far below the data does not count, nor a gradient
-    that is not far below the product of `norm` and residual: the operator is singular in this precision.
+    that is not far below the product of `norm` and residual: the operator is singular in this precision. `length` is
+    the norm of the unknowns of the operator, by default that of `x`.
     """
     rounding = _UNITS * float(np.finfo(real_of(x.dtype)).eps)
     size, data = (square**0.5 for square in dots(*consistent((x, x), (y, y))))
-    compatible = (residual <= rounding * (norm * size + data)) & (residual <= _SMALL * data)
-    orthogonal = (gradient <= rounding * norm * (norm * size + residual)) & (gradient <= _SMALL * norm * residual)
-    return compatible, orthogonal
+    image = norm * (size if length is None else length)
+    compatible = (residual <= rounding * (image + data)) & (residual <= _SMALL * data)
+    orthogonal = (gradient <= rounding * norm * (image + residual)) & (gradient <= _SMALL * norm * residual)
+    return compatible & (image < math.inf), orthogonal & (image < math.inf)  # infinity explains nothing
 
 
 def root_of_largest(squares: Any) -> Any:

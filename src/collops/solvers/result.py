@@ -87,8 +87,8 @@ class SolverResult:
     iterations : int
         Number of iterations that led to `x`.
     residual_norms : numpy.ndarray
-        Norm of the residual before the first iteration and after each one, as the method knows it; the last one is
-        computed from the solution if a tolerance was met (see `verify` of :class:`Run`).
+        Norm of the residual before the first iteration and after each one, as the recurrence of the method has it. In
+        Krylov methods the last one is computed from the solution, whatever the status; see `verify` of :class:`Run`.
     seconds : float
         Time of the whole solution, set-up included; of a resumed one, since it was resumed.
     seconds_per_iteration : float

@@ -1,25 +1,155 @@
-"""Powers of two by which data far from 1 are divided, so that squares of their elements neither underflow nor overflow.
+"""Powers of two by which data and operators far from 1 are divided, so that squares neither underflow nor overflow.
 
-Krylov methods are homogeneous: data that are divided by a number give a solution that is divided by it. A power of two
-is exact, so the iterates have the same bits as without it, unless these would have been lost. Data of ordinary size are
-left alone.
+Krylov methods are homogeneous: data that are divided by a number give a solution that is divided by it, and an operator
+that is divided by a number a solution that is multiplied by it. A power of two is exact, so the iterates have the same
+bits as without it, unless these would have been lost. Data and operators of ordinary size are left alone.
+
+The driver finds the unit of the data before the first iteration. Only the numbers of the first iterations show that an
+operator needs a unit (:meth:`Method.magnitudes`); it is measured then, and the run begins anew.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby
+from collops.array import axpby, random
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
-from collops.solvers.problem import real_dtype
+from collops.backend import is_traced
+from collops.comm.agreement import raised_together
+from collops.errors import InputError
+from collops.operators import Columns, LinearOperator
+from collops.operators.base import Product
+from collops.solvers.blocks import combine
+from collops.solvers.problem import group_of, real_dtype, starting_point, working_dtype
 
 _NONE, _INFINITE = -(1 << 20), 1 << 20
+
+Degree = tuple[float, float]
+"""The powers of the units of data and operator that a quantity has."""
+
+
+class Units(NamedTuple):
+    """Powers of two, even ones, by which data and operator are divided; 1.0, or perhaps an array of JAX."""
+
+    data: Any = 1.0
+    operator: Any = 1.0
+    columns: Any = None  # of a block whose columns have units of their own, of which that of the data is the largest
+
+    @property
+    def trivial(self) -> bool:
+        """Whether nothing is divided."""
+        return _is_one(self.data) and _is_one(self.operator)
+
+    @property
+    def relative_columns(self) -> Any:
+        """The units of columns relative to the largest, as a tuple or an array of JAX."""
+        if isinstance(self.columns, tuple):
+            return tuple(unit / self.data for unit in self.columns)
+        return self.columns / self.data
+
+    def inward(self, value: Any, degree: Degree) -> Any:
+        """Return an option, such as a tolerance or a preconditioner, in these units."""
+        return _times(_times(value, 1 / self.data, degree[0]), 1 / self.operator, degree[1])
+
+    def outward(self, value: Any, degree: Degree) -> Any:
+        """Return a number that was computed in these units in those of the problem as it was given."""
+        return _times(_times(value, self.data, degree[0]), self.operator, degree[1])
+
+    def array(self, array: Any, degree: Degree) -> Any:
+        """Return an array that was computed in these units in those of the problem; the array itself if they are 1."""
+        if array is None:
+            return None
+        # One after the other, since their product may be out of range.
+        for place, (unit, power) in enumerate(zip((self.data, self.operator), degree, strict=True)):
+            if power and place == 0 and self.columns is not None:
+                xp, real = array.engine.xp, array.engine.dtype(real_dtype(array.dtype))
+                array = combine(array, xp.diag(xp.asarray(self.columns, dtype=real) ** power))
+            elif power and not _is_one(unit):
+                array = _product(unit**power, array)
+        return array
+
+    def divided(self, array: Any, degree: Degree) -> Any:
+        """Return an array of the problem in these units."""
+        return self.array(array, (-degree[0], -degree[1]))
+
+
+_NO_UNITS = Units()
+
+
+@dataclass(eq=False)
+class Problem:
+    """A method, its operator, data and starting point, as they were given or in other units."""
+
+    method: Any
+    A: Any
+    y: Any
+    x0: Any
+    units: Units = _NO_UNITS
+
+    def within(self, units: Units) -> Problem:
+        """Return a problem, which is given in its own units, in others."""
+        if units.trivial:
+            return self
+        method, model = self.method, self.method.degree("x")
+        changes = {} if units.columns is None else {"columns": units.relative_columns}
+        for name, degree in method.degrees.items():
+            value = getattr(method, name, None) if name in method.__dataclass_fields__ else None
+            if value is not None and not (isinstance(value, float) and value == 0):
+                changes[name] = units.inward(value, degree)
+        A = self.A if self.A is None else _times(self.A, 1 / units.operator, 1)
+        y, x0 = units.divided(self.y, (1, 0)), units.divided(self.x0, model)
+        return Problem(replace(method, **changes), A, y, x0, units)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the computation."""
+        return working_dtype(self.A, self.y, self.x0)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a block; 1 of other data."""
+        return self.A.count if isinstance(self.A, Columns) else 1
+
+    def exponents(self) -> list[int]:
+        """Return the binary exponents of this rank's largest elements of data and starting point, by columns."""
+        return [exponent for array in (self.y, self.x0) for exponent in exponents_of(array, self.columns)]
+
+    def residual_norm(self, numbers: Any) -> Any:
+        """Return the norm of the residual, from numbers of the method, in the units in which the problem was given."""
+        norm = self.method.residual_norm(numbers)
+        return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
+
+    def solution(self, x: Any) -> Any:
+        """Return a solution that was computed in the units of this problem in those in which it was given."""
+        return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
+
+    def checked_solution(self, x: Any) -> Any:
+        """Do the same, and raise InputError if numbers of this precision cannot hold the solution. Collective."""
+        if self.units.trivial:
+            return x
+        (exponent,) = group_of(x).agree("the size of a solution", self.method.name, [exponent_of(x)])
+        units = zip((self.units.data, self.units.operator), self.method.degree("x"), strict=True)
+        size = exponent + sum(power * math.log2(unit) for unit, power in units)
+        vectors = np.finfo(real_of(x.dtype))
+        if abs(exponent) < _INFINITE and not vectors.minexp - vectors.nmant <= size <= vectors.maxexp:
+            with raised_together():
+                raise InputError(
+                    f"{self.method.name}: the solution is about 2^{size:.0f}, which {x.dtype} cannot hold: multiply "
+                    "the operator or the data by a number, or use a higher precision"
+                )
+        return self.solution(x)
+
+    def details(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the details of a result for the problem as it was given."""
+        if self.units.trivial:
+            return dict(details)
+        return {name: self.units.outward(value, self.method.degree(name)) for name, value in details.items()}
 
 
 def exponent_of(array: Any) -> int:
@@ -27,79 +157,234 @@ def exponent_of(array: Any) -> int:
 
     It is far out of range for zeros, and for numbers that are not finite. Synchronises with the device.
     """
+    return exponents_of(array, 1)[0]
+
+
+def exponents_of(array: Any, columns: int) -> list[int]:
+    """Return the exponents of each column of a block, or of an array if `columns` is 1; see :func:`exponent_of`."""
     if array is None or array.dtype.kind not in "fc":
-        return _NONE
-    kernels = kernels_for(array.engine)
+        return [_NONE] * columns
+    part = kernels_for(array.engine).norm_part
+    locals_ = [leaf.local_array for leaf in array.leaves]
+    if columns == 1:
+        return [_exponent([float(part(local, np.inf)) for local in locals_])]
+    return [_exponent([float(part(local[number], np.inf)) for local in locals_]) for number in range(columns)]
+
+
+def _exponent(sizes: Sequence[float]) -> int:
     # A NaN must not get lost in a maximum.
-    sizes = [float(kernels.norm_part(leaf.local_array, np.inf)) for leaf in array.leaves]
     if not all(map(math.isfinite, sizes)):
         return _INFINITE
     size = max(sizes, default=0.0)
     return math.frexp(size)[1] if size else _NONE
 
 
-def unit_of(data: Any, exponents: Sequence[int]) -> float:
-    """Return an even power of two near the largest element of the data; 1 where their squares are far from the limits.
+def divided(array: Any, unit: float) -> Any:
+    """Return an array divided by a power of two; the array itself if that is 1."""
+    return Units(unit).divided(array, (1, 0))
 
-    Where the data are zero the starting point counts. `exponents` belong to both, over all ranks.
+
+def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> Units:
+    """Return the unit of the data; with `exact` that of ordinary data is near their size, too.
+
+    `exponents` are those of the columns of the data, and then those of the starting point, over all ranks.
     """
-    exponent = next((exponent for exponent in exponents if exponent != _NONE), 0)
-    if data.dtype.kind not in "fc" or exponent == _INFINITE:
+    count = max(1, len(exponents) // 2)
+    found = [next((number for number in exponents[place::count] if number != _NONE), _NONE) for place in range(count)]
+    limit, largest = _exponents(data.dtype) if data.dtype.kind in "fc" else (_INFINITE, 0)
+    sizes = [number for number in found if number != _NONE]
+    if not sizes or _INFINITE in sizes or not (exact or any(abs(number) > limit for number in sizes)):
+        return _NO_UNITS
+    even = [2 * (max(-largest, min(largest, number if number != _NONE else max(sizes))) // 2) for number in found]
+    columns = None if min(even) == max(even) else tuple(2.0**number for number in even)
+    return Units(2.0 ** max(even), 1.0, columns)
+
+
+def measured_units(problem: Problem, exponents: Sequence[int]) -> Units | None:
+    """Return units with which data and operator are near 1. Collective: two products, each with one small message.
+
+    It returns ``None`` where the image of the data is zero, or not finite. The largest elements of images neither
+    underflow nor overflow as their squares do.
+    """
+    method, A, comm = problem.method, problem.A, group_of(problem.y)
+    units = data_units(problem.y, exponents, exact=True)
+    maps = _maps(method, A)
+    start, places = units.divided(problem.y, (1, 0)), range(2)
+    if max(exponents[: problem.columns]) == _NONE and problem.x0 is not None:
+        start, places = units.divided(problem.x0, (1, 0)), reversed(range(2))
+    vector, found = start.astype(problem.dtype), []
+    largest = _exponents(vector.dtype)[1]
+    for place in places:
+        vector = maps[place](vector)
+        (exponent,) = comm.agree("the size of an image", method.name, [exponent_of(vector)])
+        if exponent in (_NONE, _INFINITE):
+            break
+        found.append(max(-largest, min(largest, exponent)))
+        vector = axpby(2.0 ** -found[-1], vector, 0.0, vector)
+    return units._replace(operator=2.0 ** (2 * (max(found) // 2))) if found else None
+
+
+def operator_unit(A: LinearOperator, like: Any, dtype: np.dtype) -> float:
+    """Return an even power of two near the size of an operator; 1 if that is ordinary. Collective: one product."""
+    image = A._forward(random(A.domain, comm=A.comm, dtype=dtype, engine=like.engine.name), None)
+    (exponent,) = group_of(image).agree("the size of an operator", str(dtype), [exponent_of(image)])
+    if abs(exponent) >= _INFINITE or abs(exponent) <= _largest_magnitude(dtype) // 2:
         return 1.0
-    limit, largest = _exponents(data.dtype)
-    return 1.0 if abs(exponent) <= limit else 2.0 ** (2 * (max(-largest, min(largest, exponent)) // 2))
+    return data_units(image, [exponent], exact=True).data
 
 
-def traced_unit_of(data: Any, x0: Any = None) -> Any:
-    """Return the unit of arrays of JAX that are being traced, which derivatives take for a constant. Collective."""
+def out_of_range(magnitudes: Sequence[float], dtype: np.dtype) -> bool:
+    """Return whether squares may underflow or overflow in a run whose first ones have these binary logarithms.
+
+    NaN stands for the logarithm of 0, and of numbers that are not finite.
+    """
+    if not magnitudes:
+        return False
+    limit = 2 * _largest_magnitude(dtype)
+    return not all(abs(magnitude) <= limit for magnitude in magnitudes)
+
+
+def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
+    """Raise InputError if a gradient at the starting point counts as zero because its square underflows. Collective.
+
+    `magnitudes` are those of a method whose test of the gradient has passed before the first iteration.
+    """
+    method, A, comm = problem.method, problem.A, group_of(problem.y)
+    if method.square or not any(map(math.isnan, magnitudes)):
+        return
+    gradient = A._adjoint(starting_point(A, problem.y, problem.x0)[1], None)
+    if getattr(method, "M", None) is not None:
+        gradient = method.M._adjoint(gradient, None)
+    if comm.agree("the size of a gradient", method.name, [exponent_of(gradient)])[0] != _NONE:
+        with raised_together():
+            raise InputError(
+                f"{method.name}: the square of the gradient underflows in {problem.dtype} although it is not zero: "
+                "multiply the operator, the data or M by a number, or use a higher precision"
+            )
+
+
+def traced_problem(problem: Problem, *, measured: bool) -> Problem:
+    """Return a problem of arrays of JAX that are being traced in units, which derivatives take for constants.
+
+    Collective: without `measured` only the data have one. With it a product finds the operator's, and another one if
+    that is not ordinary.
+    """
     import jax.numpy as jnp
     from jax import lax
 
-    if data.dtype.kind not in "fc" or data.size == 0:
-        return jnp.ones(())
+    data, x0 = problem.y, problem.x0
+    if problem.method.degrees is None or data.dtype.kind not in "fc" or data.size == 0:
+        return problem
     limit, largest = _exponents(data.dtype)
-    size = lax.stop_gradient(data).norm(np.inf)
+    sizes = _traced_sizes(data, problem.columns)
     if x0 is not None and x0.size:
-        size = jnp.where(size == 0, lax.stop_gradient(x0).norm(np.inf).astype(size.dtype), size)
+        sizes = jnp.where(sizes == 0, _traced_sizes(x0, problem.columns).astype(sizes.dtype), sizes)
+    exponents, one = jnp.frexp(sizes)[1], jnp.ones((), sizes.dtype)
+    exponents = jnp.where(sizes == 0, jnp.max(jnp.where(sizes == 0, -largest, exponents)), exponents)
+    special = (jnp.any(sizes > 0) & jnp.all(jnp.isfinite(sizes))) & jnp.any((jnp.abs(exponents) > limit) & (sizes > 0))
+
+    def even(exponents: Any, special: Any) -> Any:
+        return jnp.where(special, 2 * (jnp.clip(exponents, -largest, largest) // 2), 0)
+
+    exponents = even(exponents, special)
+    columns = None if problem.columns == 1 else jnp.ldexp(one, exponents)
+    units = Units(jnp.ldexp(one, exponents.max()), 1.0, columns)
+    if not measured or problem.A is None:
+        return problem.within(units)
+    # From a vector whose largest element is near 1, so that the image of no ordinary one is 0 or infinite.
+    start = lax.stop_gradient(data.astype(problem.dtype))
+    near_one = jnp.where(jnp.isfinite(sizes.max()) & (sizes.max() > 0), jnp.frexp(sizes.max())[1], 0)
+    vector = axpby(jnp.ldexp(one, -near_one), start, 0.0, start)
+    maps = _maps(problem.method, problem.A)
+    first = lax.stop_gradient(maps[0](vector))
+    size = first.norm(np.inf).astype(sizes.dtype)
     exponent = jnp.frexp(size)[1]
-    ordinary = (jnp.abs(exponent) <= limit) | (size == 0) | ~jnp.isfinite(size)
-    exponent = jnp.where(ordinary, 0, 2 * (jnp.clip(exponent, -largest, largest) // 2))
-    return jnp.ldexp(jnp.ones((), size.dtype), exponent)
+    usable = jnp.isfinite(size) & (size > 0)
+
+    def from_both() -> Any:
+        second = lax.stop_gradient(maps[1](axpby(jnp.ldexp(one, -exponent), first, 0.0, first)))
+        again = second.norm(np.inf).astype(sizes.dtype)
+        return jnp.where((again > 0) & jnp.isfinite(again), jnp.maximum(exponent, jnp.frexp(again)[1]), exponent)
+
+    far = usable & (jnp.abs(exponent) > _largest_magnitude(data.dtype) // 2)
+    exponent = lax.cond(far, from_both, lambda: exponent)
+    return problem.within(units._replace(operator=jnp.ldexp(one, even(exponent, far))))
 
 
-def divided(array: Any, unit: Any) -> Any:
-    """Return an array divided by a power of two; the array itself if that is 1, or there is none."""
-    return array if array is None or _is_one(unit) else axpby(1 / unit, array, 0.0, array)
+def _traced_sizes(array: Any, columns: int) -> Any:
+    """Return the largest absolute value of an array of JAX, or of each of its columns, as a 1-d array."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    parts = Columns.split(array) if columns > 1 else [array]
+    return jnp.stack([lax.stop_gradient(part).norm(np.inf) for part in parts])
 
 
-def multiplied(array: Any, unit: Any) -> Any:
-    """Return an array times a power of two; the array itself if that is 1."""
-    return array if _is_one(unit) else axpby(unit, array, 0.0, array)
-
-
-def in_units(method: Any, unit: Any) -> Any:
-    """Return a method whose options are those for data that are divided by `unit`."""
-    if _is_one(unit):
-        return method
-    changes = {}
-    for name, degree in method.degrees.items():
-        value = getattr(method, name, None) if name in method.__dataclass_fields__ else None
-        if value is not None and not (isinstance(value, float) and value == 0):
-            changes[name] = _times(value, 1 / unit, degree)
-    return replace(method, **changes)
-
-
-def details_in_units(method: Any, details: Mapping[str, Any], unit: Any) -> dict[str, Any]:
-    """Return the details of a result for the data as they were."""
-    if _is_one(unit):
-        return dict(details)
-    return {name: _times(value, unit, method.degrees.get(name, 0)) for name, value in details.items()}
+def _maps(method: Any, A: Any) -> list[Any]:
+    """Return two functions whose images show the size of an operator; the first one is applied to the data."""
+    if method.square:
+        return [lambda x: method.image(A, x, None)] * 2
+    return [lambda y: A._adjoint(y, None), lambda x: A._forward(x, None)]
 
 
 def _times(value: Any, unit: Any, degree: float) -> Any:
+    """Return ``value * unit**degree``: a number, an array or an operator."""
+    if value is None or _is_one(unit):
+        return value
+    unit, degree = (unit, degree) if degree >= 0 else (1 / unit, -degree)
+    if isinstance(value, Columns):
+        return Columns(_times(value.operator, unit, degree), value.count)
+    if isinstance(value, Product) and degree == 2:  # such as M M^H, whose elements may be out of range
+        first, *others, last = value.factors
+        return Product([_times(first, unit, 1), *others, _times(last, unit, 1)])
     for _ in range(int(degree)):
-        value = value * unit
-    return value if degree == int(degree) else value * unit**0.5
+        if isinstance(value, LinearOperator) and not isinstance(unit, float):
+            value = _Scaled(value, unit)
+        else:
+            value = unit * value if isinstance(value, LinearOperator) else _shielded(unit, value * unit)
+    return value if degree == int(degree) else _shielded(unit, value * unit**0.5)
+
+
+class _Scaled(LinearOperator):
+    """An operator times a power of two that JAX is tracing.
+
+    It multiplies operands, so that the transposed operator multiplies results: cotangents have the inverse unit of the
+    operator already.
+    """
+
+    def __init__(self, operator: LinearOperator, factor: Any) -> None:
+        super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
+        self._inherit([operator])
+        self._operator, self._factor = operator, factor
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._operator._forward(_product(self._factor, x), None)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._operator._adjoint(_product(self._factor, y), None)
+
+
+def _product(factor: Any, array: Any) -> Any:
+    """Return a number times an array."""
+    product = axpby(factor, array, 0.0, array)
+    if not array.engine.traced:
+        return product
+    import jax
+
+    return jax.tree.map(_shielded, array, product)
+
+
+def _shielded(value: Any, times: Any) -> Any:
+    """Return the product `times` of a factor and `value`, or of both as numbers.
+
+    The compiler of JAX collects the factors of squares and inner products, whose own squares are out of range, but not
+    those behind a selection. It removes its barriers before.
+    """
+    if not is_traced(times):
+        return times
+    import jax.numpy as jnp
+
+    return jnp.where(value == value, times, value)  # NaN stays, which the compiler cannot exclude
 
 
 def _is_one(unit: Any) -> bool:
@@ -114,3 +399,9 @@ def _exponents(dtype: np.dtype) -> tuple[int, int]:
     vectors, squares = np.finfo(real_of(dtype)), np.finfo(real_dtype(dtype))
     limit = min(squares.maxexp // 2 - squares.nmant - 4, vectors.maxexp - vectors.nmant - 2)
     return limit, vectors.maxexp - vectors.maxexp // 8
+
+
+def _largest_magnitude(dtype: np.dtype) -> int:
+    """Return the largest exponent of the norm of an ordinary image: a norm exceeds the largest element."""
+    vectors, squares = np.finfo(real_of(dtype)), np.finfo(real_dtype(dtype))
+    return min(squares.maxexp // 2 - squares.nmant - 4, vectors.maxexp - 4)

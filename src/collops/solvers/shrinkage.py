@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.array import Layout, StackedLayout
 from collops.array.dtypes import real_of
-from collops.array.operands import check_alike
+from collops.array.operands import agree_on_numbers, check_alike
 from collops.array.plans import reduction_plan
 from collops.backend import Engine
 from collops.comm import Communicator
@@ -143,6 +143,7 @@ def shrink(
             check_alike(x, other)
     if rule is Rule.CLIP and x.dtype.kind == "c":
         raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+    agree_on_numbers(x, threshold, upper, a, b)
     if out is None:
         out = new_array(x.layout, x, x.dtype)
     leaves, kernel = x.leaves, step_kernels_for(x.engine).shrink

@@ -28,6 +28,7 @@ class Shifted(Method):
 
     damp: Any = 0.0
     M: LinearOperator | None
+    square = True
 
     @property
     def added(self) -> Any:
@@ -81,7 +82,7 @@ class SquareSystem(Shifted):
         (lambda self, now, first: now.residual <= self.precision * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
-    degrees: ClassVar[Mapping[str, float] | None] = {"atol": 1}
+    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "M": (0, -1)}
 
     def residual_norm(self, now: Any) -> Any:
         return now.residual

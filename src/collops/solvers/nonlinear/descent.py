@@ -12,30 +12,38 @@ import numpy as np
 from collops.array import dots
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import check_array, check_count, check_number, consistent, group_of
 from collops.solvers.result import Status
-from collops.solvers.scaling import divided, exponent_of, unit_of
+from collops.solvers.scaling import data_units, divided, exponent_of, out_of_range
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
 _MOST_HALVINGS = 30
 
 
 class DescentNumbers(NamedTuple):
-    """The numbers of an iteration of a nonlinear method, for a residual divided by the unit."""
+    """The numbers of an iteration of a nonlinear method, for a residual and a gradient divided by their units."""
 
     residual: Any  # its squared norm
     gradient: Any  # the squared norm of the gradient, without the elements that a bound holds
     step: Any  # along the direction; 0 if the search found none
     unit: Any
+    gradient_unit: Any
 
 
 class Point(NamedTuple):
-    """A problem at a point, with the residual divided by the unit."""
+    """A problem at a point, with residual and gradient divided by their units."""
 
     x: Any
     residual: Any
     gradient: Any  # of half the squared norm of the residual
+
+
+class Scales(NamedTuple):
+    """The units of residuals, and of gradients of residuals divided by theirs: powers of two."""
+
+    residual: float
+    gradient: float = 1.0
 
 
 class Trial(NamedTuple):
@@ -52,7 +60,8 @@ class Descent(Method):
 
     `tol` bounds the norm of the gradient, relative to the first. The residual, the gradient, steps and changes of the
     gradient are divided by one power of two, the unit of the first residual, so that their squares neither underflow
-    nor overflow; `x` and the Jacobian are not.
+    nor overflow; `x` and the Jacobian are not. Where squares of gradients still would, the Jacobian is far from 1, and
+    gradients and their changes are also divided by a unit of their own.
     """
 
     problem: Any
@@ -72,32 +81,46 @@ class Descent(Method):
         return "gradient" if now.residual - now.residual == 0 else "residual"
 
     def details(self, state: Any, history: DescentNumbers) -> dict[str, Any]:
-        return {"gradient_norm": float(history.unit[-1] * history.gradient[-1] ** 0.5)}
+        units = history.gradient_unit[-1] * history.unit[-1]
+        return {"gradient_norm": float(units * history.gradient[-1] ** 0.5)}
 
     def residual_norm(self, now: Any) -> Any:
         return now.unit * now.residual**0.5
 
-    def begin(self, x: Any) -> tuple[Point, float]:
-        """Evaluate the problem at the starting point, and choose the unit. Collective."""
+    def begin(
+        self, x: Any, free: Callable[..., Any] = lambda x, gradient: gradient
+    ) -> tuple[Point, Scales, list[float]]:
+        """Evaluate the problem at the starting point, and choose the units. Collective.
+
+        The squared norms of the residual and of the gradient are the last result; elements of the gradient count if
+        ``free(x, gradient)`` keeps them.
+        """
         residual = self.problem.residual(x)
         check_array("the residual", residual, getattr(residual, "layout", None))
         exponents = group_of(residual).agree("the first residual", str(residual.dtype), [exponent_of(residual)])
-        unit = unit_of(residual, exponents)
-        return self._point(x, residual, unit), unit
+        scales = Scales(data_units(residual, exponents).data)
+        point = self._point(x, residual, scales)
+        squares = real_products((point.residual,) * 2, (free(x, point.gradient),) * 2)
+        if squares[0] and out_of_range((log2(squares[1]),), point.gradient.dtype):
+            exponents = group_of(residual).agree("the first gradient", self.name, [exponent_of(point.gradient)])
+            scales = Scales(scales.residual, data_units(point.gradient, exponents, exact=True).data)
+            point = point._replace(gradient=divided(point.gradient, scales.gradient))
+            squares[1:] = real_products((free(x, point.gradient),) * 2)
+        return point, scales, squares
 
-    def at(self, x: Any, unit: float) -> Point:
+    def at(self, x: Any, scales: Scales) -> Point:
         """Evaluate the problem. Collective."""
-        return self._point(x, self.problem.residual(x), unit)
+        return self._point(x, self.problem.residual(x), scales)
 
-    def _point(self, x: Any, residual: Any, unit: float) -> Point:
+    def _point(self, x: Any, residual: Any, scales: Scales) -> Point:
         jacobian = self.problem.jacobian(x)
         if not isinstance(jacobian, LinearOperator):
             raise UnsupportedTypeError(f"jacobian must return a distributed operator, not {type_name(jacobian)}")
         if jacobian.domain is not x.layout:
             raise LayoutError(f"the domain of the Jacobian must be {x.layout}, the layout of x, not {jacobian.domain}")
         check_array("the residual", residual, jacobian.range)
-        residual = divided(residual, unit)
-        return Point(x, residual, jacobian.adjoint(residual))
+        residual = divided(residual, scales.residual)
+        return Point(x, residual, divided(jacobian.adjoint(residual), scales.gradient))
 
 
 def real_products(*pairs: tuple[Any, Any]) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 from collops.array import axpby
 from collops.solvers.cgls import cgls
 from collops.solvers.driver import solve, solver
-from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, real_products, wolfe
+from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, real_products, wolfe
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
@@ -28,6 +28,7 @@ class GaussNewtonState:
     first: float  # that of the first gradient
     inner: int  # iterations of CGLS so far
     unit: float
+    gradient_unit: float
     numbers: Any = field(metadata=SCRATCH)
 
 
@@ -40,33 +41,33 @@ class GaussNewton(Descent):
     name = "Gauss-Newton"
 
     def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
-        point, unit = self.begin(y.copy())
-        rho, gg = real_products((point.residual, point.residual), (point.gradient, point.gradient))
-        return GaussNewtonState(*point, rho / 2, gg, gg, 0, unit, (rho, gg, 1.0, unit))
+        point, scales, (rho, gg) = self.begin(y.copy())
+        return GaussNewtonState(*point, rho / 2, gg, gg, 0, *scales, (rho, gg, 1.0, *scales))
 
     def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
         """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
+        scales = Scales(state.unit, state.gradient_unit)
         forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
         right = axpby(-1.0, state.residual, 0.0, state.residual)
         options = {"rtol": 0.0, "gtol": forcing, "verify": False, "progress": False}
         linear = cgls(self.problem.jacobian(state.x), right, niter=self.inner, damp=self.damp, **options)
         state.inner += linear.iterations
         direction = linear.x
-        (slope,) = real_products((direction, state.gradient))
+        slope = scales.gradient * real_products((direction, state.gradient))[0]
 
         def trial(step: float) -> Trial:
-            point = self.at(axpby(step * state.unit, direction, 1.0, state.x), state.unit)
+            point = self.at(axpby(step * scales.residual, direction, 1.0, state.x), scales)
             r, g = point.residual, point.gradient
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
-            return Trial(rho / 2, slope, (point, rho, gg))
+            return Trial(rho / 2, scales.gradient * slope, (point, rho, gg))
 
         step, found = wolfe(trial, state.value, slope)
         if found is None:
-            state.numbers = 2 * state.value, state.gg, 0.0, state.unit
+            state.numbers = 2 * state.value, state.gg, 0.0, *scales
             return state
         point, rho, state.gg = found
         state.x, state.residual, state.gradient, state.value = *point, rho / 2
-        state.numbers = rho, state.gg, step, state.unit
+        state.numbers = rho, state.gg, step, *scales
         return state
 
     def details(self, state: GaussNewtonState, history: Any) -> dict[str, Any]:
@@ -116,7 +117,8 @@ def gauss_newton(
     CGLS stops when the norm of its gradient is below :math:`\min(1/2, \sqrt{|g| / |g_0|})` times the present one
     [Nocedal and Wright 2006, section 7.1], so that convergence is superlinear where the residual vanishes. Besides the
     messages of the problem and of CGLS, an iteration sends one scalar allreduce, and one for each trial step. One small
-    message before the first finds the size of the residual, which is scaled as in :func:`lbfgs`.
+    message before the first finds the size of the residual, which is scaled as in :func:`lbfgs`. Where the square of
+    the first gradient underflows or overflows, two more find the size of the gradient.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from collops.array.operands import check_alike
 from collops.errors import InputError
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import over
-from collops.solvers.nonlinear.descent import Descent, Trial, check_descent, halving, real_products, wolfe
+from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, halving, real_products, wolfe
 from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.scaling import divided
@@ -40,6 +40,7 @@ class LBFGSState:
     gg: float
     pairs: int  # so far
     unit: float
+    gradient_unit: float
     numbers: Any = field(metadata=SCRATCH)
 
 
@@ -53,13 +54,11 @@ class LBFGS(Descent):
     name = "L-BFGS"
 
     def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
-        point, unit = self.begin(self._projected(y.copy()))
-        free = self._free(point.x, point.gradient)
-        rho, gg = real_products((point.residual, point.residual), (free, free))
-        s, change = (StackedArray([zeros_like(free) for _ in range(self.memory)]) for _ in range(2))
+        point, scales, (rho, gg) = self.begin(self._projected(y.copy()), self._free)
+        s, change = (StackedArray([zeros_like(point.gradient) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
-        return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, unit, (rho, gg, 1.0, unit))
+        return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, *scales, (rho, gg, 1.0, *scales))
 
     def step(self, A: Any, state: LBFGSState) -> LBFGSState:
         """Search along the direction, and remember the step and how it changed the gradient."""
@@ -69,7 +68,7 @@ class LBFGS(Descent):
         else:
             step, found = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
         if found is None:
-            state.numbers = 2 * state.value, state.gg, 0.0, state.unit
+            state.numbers = 2 * state.value, state.gg, 0.0, state.unit, state.gradient_unit
             return state
         point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = found
         state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
@@ -81,7 +80,7 @@ class LBFGS(Descent):
             state.sy[:, k], state.yy[:, k], state.yy[k] = table[2], table[3], table[3]
             state.sy[k, k], state.yy[k, k], state.sg[k], state.yg[k] = sy, yy, sg, yg
             state.pairs += 1
-        state.numbers = rho, gg, step, state.unit
+        state.numbers = rho, gg, step, state.unit, state.gradient_unit
         return state
 
     def _direction(self, state: LBFGSState) -> tuple[Any, float]:
@@ -94,8 +93,9 @@ class LBFGS(Descent):
         if not state.pairs:  # the minimum of the linearised problem along the gradient, in any units
             # The image of a unit vector: its square is that of the Jacobian, not the fourth power.
             image = self.problem.jacobian(state.x).forward(axpby(state.gg**-0.5, free, 0.0, free))
+            image = divided(image, state.gradient_unit)  # the size of the Jacobian, if that is far from 1
             length = over(1.0, *real_products((image, image)))
-            return axpby(-length, free, 0.0, free), -length * state.gg
+            return axpby(-length / state.gradient_unit, free, 0.0, free), -length * state.gg
         order = [k % self.memory for k in range(max(0, state.pairs - self.memory), state.pairs)]  # the oldest first
         sy, yy, sg, yg = (
             state.sy[np.ix_(order, order)],
@@ -110,12 +110,13 @@ class LBFGS(Descent):
         for k, of_s, of_y in zip(order, u, scale * w, strict=True):
             direction = axpby(-float(of_s), state.s[k], 1.0, direction, out=direction)
             direction = axpby(float(of_y), state.y[k], 1.0, direction, out=direction)
-        slope = -(scale * state.gg + sg @ u - scale * (yg @ w))
+        slope = -(scale * state.gg + sg @ u - scale * (yg @ w)) * state.gradient_unit
         return self._free(state.x, direction, state.gradient), float(slope)
 
     def _trial(self, state: LBFGSState, direction: Any, step: float) -> Trial:
         """Evaluate a step. All inner products of an iteration share one message."""
-        point = self.at(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), state.unit)
+        scales = Scales(state.unit, state.gradient_unit)
+        point = self.at(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), scales)
         s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
@@ -123,7 +124,7 @@ class LBFGS(Descent):
         products = real_products(*pairs)
         now, table = products[:7], np.array(products[7:]).reshape(4, self.memory)
         slope = now[6] if self._bounded else now[2] / step
-        return Trial(now[0] / 2, slope, (point, s, y, now, table))
+        return Trial(now[0] / 2, slope * state.gradient_unit, (point, s, y, now, table))
 
     @property
     def _bounded(self) -> bool:

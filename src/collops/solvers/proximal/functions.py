@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import StackedArray, axpby, divide, dots
-from collops.array.operands import check_alike
+from collops.array.operands import agree_on_numbers, check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
 from collops.solvers.problem import check_count, check_number, consistent
@@ -233,6 +233,7 @@ class L21(ProxOperator):
         return self._sigma * total(x.leaves[0], [norms.sum()])
 
     def _shrunk(self, rule: Rule, threshold: float, x: Any, out: Any) -> Any:
+        agree_on_numbers(x, threshold)
         components, out = self._components(x), like(x, out)
         if out is not x:
             check_alike(x, out)
@@ -299,6 +300,7 @@ class Nuclear(ProxOperator):
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
         xp = x.engine.xp
         left, values, right = xp.linalg.svd(self._matrix(x), full_matrices=False)
+        agree_on_numbers(x, tau, *np.ravel(self._sigma))
         values = xp.maximum(values - tau * xp.asarray(self._sigma, dtype=values.dtype), 0)
         out = like(x, out)
         point = x.engine.matmul(left * values, right).reshape(out.local_array.shape)

@@ -1,0 +1,47 @@
+"""Chunks of Zarr arrays that Blosc has compressed: their length is compared with their header before they are decoded.
+
+Blosc reads as many bytes as the header says, beyond the end of a chunk that was cut short, and can end the process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore
+
+_LENGTH = slice(12, 16)  # of the header, which begins every chunk: the bytes of the chunk, little-endian
+
+
+def guarded(array: Any) -> Any:
+    """Return an open Zarr array with a `BloscStore` if Blosc has written its files, else the array itself.
+
+    Files of shards, which hold several chunks, are not compared.
+    """
+    compressors = () if array.shards is not None else array.compressors
+    if not compressors or type(compressors[-1]).__name__ not in ("Blosc", "BloscCodec"):
+        return array
+    store = BloscStore(array.store.root, read_only=True)
+    return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
+
+
+class BloscStore(LocalStore):
+    """The folder of one array of this kind, which raises ValueError where a chunk is not as long as its header says."""
+
+    async def get(self, key: str, *args: Any, **options: Any) -> Any:
+        """Return the bytes of a file, or ``None`` if there is none."""
+        return _checked(key, await super().get(key, *args, **options))
+
+    def get_sync(self, key: str, **options: Any) -> Any:
+        """Do the work of :meth:`get` for versions of Zarr that read without an event loop."""
+        return _checked(key, super().get_sync(key, **options))
+
+
+def _checked(key: str, content: Any) -> Any:
+    if content is None or key.rpartition("/")[2] in ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"):
+        return content
+    header = content[: _LENGTH.stop].to_bytes()
+    length = int.from_bytes(header[_LENGTH], "little")
+    if len(header) < _LENGTH.stop or length != len(content):
+        raise ValueError(f"its chunk {key} has {len(content)} bytes, but a header for {length}")
+    return content
