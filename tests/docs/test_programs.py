@@ -21,7 +21,7 @@ ON_HOSTS = {
         'engine="cupy"': 'engine="numpy"',
     },
     "checkpoints.md": {'"/scratch/line"': FOLDER},
-    "lsm.md": {'"/scratch"': FOLDER},
+    "lsm-methods.md": {'"/scratch"': FOLDER},
 }
 # What a page's programs cannot run without.
 NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native"}
