@@ -143,7 +143,7 @@ JACOBI = (16384, 32768), (4096, 8192), (2048, 8192)
 def test_the_tables_of_jacobi_are_the_records(name, complete, sizes):
     measurements = read_record(measured.RESULTS / f"{name}.json").measurements
     columns = [next(m for m in measurements if (m.parameters["nx"], m.parameters["ny"]) == size) for size in sizes]
-    page = (DOCS / "jacobi.md").read_text("utf-8")
+    page = (DOCS / "jacobi-models.md").read_text("utf-8")
     table = page[page.index(f"results/{name}.json") :].split("\n\n")[1]
     rows = re.findall(r"^\| `(\w+)`(?:, on one)? \| (\d.*) \|$", table, re.M)
     ours = {name for name in columns[0].timings if not name.endswith("(peer)")}
@@ -160,7 +160,7 @@ def test_the_table_of_registered_memory_is_the_record():
         (one.case, one.parameters["size"]): one.timings
         for one in read_record(measured.RESULTS / "collectives-nvidia-h100-4.json").measurements
     }
-    rows = re.findall(r"^\| (all\w+|reduce_scatter) \| (.*) \|$", (DOCS / "jacobi.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| (all\w+|reduce_scatter) \| (.*) \|$", (DOCS / "symmetric.md").read_text("utf-8"), re.M)
     assert len(rows) == 4
     for case, cells in rows:
         for size, cell in zip((64, 64 << 10, 16 << 20, 64 << 20), cells.split(" | "), strict=True):

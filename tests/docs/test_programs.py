@@ -18,8 +18,8 @@ ON_HOSTS = {
     "jacobi.md": {
         '"persistent", Problem(nx=4096, ny=8192)': '"shared", Problem(nx=64, ny=96)',
         'engine("cupy")': 'engine("numpy")',
-        'engine="cupy"': 'engine="numpy"',
     },
+    "symmetric.md": {'engine("cupy")': 'engine("numpy")', 'engine="cupy"': 'engine="numpy"'},
     "checkpoints.md": {'"/scratch/line"': FOLDER},
     "lsm-methods.md": {'"/scratch"': FOLDER},
 }
