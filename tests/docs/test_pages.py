@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 sys.path.extend([str(DOCS / "_extensions"), str(DOCS / "drawings"), str(DOCS)])
 check_site, layouts = importlib.import_module("check_site"), importlib.import_module("layouts")
 links_to_source, measured = importlib.import_module("links_to_source"), importlib.import_module("measured")
-messages = importlib.import_module("messages")
+mathml, messages = importlib.import_module("mathml"), importlib.import_module("messages")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Made when the site is built.
 MADE = {"gallery", "reference", "_measured"}
@@ -32,6 +32,13 @@ def test_links_lead_to_files(path):
     text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
     targets = {link.partition("#")[0] for link in LINK.findall(text) if "://" not in link} - {""}
     assert [t for t in targets if t.split("/")[0] not in MADE and not (path.parent / t).exists()] == []
+
+
+def test_every_formula_can_be_drawn():
+    for path in PAGES:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text("utf-8"), flags=re.DOTALL)
+        for formula in re.findall(r"\$\$?([^$]+)\$\$?", text):
+            assert mathml._markup(formula, inline=True).startswith("<math"), f"{path.name}: {formula}"
 
 
 def test_every_picture_is_on_a_page():
