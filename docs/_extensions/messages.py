@@ -50,7 +50,7 @@ SUBJECTS = {
         ("comm", "_nvrtc.py"),
         "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing "
         "a transport](transports.md) what needs what. The others are about the arguments of one call; "
-        "[when ranks lose each other](when-it-goes-wrong.md) has the errors of waits and of the network.",
+        "[timeouts and failures](when-it-goes-wrong.md) has the errors of waits and of the network.",
     ),
     "JAX": (
         ("jax",),
