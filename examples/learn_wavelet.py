@@ -22,7 +22,9 @@ x, z, t, lags = 8.0 * np.arange(25), 8.0 * np.arange(17), 0.004 * np.arange(64),
 truth = np.zeros((25, 17), np.float32)
 truth[:, 6], truth[8:18, 11] = 1.0, -0.7
 surface = np.stack([np.linspace(0, x[-1], 12), np.zeros(12)])
-known, rest = (collops.Kirchhoff(z, x, t, surface[:, n::2], surface, 1500.0, [1.0], 0, mode="analytic") for n in (0, 1))
+known, rest = (
+    collops.seismic.Kirchhoff(z, x, t, surface[:, n::2], surface, 1500.0, [1.0], 0, mode="analytic") for n in (0, 1)
+)
 
 
 class Wavelet:  # an operator on the traces of this rank: their convolution

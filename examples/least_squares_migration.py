@@ -23,7 +23,7 @@ receivers = np.stack([np.linspace(0, x[-1], 31), np.zeros(31)])
 wavelet, _, centre = ricker(t[:41], f0=20)
 
 # Every rank models its own shots; the image is replicated on all ranks.
-A = collops.Kirchhoff(z, x, t, sources, receivers, 1500.0, wavelet, centre, mode="analytic", comm=comm)
+A = collops.seismic.Kirchhoff(z, x, t, sources, receivers, 1500.0, wavelet, centre, mode="analytic", comm=comm)
 truth = np.zeros((61, 41))
 truth[:, 15], truth[20:45, 28] = 1.0, -0.7
 data = A @ collops.from_global(truth, A.domain, comm=comm)

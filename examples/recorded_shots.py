@@ -16,8 +16,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import collops
-from collops.apps import lsm
-from collops.apps.survey import Geometry, Grid, Survey
+from collops.seismic import lsm
+from collops.seismic.survey import Geometry, Grid, Survey
 
 comm, truth = collops.world(), np.zeros((61, 31))
 truth[:, 10], truth[20:45, 22] = 1.0, -0.7

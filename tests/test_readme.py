@@ -1,4 +1,4 @@
-"""What the README says is true: its programs run, and its table of environment variables is complete."""
+"""The README and the pages that continue it: their programs run, and the table of environment variables is complete."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def test_programs_run(comm, capsys):
-    names: dict = {}
-    first, second = PROGRAMS
-    exec(compile(first, "README.md", "exec"), names)
+def programs(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_program_runs(comm, capsys):
+    (program,) = programs(README)
+    exec(compile(program, "README.md", "exec"), {})
     said = capsys.readouterr().out
     if comm.rank == 0:
-        assert said.startswith(f"({400 * comm.size}, 300) on {comm.size} ranks: ")
+        assert said.startswith(f"({400 * comm.size}, 300), ranks: {comm.size}, ")
         assert float(said.split()[-1]) < 1e-2
     else:
         assert said == ""
-    exec(compile(second, "README.md", "exec"), names)
-    said = capsys.readouterr().out
-    if comm.rank == 0:
-        assert said.splitlines()[0].split()[1] == "0"  # no metadata
-        assert "solve" in said
-    else:
-        assert len(said.splitlines()) == 1
+
+
+def test_the_programs_of_profiling_report_times_and_messages(comm, capsys):
+    names: dict = {}
+    time, messages = programs((ROOT / "docs/profiling.md").read_text(encoding="utf-8"))
+    exec(compile(time, "profiling.md", "exec"), names)
+    *report, seconds = capsys.readouterr().out.splitlines()
+    assert any("image" in line for line in report) == (comm.rank == 0)
+    assert seconds.count(".") == comm.size  # a time of each rank
+    exec(compile(messages, "profiling.md", "exec"), names)
+    *_, sent = capsys.readouterr().out.splitlines()
+    assert sent.split()[0] == "0"  # no metadata
 
 
 @pytest.mark.serial
-def test_first_program_is_short():
-    lines = [line for line in PROGRAMS[0].splitlines() if line]
-    assert len(lines) <= 15
+def test_the_program_is_short():
+    assert len([line for line in programs(README)[0].splitlines() if line]) <= 15
+
+
+@pytest.mark.serial
+def test_the_readme_fits_on_two_screens():
+    assert README.count("\n") <= 90
 
 
 @pytest.mark.serial
@@ -42,7 +53,8 @@ def test_every_environment_variable_is_described():
     used = set()
     for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "benchmarks/src").rglob("*.py")):
         used |= set(re.findall(r"(?:environ|environment)(?:\.get\(|\[)\s*\"(COLLOPS_\w+)\"", path.read_text("utf-8")))
-    described = set(re.findall(r"^\| `(COLLOPS_\w+)`", README, re.MULTILINE))
+    page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^\| `(COLLOPS_\w+)`", page, re.MULTILINE))
     assert {"COLLOPS_ENGINE", "COLLOPS_TIMEOUT", "COLLOPS_MPIEXEC"} <= used
     assert described == used
 

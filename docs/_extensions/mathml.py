@@ -11,8 +11,12 @@ from docutils.utils.math.latex2mathml import tex2mathml
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-# What the converter does not know: sizes of delimiters, which browsers choose themselves, and the ellipsis.
-_UNKNOWN = ((re.compile(r"\\[Bb]igg?[lr]?(?![A-Za-z])"), ""), (re.compile("…"), r"\\ldots "))
+# The converter lacks sizes of delimiters, which browsers choose themselves, the ellipsis and the degree sign.
+_UNKNOWN = (
+    (re.compile(r"\\[Bb]igg?[lr]?(?![A-Za-z])"), ""),
+    (re.compile("…"), r"\\ldots "),
+    (re.compile("°"), r"^\\circ "),
+)
 _ALIGNED = r"\begin{aligned}%s\end{aligned}"
 
 

@@ -28,7 +28,7 @@ SUBJECTS = {
         "[Arrays and layouts](arrays.md) has what brings one to the other.",
     ),
     "Operators": (
-        ("operators",),
+        ("operators", "seismic/kirchhoff"),
         "An operator cannot be made of what it was given, or was given an array of another layout, dtype or engine. "
         "What each takes is in the [reference](reference/index.rst).",
     ),
@@ -43,14 +43,14 @@ SUBJECTS = {
         "rank gives.",
     ),
     "Jacobi's method": (
-        ("apps/jacobi",),
+        ("jacobi",),
         "An option is wrong, or the sizes or the variant do not fit the ranks: see [`collops jacobi`](jacobi.md).",
     ),
     "Communicators, transports and messages": (
         ("comm", "_nvrtc.py"),
         "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing "
         "a transport](transports.md) what needs what. The others are about the arguments of one call; "
-        "[when ranks lose each other](when-it-goes-wrong.md) has the errors of waits and of the network.",
+        "[timeouts and failures](when-it-goes-wrong.md) has the errors of waits and of the network.",
     ),
     "JAX": (
         ("jax",),
@@ -58,7 +58,7 @@ SUBJECTS = {
         "[JAX](jax.md) and [from mpi4jax](from-mpi4jax.md).",
     ),
     "The command line": (
-        ("apps", "cli"),
+        ("apps", "cli", "seismic"),
         "An option or a file: one line on standard error, exit code 2, and nothing has been computed. `--help` of the "
         "command, and its page, say what it takes.",
     ),

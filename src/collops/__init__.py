@@ -65,7 +65,6 @@ if TYPE_CHECKING:
         Zero,
         dottest,
     )
-    from collops.operators.kirchhoff import Kirchhoff
     from collops.solvers import (
         SolverResult,
         Status,
@@ -117,7 +116,6 @@ _ROOMS = {
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         *("CSRMatrix", "dottest"),
     ),
-    "collops.operators.kirchhoff": ("Kirchhoff",),
     "collops.solvers": (
         *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres"),
         *("hybrid_lsqr", "ista", "lsmr", "lsqr", "minres", "power_iteration"),
@@ -128,8 +126,8 @@ _ROOMS = {
     ),
 }
 _PACKAGES = {
-    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "jax", "limits", "operators"),
-    *("preconditioners", "profile", "solvers", "uncertainty"),
+    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "extend", "jacobi", "jax", "limits"),
+    *("operators", "preconditioners", "profile", "seismic", "solvers", "uncertainty"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 

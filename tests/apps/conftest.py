@@ -19,7 +19,7 @@ def no_pictures(request, monkeypatch):
     """
     if "with_pictures" not in request.fixturenames:
         monkeypatch.setattr("collops.apps.recipe._draw", lambda *_, **__: [])
-        monkeypatch.setattr("collops.apps.lsm.page.svg", lambda draw, name, title: title)
+        monkeypatch.setattr("collops.seismic.lsm.page.svg", lambda draw, name, title: title)
 
 
 @pytest.fixture

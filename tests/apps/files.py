@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from collops.apps import segy
-from collops.apps.segy import Traces
-from collops.apps.signals import ricker_shape
-from collops.apps.survey.geometry import Geometry
-from collops.apps.survey.segy import survey_traces
+from collops.seismic import segy
+from collops.seismic.segy import Traces
+from collops.seismic.signals import ricker_shape
+from collops.seismic.survey.geometry import Geometry
+from collops.seismic.survey.segy import survey_traces
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 # A survey on an area: its corner on the map, the directions from inline to inline and along an inline, and its echo.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,14 @@ COMMON_KEYS = {
 }
 PROFILE_KEYS = {"seconds_split", "messages_per_iteration"}
 needs_real_data = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data are not at {REAL}")
+
+
+APPLICATIONS = ("lsm", "mdd", "poststack", "reflectivity", "solve")
+
+
+def application_of(name: str) -> Any:
+    """Return the module of an application."""
+    return importlib.import_module(f"collops.{'apps' if name == 'solve' else 'seismic'}.{name}")
 
 
 class Listener:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 
-from collops.apps import lsm
-from collops.apps.lsm import Options
 from collops.errors import CheckpointError, InputError
+from collops.seismic import lsm
+from collops.seismic.lsm import Options
 
-from .jobs import group_of, job_numbers
+from .jobs import application_of, group_of, job_numbers
 
 JOBS = {
     "lsm": ({"shots": 3, "receivers": 7, "nx": 31, "nz": 21}, "image"),
@@ -24,7 +22,7 @@ JOBS = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_resumed_job_ends_as_an_uninterrupted_one(comm, folder, name):
-    application = importlib.import_module(f"collops.apps.{name}")
+    application = application_of(name)
     chosen, array = JOBS[name]
     safe = {"checkpoint": str(folder / "checkpoints"), "every": "1h", "resume": True}
 

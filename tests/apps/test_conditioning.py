@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.conditioning import (
+from collops.errors import InputError
+from collops.seismic.conditioning import (
     Conditioning,
     Mute,
     ShotHeaders,
@@ -19,7 +20,6 @@ from collops.apps.conditioning import (
     sound_traces,
     time_gain,
 )
-from collops.errors import InputError
 
 pytestmark = pytest.mark.serial
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps import lsm, poststack
-from collops.apps.survey import read
+from collops.seismic import lsm, poststack
+from collops.seismic.survey import read
 from tests.apps.files import small_geometry, small_survey, stacked_volume, write_traces
 from tests.apps.jobs import job_numbers
 

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import MODELS, Problem, make, run
-from collops.apps.jacobi.job import Measured, Options, Outcome, csv_line, heading, norm_line, run_job, summary
-from collops.apps.jacobi.measure import STRETCH, Difference, Reference
-from collops.apps.jacobi.messages import Messages
-from collops.apps.jacobi.one_process import OneProcess
-from collops.apps.jacobi.samples import Sample, run_sample
 from collops.backend import engine
 from collops.comm import alone
 from collops.comm.agreement import shared_error
 from collops.comm.nccl import NO_P2P
 from collops.errors import InputError
+from collops.jacobi import MODELS, Problem, make, run
+from collops.jacobi.job import Measured, Options, Outcome, csv_line, heading, norm_line, run_job, summary
+from collops.jacobi.measure import STRETCH, Difference, Reference
+from collops.jacobi.messages import Messages
+from collops.jacobi.one_process import OneProcess
+from collops.jacobi.samples import Sample, run_sample
 from collops.profile import count_messages
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.test_variants import process_grids
@@ -70,7 +70,7 @@ def test_one_variant(comm):
 
 @pytest.mark.serial
 def test_devices_of_one_process_count_in_speed_ups(monkeypatch):
-    monkeypatch.setattr("collops.apps.jacobi.parts.available_cores", lambda: frozenset(range(3)))
+    monkeypatch.setattr("collops.jacobi.parts.available_cores", lambda: frozenset(range(3)))
     outcome, lines = job(alone(), variant="threads_peer")
     (measured,) = outcome.variants
     assert measured.difference.points == 0
@@ -109,7 +109,7 @@ def test_compare_runs_all_and_draws(comm, folder, one_host):
 
 
 def test_compare_omits_variants_that_need_a_larger_grid(comm, folder, monkeypatch, one_host):
-    monkeypatch.setattr("collops.apps.jacobi.job.bar_chart", lambda outcome, path: path)
+    monkeypatch.setattr("collops.jacobi.job.bar_chart", lambda outcome, path: path)
     outcome, _ = job(comm, compare=True, ny=3, niter=5, out=str(folder / "out"))
     assert list(outcome.missing) == ([] if comm.size == 1 else [*ONE_PROCESS, "shared"])
     if comm.rank == 0:
@@ -150,7 +150,7 @@ def test_a_variant_without_memory_is_left_out(comm, folder, monkeypatch):
                 raise shared_error("MemoryError", "/dev/shm has 7 free")
             super().prepare()
 
-    monkeypatch.setattr("collops.apps.jacobi.job.bar_chart", lambda outcome, path: path)
+    monkeypatch.setattr("collops.jacobi.job.bar_chart", lambda outcome, path: path)
     monkeypatch.setitem(MODELS, "shared", MODELS["shared"]._replace(variant=TooLarge))
     outcome, _ = job(comm, niter=5)
     assert {"mpi", "mpi_overlap"} <= set(outcome.trial)
@@ -237,8 +237,8 @@ def test_a_peer_does_not_take_over_the_rank(tmp_path, monkeypatch):
 @pytest.mark.serial
 def test_without_peer_access(monkeypatch):
     """Models that store into the memory of peers are refused, and NCCL must be told before the ranks connect."""
-    from collops.apps.jacobi.job import _check_without_peer_access, _Job
-    from collops.cli.jacobi import _begin
+    from collops.jacobi.command import _begin
+    from collops.jacobi.job import _check_without_peer_access, _Job
 
     comm = SimpleNamespace(size=1, rank=0, device_transport="nccl")
     device = SimpleNamespace(name="cupy", memory="device")
@@ -312,7 +312,7 @@ def test_impossible_requests_raise_before_anything_runs(comm):
 
 def test_first_rank_sends_messages_during_its_run(comm, monkeypatch):
     """The run may take longer than the deadline of the waits of the other ranks."""
-    monkeypatch.setattr("collops.apps.jacobi.measure._PULSE_SECONDS", 0.0)
+    monkeypatch.setattr("collops.jacobi.measure._PULSE_SECONDS", 0.0)
     with count_messages() as messages:
         Reference(Problem(nx=8, ny=8, iterations=3 * STRETCH - 1, tolerance=0.0), comm, engine("numpy"))
     assert messages["bcast"] == 4
@@ -320,7 +320,7 @@ def test_first_rank_sends_messages_during_its_run(comm, monkeypatch):
 
 @pytest.mark.serial
 def test_the_table_compares_variants_with_one_rank_and_the_memory():
-    from collops.cli.jacobi import _table
+    from collops.jacobi.command import _table
 
     def measured(name: str, seconds: float, difference: Difference | None = None) -> Measured:
         devices = 1 if name == "single" else 2

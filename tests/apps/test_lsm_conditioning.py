@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from scipy.signal import butter, oaconvolve, resample_poly, sosfiltfilt
 
-from collops.apps.conditioning import Conditioned
-from collops.apps.lsm import Options, run
-from collops.apps.lsm.migrate import _weighted, invert
-from collops.apps.lsm.problem import recorded
 from collops.apps.recipe import run_job
-from collops.apps.signals import ricker
-from collops.apps.survey.headers import read_traces
-from collops.apps.survey.segy import read_headers
 from collops.errors import InputError
+from collops.seismic.conditioning import Conditioned
+from collops.seismic.lsm import Options, run
+from collops.seismic.lsm.migrate import _weighted, invert
+from collops.seismic.lsm.problem import recorded
+from collops.seismic.signals import ricker
+from collops.seismic.survey.headers import read_traces
+from collops.seismic.survey.segy import read_headers
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import Listener, group_of, job_numbers
 from tests.apps.test_lsm_migrate import gather_traces, modelled, pylops_operator, small_problem

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, run
-from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
-from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.segy import write_together
-from collops.apps.signals import ricker_shape
-from collops.apps.survey import Geometry, Grid, Survey
-from collops.apps.survey.segy import survey_traces
-from collops.apps.survey.velocity import Gradient, on_grid
+from collops.seismic.lsm import Options, run
+from collops.seismic.lsm.migrate import invert, kirchhoff, model_traces
+from collops.seismic.lsm.problem import Problem
+from collops.seismic.lsm.synthetic import reflectivity
+from collops.seismic.segy import write_together
+from collops.seismic.signals import ricker_shape
+from collops.seismic.survey import Geometry, Grid, Survey
+from collops.seismic.survey.segy import survey_traces
+from collops.seismic.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import group_of, job_numbers, job_of
 
 GRID, FREQUENCY, SHOTS, RECEIVERS, SAMPLES = Grid(61, 41, 12.5, 12.5), 20.0, 8, 31, 190

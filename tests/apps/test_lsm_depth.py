@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps import lsm
-from collops.apps.signals import ricker_shape
-from collops.apps.survey import Geometry
 from collops.errors import InputError
+from collops.seismic import lsm
+from collops.seismic.signals import ricker_shape
+from collops.seismic.survey import Geometry
 from tests.apps.files import write_survey
 from tests.apps.jobs import group_of, job_numbers
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, run
 from collops.apps.recipe import run_job
 from collops.errors import InputError
+from collops.seismic.lsm import Options, run
 from tests.apps.files import REAL, set_samples, small_survey
 from tests.apps.jobs import Listener, group_of, job_numbers, needs_real_data
 
@@ -76,8 +76,8 @@ def test_ranks_without_shots_idle_with_a_warning(comm, folder, more):
 
 
 def test_the_survey_does_not_depend_on_the_number_of_ranks(comm, folder):
-    from collops.apps.survey.headers import read_traces
-    from collops.apps.survey.segy import read_headers
+    from collops.seismic.survey.headers import read_traces
+    from collops.seismic.survey.segy import read_headers
 
     migrate(comm, folder, "out", write_survey=str(folder / "a.sgy"), noise=0.0)
     clean = read_traces(read_headers(folder / "a.sgy"), range(5))

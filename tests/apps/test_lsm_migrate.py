@@ -8,16 +8,17 @@ import time
 import numpy as np
 import pytest
 
-from collops import Kirchhoff, profile
-from collops.apps.lsm import Options
-from collops.apps.lsm.migrate import invert, kirchhoff, model_traces
-from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.synthetic import reflectivity
-from collops.apps.signals import ricker
-from collops.apps.survey import Geometry, Grid, Survey
-from collops.apps.survey.traveltimes import seconds_from
-from collops.apps.survey.velocity import Gradient, on_grid
-from collops.operators.kirchhoff import Weighting
+from collops import profile
+from collops.seismic import Kirchhoff
+from collops.seismic.kirchhoff import Weighting
+from collops.seismic.lsm import Options
+from collops.seismic.lsm.migrate import invert, kirchhoff, model_traces
+from collops.seismic.lsm.problem import Problem
+from collops.seismic.lsm.synthetic import reflectivity
+from collops.seismic.signals import ricker
+from collops.seismic.survey import Geometry, Grid, Survey
+from collops.seismic.survey.traveltimes import seconds_from
+from collops.seismic.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import job_of
 
 # PyLops announces that its operator has changed inside.

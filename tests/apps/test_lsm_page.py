@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, migrate, page, run
-from collops.apps.lsm.migrate import _SAMPLES, kept_shots, shot_fields
-from collops.apps.lsm.page import _convergence, _packed, write_page
-from collops.apps.lsm.problem import synthetic
+from collops.seismic.lsm import Options, migrate, page, run
+from collops.seismic.lsm.migrate import _SAMPLES, kept_shots, shot_fields
+from collops.seismic.lsm.page import _convergence, _packed, write_page
+from collops.seismic.lsm.problem import synthetic
 from tests.apps.jobs import group_of, job_numbers
 
 pytestmark = pytest.mark.usefixtures("with_pictures")

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import chi
 
-from collops.apps.lsm.synthetic import default_frequency, fixed_spread, reflectivity
-from collops.apps.signals import frequency_from_power, highest_frequency, noise_from_power, power_spectrum, ricker
-from collops.apps.survey.geometry import Geometry, Grid, check_traces, cover
-from collops.apps.survey.selection import held_out
-from collops.apps.survey.traveltimes import analytic, seconds_from
-from collops.apps.survey.velocity import Gradient, on_grid
 from collops.errors import InputError
+from collops.seismic.lsm.synthetic import default_frequency, fixed_spread, reflectivity
+from collops.seismic.signals import frequency_from_power, highest_frequency, noise_from_power, power_spectrum, ricker
+from collops.seismic.survey.geometry import Geometry, Grid, check_traces, cover
+from collops.seismic.survey.selection import held_out
+from collops.seismic.survey.traveltimes import analytic, seconds_from
+from collops.seismic.survey.velocity import Gradient, on_grid
 from tests.apps.files import small_geometry
 
 

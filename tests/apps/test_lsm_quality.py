@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.lsm import Options, quality, run
-from collops.apps.lsm.problem import Problem, recorded
-from collops.apps.lsm.quality import _RATIOS, Gathers, Quality, by_angle, field_bytes, semblance
-from collops.apps.signals import ricker_shape
-from collops.apps.survey import Geometry, Grid, Survey, read
+from collops.seismic.lsm import Options, quality, run
+from collops.seismic.lsm.problem import Problem, recorded
+from collops.seismic.lsm.quality import _RATIOS, Gathers, Quality, by_angle, field_bytes, semblance
+from collops.seismic.signals import ricker_shape
+from collops.seismic.survey import Geometry, Grid, Survey, read
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import group_of, job_numbers
 

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.conditioning import Conditioned
-from collops.apps.lsm import Options, migrate
-from collops.apps.lsm.migrate import Migration, _illumination, _weighted, invert, kirchhoff, model_traces
-from collops.apps.lsm.problem import Problem
-from collops.apps.lsm.regularisation import Penalty, inverse_root, local_inverse_root, probed_diagonal
-from collops.apps.lsm.synthetic import reflectivity
 from collops.apps.recipe import Gradient as AdjointImage
-from collops.apps.signals import ricker_shape, with_noise
-from collops.apps.survey import Geometry, Grid, Survey
-from collops.apps.survey.geometry import shots_of
-from collops.apps.survey.velocity import Gradient, on_grid
 from collops.array import Layout, from_global
 from collops.errors import InputError
-from collops.operators.kirchhoff.fixed_point import FixedTables
-from collops.operators.kirchhoff.illumination import normal_diagonal
+from collops.seismic.conditioning import Conditioned
+from collops.seismic.kirchhoff.fixed_point import FixedTables
+from collops.seismic.kirchhoff.illumination import normal_diagonal
+from collops.seismic.lsm import Options, migrate
+from collops.seismic.lsm.migrate import Migration, _illumination, _weighted, invert, kirchhoff, model_traces
+from collops.seismic.lsm.problem import Problem
+from collops.seismic.lsm.regularisation import Penalty, inverse_root, local_inverse_root, probed_diagonal
+from collops.seismic.lsm.synthetic import reflectivity
+from collops.seismic.signals import ricker_shape, with_noise
+from collops.seismic.survey import Geometry, Grid, Survey
+from collops.seismic.survey.geometry import shots_of
+from collops.seismic.survey.velocity import Gradient, on_grid
 from tests.apps.jobs import job_of
 from tests.apps.test_lsm_migrate import modelled, pylops_operator, small_problem
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collops.apps.survey.geometry import Geometry, Line, shots_of
-from collops.apps.survey.headers import read_traces
-from collops.apps.survey.segy import read_headers
 from collops.errors import InputError
+from collops.seismic.survey.geometry import Geometry, Line, shots_of
+from collops.seismic.survey.headers import read_traces
+from collops.seismic.survey.segy import read_headers
 from tests.apps.files import REAL, random_traces, set_binary, set_header, small_geometry, small_survey, write_survey
 
 pytestmark = pytest.mark.serial

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.conditioning import Conditioned
-from collops.apps.lsm import Options, run
-from collops.apps.lsm.migrate import _illumination, _weighted, invert, kirchhoff
-from collops.apps.lsm.regularisation import local_inverse_root, probed_diagonal
+from collops.seismic.conditioning import Conditioned
+from collops.seismic.lsm import Options, run
+from collops.seismic.lsm.migrate import _illumination, _weighted, invert, kirchhoff
+from collops.seismic.lsm.regularisation import local_inverse_root, probed_diagonal
 from tests.apps.jobs import group_of, job_numbers, job_of
 from tests.apps.test_lsm_job import SMALL
 from tests.apps.test_lsm_migrate import modelled, small_problem

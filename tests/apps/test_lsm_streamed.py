@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import segyio
 
-from collops.apps import segy
-from collops.apps.lsm import Options, migrate, run
-from collops.apps.lsm.problem import StreamedShots, recorded
-from collops.apps.lsm.streamed import StreamedSurvey
-from collops.apps.survey import checks
 from collops.errors import InputError
+from collops.seismic import segy
+from collops.seismic.lsm import Options, migrate, run
+from collops.seismic.lsm.problem import StreamedShots, recorded
+from collops.seismic.lsm.streamed import StreamedSurvey
+from collops.seismic.survey import checks
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import group_of, job_numbers, job_of
 
@@ -136,7 +136,7 @@ def test_a_job_resumes_from_its_checkpoint(comm, folder, monkeypatch):
 def test_what_needs_all_traces_is_refused_before_any_is_read(comm, folder, monkeypatch, more):
     options = options_of(comm, folder, towed=True, **more)
     monkeypatch.setattr("collops.apps.stages.available_memory", lambda processes: 100_000)
-    monkeypatch.setattr("collops.apps.survey.survey.read_traces", None)
+    monkeypatch.setattr("collops.seismic.survey.survey.read_traces", None)
     name = next(iter(more)).replace("_", "-")
     with pytest.raises(InputError, match=rf"can still use 97\.7 KiB: .*, which --{name}.* cannot: leave it out"):
         run(job_of(options, comm))
@@ -154,7 +154,7 @@ def test_traces_leave_room_for_travel_times_where_they_can_be_streamed(comm, fol
 def test_memory_does_not_grow_with_the_data(comm, folder, monkeypatch):
     """Of 400 kB more for each shot, less than a fifth remains: mostly files of segyio that wait for collection."""
     monkeypatch.setattr(checks, "_COPIES", 1 << 50)
-    monkeypatch.setattr("collops.apps.survey.operator._SAMPLES", 1)  # one shot at a time
+    monkeypatch.setattr("collops.seismic.survey.operator._SAMPLES", 1)  # one shot at a time
     path, image = str(folder / "long.sgy"), IMAGE | {"nx": 20, "nz": 3, "dx": 25.0, "dz": 20.0, "x0": -20.0}
 
     def peak(shots: int) -> int:

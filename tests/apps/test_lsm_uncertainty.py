@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps import lsm
-from collops.apps.lsm import Options
-from collops.apps.lsm.migrate import kirchhoff
-from collops.apps.lsm.regularisation import local_inverse_root
-from collops.apps.lsm.uncertainty import uncertainty
 from collops.errors import InputError
+from collops.seismic import lsm
+from collops.seismic.lsm import Options
+from collops.seismic.lsm.migrate import kirchhoff
+from collops.seismic.lsm.regularisation import local_inverse_root
+from collops.seismic.lsm.uncertainty import uncertainty
 from tests.apps.jobs import job_numbers, job_of
 from tests.apps.test_lsm_migrate import small_problem
 

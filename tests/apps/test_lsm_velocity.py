@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collops.apps.survey.geometry import Grid, Line
-from collops.apps.survey.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from collops.errors import InputError
+from collops.seismic.survey.geometry import Grid, Line
+from collops.seismic.survey.velocity import Gradient, Section, on_grid, parse_velocity, read_npy, read_section
 from tests.apps.files import REAL
 
 pytestmark = pytest.mark.serial

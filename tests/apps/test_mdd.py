@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.mdd import Options, run
-from collops.apps.mdd.deconvolve import prepare
-from collops.apps.mdd.fields import Acquisition, SyntheticSea, frequencies_within, synthetic_response
 from collops.apps.recipe import run_job
 from collops.apps.stages import local_stage
 from collops.errors import InputError
+from collops.seismic.mdd import Options, run
+from collops.seismic.mdd.deconvolve import prepare
+from collops.seismic.mdd.fields import Acquisition, SyntheticSea, frequencies_within, synthetic_response
 from tests.apps.jobs import Listener, group_of, job_numbers, job_of
 
 SMALL: dict[str, Any] = {

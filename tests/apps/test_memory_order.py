@@ -10,10 +10,11 @@ import pytest
 import scipy.sparse as sp
 from scipy.io import mmwrite
 
-from collops.apps import lsm, mdd, poststack, reflectivity, solve
-from collops.apps.survey import Survey
-from collops.apps.survey.velocity import load_velocity
+from collops.apps import solve
 from collops.array import from_global
+from collops.seismic import lsm, mdd, poststack, reflectivity
+from collops.seismic.survey import Survey
+from collops.seismic.survey.velocity import load_velocity
 from tests.apps.files import random_traces, small_geometry, write_survey
 from tests.apps.jobs import group_of, job_numbers
 

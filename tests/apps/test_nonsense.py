@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps import lsm, poststack, recipe
-from collops.apps.lsm import migrate
+from collops.apps import recipe
 from collops.apps.recipe import run_job
 from collops.errors import InputError
+from collops.seismic import lsm, poststack
+from collops.seismic.lsm import migrate
 from tests.apps.files import (
     REAL,
     random_traces,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
 import typer
 
-from collops.apps import APPLICATIONS
 from collops.apps.options import (
     AtLeast,
     CommonOptions,
@@ -23,6 +21,7 @@ from collops.apps.options import (
     option,
 )
 from collops.errors import InputError
+from tests.apps.jobs import APPLICATIONS, application_of
 
 pytestmark = pytest.mark.serial
 
@@ -87,8 +86,8 @@ def test_values_that_are_not(wrong, message):
 def test_the_command_has_each_option_with_its_help_and_default(name):
     from collops.cli.main import application
 
-    kind = importlib.import_module(f"collops.apps.{name}").Options
-    command = typer.main.get_command(application).commands[name]
+    kind = application_of(name).Options
+    command = typer.main.get_command(application()).commands[name]
     asked = {parameter.name: parameter for parameter in command.params}
     for each in dataclasses.fields(kind):
         parameter = asked.pop(each.name)

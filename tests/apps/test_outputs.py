@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import re
@@ -17,11 +16,11 @@ import pytest
 import zarr
 
 from collops.apps import recipe
-from collops.apps.jacobi import job as jacobi
 from collops.apps.recipe import run_job
 from collops.comm.files import is_seen
 from collops.errors import InputError
-from tests.apps.jobs import Listener
+from collops.jacobi import job as jacobi
+from tests.apps.jobs import Listener, application_of
 from tests.apps.test_checkpoints import JOBS
 from tests.cli.commands import environment
 
@@ -29,7 +28,7 @@ LSM = JOBS["lsm"][0] | {"iterations": 2}
 
 
 def start(name, comm, run=None, **options):
-    application = importlib.import_module(f"collops.apps.{name}")
+    application = application_of(name)
     chosen = application.Options(**{**JOBS[name][0], "iterations": 2, **options})
     return run_job(run or application.run, chosen, comm, Listener())
 
@@ -48,7 +47,7 @@ def test_results_of_an_earlier_run_are_replaced_only_on_request(comm, folder, na
     start(name, comm, out=str(out))
     comm.barrier()
     before = contents(out)
-    application = importlib.import_module(f"collops.apps.{name}")
+    application = application_of(name)
     known = application.Options(**JOBS[name][0], out=str(out)).results()
     assert set(out.iterdir()) <= set(known)
     comm.barrier()

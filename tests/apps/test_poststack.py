@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.apps.poststack import Options, invert, regularised, run
 from collops.apps.recipe import Job, run_job
-from collops.apps.signals import ricker
 from collops.apps.stages import local_stage
-from collops.apps.volume.files import Axis, Cube
-from collops.apps.volume.modelling import convolution, reflection, trace_operator
-from collops.apps.volume.problem import Problem, Volume
 from collops.errors import InputError
+from collops.seismic.poststack import Options, invert, regularised, run
+from collops.seismic.signals import ricker
+from collops.seismic.volume.files import Axis, Cube
+from collops.seismic.volume.modelling import convolution, reflection, trace_operator
+from collops.seismic.volume.problem import Problem, Volume
 from collops.solvers import cgls
 from tests.apps.files import REAL, stacked_volume
 from tests.apps.jobs import Listener, group_of, job_numbers, job_of, needs_real_data

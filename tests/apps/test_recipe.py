@@ -8,11 +8,11 @@ import pytest
 import collops
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
 from collops.apps.recipe import Gradient, _versions, best_relative_error, relative_error
-from collops.apps.signals import with_noise
 from collops.apps.stages import local_stage
-from collops.apps.survey.geometry import shots_of
 from collops.array.store import open_node
 from collops.errors import InputError
+from collops.seismic.signals import with_noise
+from collops.seismic.survey.geometry import shots_of
 
 
 @pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])

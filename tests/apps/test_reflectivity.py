@@ -10,11 +10,11 @@ import pytest
 from scipy.linalg import svd
 from scipy.optimize import brentq
 
-from collops.apps.reflectivity import Options, invert, match, run
-from collops.apps.signals import ricker
-from collops.apps.volume.files import Axis, Cube
-from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import Problem, Volume
+from collops.seismic.reflectivity import Options, invert, match, run
+from collops.seismic.signals import ricker
+from collops.seismic.volume.files import Axis, Cube
+from collops.seismic.volume.modelling import convolution, trace_operator
+from collops.seismic.volume.problem import Problem, Volume
 from tests.apps.files import REAL, stacked_volume
 from tests.apps.jobs import group_of, job_numbers, job_of, needs_real_data
 

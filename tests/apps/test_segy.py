@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collops.apps.segy import SegyFile, fits_segy, scaled, whole_interval
 from collops.errors import InputError
+from collops.seismic.segy import SegyFile, fits_segy, scaled, whole_interval
 from tests.apps.files import REAL, set_binary, small_survey, write_traces
 
 pytestmark = pytest.mark.serial

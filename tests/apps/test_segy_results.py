@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps import lsm, poststack, recipe, reflectivity, segy
-from collops.apps.lsm.problem import recorded
+from collops.apps import recipe
 from collops.apps.recipe import run_job
-from collops.apps.segy import Traces, write_together
 from collops.errors import InputError
+from collops.seismic import lsm, poststack, reflectivity, segy
+from collops.seismic.lsm.problem import recorded
+from collops.seismic.segy import Traces, write_together
 from tests.apps.files import stacked_volume
 from tests.apps.jobs import Listener, group_of, job_numbers
 
@@ -135,7 +136,7 @@ def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
         out=str(folder / "out"),
     )
     listener = Listener()
-    outcome = run_job(lsm.run, options, comm, listener)
+    outcome = run_job(lsm.run, options, comm, listener, "collops lsm")
     comm.barrier()
     assert listener.warnings == (["3 shots for 4 ranks: 1 of them have nothing to do"] if comm.size == 4 else [])
     assert "depths in metres below sea level: sources 6, receivers 5" in listener.notes

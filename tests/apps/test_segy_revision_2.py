@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.apps.segy import TIMING, SegyFile, sample_interval
-from collops.apps.survey import read
-from collops.apps.survey.geometry import Grid
-from collops.apps.survey.segy import shot_traces
-from collops.apps.survey.velocity import load_velocity, on_grid
-from collops.apps.volume.files import open_volume
 from collops.errors import InputError
+from collops.seismic.segy import TIMING, SegyFile, sample_interval
+from collops.seismic.survey import read
+from collops.seismic.survey.geometry import Grid
+from collops.seismic.survey.segy import shot_traces
+from collops.seismic.survey.velocity import load_velocity, on_grid
+from collops.seismic.volume.files import open_volume
 from tests.apps.files import write_alone
 
 TRACES = 6

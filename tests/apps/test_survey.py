@@ -13,12 +13,12 @@ import pytest
 from scipy.interpolate import CubicSpline
 
 import collops
-from collops.apps import lsm
-from collops.apps.signals import ricker
-from collops.apps.survey import Geometry, Grid, Survey, read
-from collops.apps.survey.geometry import Bins, Line
-from collops.apps.survey.velocity import Gradient, on_grid, read_volume
 from collops.errors import InputError
+from collops.seismic import lsm
+from collops.seismic.signals import ricker
+from collops.seismic.survey import Geometry, Grid, Survey, read
+from collops.seismic.survey.geometry import Bins, Line
+from collops.seismic.survey.velocity import Gradient, on_grid, read_volume
 from tests.apps.files import (
     CORNER,
     CROSSLINES,
@@ -168,7 +168,7 @@ def test_the_operator_in_3d_is_that_of_pylops_for_each_shot(comm):
 def test_weights_in_3d_are_those_of_the_operator_of_one_spread(comm):
     """In constant velocity, where both know the times; every shot by itself."""
     from collops.comm import alone
-    from collops.operators.kirchhoff import Weighting
+    from collops.seismic.kirchhoff import Weighting
 
     survey, grid = area_survey(comm)
     geometry = survey.geometry
@@ -182,7 +182,7 @@ def test_weights_in_3d_are_those_of_the_operator_of_one_spread(comm):
     for shot, traces in zip(survey.shots, own, strict=True):
         positions = geometry.sources[:, shot : shot + 1], geometry.receivers[shot]
         options = {"y": grid.axes["y"], "amplitude": "3d", "aperture": 250.0, "antialias": True}
-        single = collops.Kirchhoff(
+        single = collops.seismic.Kirchhoff(
             grid.z, grid.x, t, *positions, SPEED, wavelet, centre, mode="analytic", comm=alone(), **options
         )
         expected = (single @ collops.from_global(image, single.domain, comm=alone())).local_array
@@ -205,7 +205,7 @@ def applied(comm: Any, A: Any) -> list[np.ndarray]:
     "options", [{}, {"coarsen": 3}, {"mode": "eikonal", "antialias": True, "weighting": ("3d", 250.0, 60.0)}]
 )
 def test_tables_in_a_file_give_the_same_bits(comm, folder, options):
-    from collops.operators.kirchhoff import Weighting
+    from collops.seismic.kirchhoff import Weighting
 
     if "weighting" in options:
         options = {**options, "weighting": Weighting(*options["weighting"])}

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collops.apps.survey import Geometry, Grid, Survey, read
-from collops.apps.survey.geometry import Bins, Line, cover
-from collops.apps.survey.segy import _positions, image_traces, read_headers, shot_traces
-from collops.apps.survey.traveltimes import seconds_from
-from collops.apps.survey.velocity import Volume, load_velocity
+from collops.seismic.survey import Geometry, Grid, Survey, read
+from collops.seismic.survey.geometry import Bins, Line, cover
+from collops.seismic.survey.segy import _positions, image_traces, read_headers, shot_traces
+from collops.seismic.survey.traveltimes import seconds_from
+from collops.seismic.survey.velocity import Volume, load_velocity
 from tests.apps.files import (
     random_traces,
     set_binary,

@@ -9,21 +9,28 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.survey import Geometry, Grid
-from collops.apps.survey.checks import Terms, check_frequency, check_positions, check_reach, check_speed, table_factor
-from collops.apps.survey.geometry import Bins, cover
-from collops.apps.survey.selection import held_out
-from collops.apps.survey.velocity import Gradient
-from collops.apps.survey.zarr import ZarrShots, read_headers
 from collops.comm import alone
 from collops.errors import InputError
+from collops.seismic.survey import Geometry, Grid
+from collops.seismic.survey.checks import (
+    Terms,
+    check_frequency,
+    check_positions,
+    check_reach,
+    check_speed,
+    table_factor,
+)
+from collops.seismic.survey.geometry import Bins, cover
+from collops.seismic.survey.selection import held_out
+from collops.seismic.survey.velocity import Gradient
+from collops.seismic.survey.zarr import ZarrShots, read_headers
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("limit", [1 << 28, 0])
 @pytest.mark.parametrize("shots", [[1, 2, 3], [6, 5, 4], [3, 4, 5, 6], [2, 7, 0]])
 def test_shots_from_within_a_chunk_are_the_shots_of_the_file(tmp_path, monkeypatch, limit, shots):
-    monkeypatch.setattr("collops.apps.survey.zarr._KEPT_BYTES", limit)
+    monkeypatch.setattr("collops.seismic.survey.zarr._KEPT_BYTES", limit)
     values = np.random.default_rng(0).normal(size=(9, 2, 6)).astype(np.float32)
     group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
     group.create_array("data", data=values, chunks=(4, 2, 6), dimension_names=("shot", "channel", "time"))

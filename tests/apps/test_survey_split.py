@@ -9,9 +9,9 @@ import pytest
 
 import collops
 from collops.apps import stages
-from collops.apps.survey import Geometry, Grid, Survey
 from collops.errors import InputError, LayoutError
-from collops.operators.kirchhoff import Weighting, split
+from collops.seismic.kirchhoff import Weighting, split
+from collops.seismic.survey import Geometry, Grid, Survey
 from tests.apps.files import FREQUENCY, INTERVAL
 from tests.apps.test_survey import area_survey
 

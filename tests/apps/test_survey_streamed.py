@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps.survey import Geometry, Grid, Survey, read
-from collops.apps.survey.operator import SurveyModelling
 from collops.errors import InputError, LayoutError
+from collops.seismic.survey import Geometry, Grid, Survey, read
+from collops.seismic.survey.operator import SurveyModelling
 from tests.apps.files import FREQUENCY, random_traces, set_samples, small_geometry, write_survey
 
 GRID = Grid(26, 16, 25.0, 20.0)

@@ -12,9 +12,9 @@ import segyio
 import zarr
 from zarr.storage import LocalStore
 
-from collops.apps.lsm import Options, run
-from collops.apps.survey import Geometry, Grid, Survey, checks, read
 from collops.errors import InputError
+from collops.seismic.lsm import Options, run
+from collops.seismic.survey import Geometry, Grid, Survey, checks, read
 from tests.apps.files import CORNER, irregular_area, on_map, random_traces, small_geometry, write_survey
 from tests.apps.jobs import group_of, job_numbers
 
@@ -138,7 +138,7 @@ def test_traces_in_any_order_packed_as_integers(comm, folder, monkeypatch):
         first.setdefault(trace // 5, []).append(trace % 5)
     for limit in (None, 0):
         if limit is not None:
-            monkeypatch.setattr("collops.apps.survey.zarr._KEPT_BYTES", limit)
+            monkeypatch.setattr("collops.seismic.survey.zarr._KEPT_BYTES", limit)
         again = read(folder / "a.zarr", comm)
         for mine, shot in zip(again.traces, list(first)[again.shots.start : again.shots.stop], strict=True):
             np.testing.assert_allclose(mine, 0.001 * packed[shot][first[shot]], rtol=1e-6)
@@ -151,7 +151,7 @@ def test_traces_in_any_order_packed_as_integers(comm, folder, monkeypatch):
 @pytest.mark.parametrize("limit", [1 << 28, 0])
 def test_receiver_gathers_become_shots(comm, folder, monkeypatch, limit):
     """The axis of shots is the last but one, and an array has the axes in another order than the traces."""
-    monkeypatch.setattr("collops.apps.survey.zarr._KEPT_BYTES", limit)
+    monkeypatch.setattr("collops.seismic.survey.zarr._KEPT_BYTES", limit)
     traces, x = np.random.default_rng(0).normal(size=(5, 3, 20)), 100.0 * np.arange(15).reshape(5, 3)
     if comm.rank == 0:
         group = zarr.open_group(str(folder / "a.zarr"), mode="w")

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.segy import SegyFile
-from collops.apps.signals import power_spectrum, ricker
 from collops.apps.stages import local_stage
-from collops.apps.volume import modelling
-from collops.apps.volume.earth import impedance
-from collops.apps.volume.files import Axis, Cube, open_volume, read_values
-from collops.apps.volume.modelling import TraceMatrix, convolution, reflection, trace_operator
-from collops.apps.volume.problem import VolumeOptions, recorded
-from collops.apps.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from collops.backend import engine
 from collops.errors import InputError
+from collops.seismic.segy import SegyFile
+from collops.seismic.signals import power_spectrum, ricker
+from collops.seismic.volume import modelling
+from collops.seismic.volume.earth import impedance
+from collops.seismic.volume.files import Axis, Cube, open_volume, read_values
+from collops.seismic.volume.modelling import TraceMatrix, convolution, reflection, trace_operator
+from collops.seismic.volume.problem import VolumeOptions, recorded
+from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavelet
 from tests.apps.files import REAL, set_samples, stacked_volume
 from tests.apps.jobs import job_of, needs_real_data
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps import poststack
-from collops.apps.signals import noise_from_power, power_spectrum, ricker
 from collops.apps.stages import local_stage
-from collops.apps.volume.earth import impedance
-from collops.apps.volume.files import Axis, Cube, open_volume
-from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import (
+from collops.errors import InputError
+from collops.seismic import poststack
+from collops.seismic.signals import noise_from_power, power_spectrum, ricker
+from collops.seismic.volume.earth import impedance
+from collops.seismic.volume.files import Axis, Cube, open_volume
+from collops.seismic.volume.modelling import convolution, trace_operator
+from collops.seismic.volume.problem import (
     Image,
     Inversion,
     Problem,
@@ -26,8 +27,7 @@ from collops.apps.volume.problem import (
     recorded,
     section_of,
 )
-from collops.apps.volume.wavelet import from_power
-from collops.errors import InputError
+from collops.seismic.volume.wavelet import from_power
 from tests.apps.files import set_binary, stacked_volume, write_alone, write_traces
 from tests.apps.jobs import job_of
 
@@ -141,7 +141,7 @@ def test_results_of_a_volume_with_missing_traces_have_the_others_in_their_places
 @pytest.mark.parametrize(("numbers", "ends"), [([4, 6, 8, 10], (4, 10)), ([4, 6, 7, 10], (1, 4))])
 def test_axes_of_pictures_count_traces_whose_numbers_are_not_even(tmp_path, monkeypatch, numbers, ends):
     drawn: list = []
-    monkeypatch.setattr("collops.apps.volume.problem.draw_panels", lambda path, panels, size: drawn.extend(panels))
+    monkeypatch.setattr("collops.seismic.volume.problem.draw_panels", lambda path, panels, size: drawn.extend(panels))
     cube = Cube((Axis("inline", np.array(numbers)), Axis("crossline", np.array([20, 23, 26]))), 5, 0.1, 0.2)
     for maps, down, label in ((False, (0.2, 0.6), "time (s)"), (True, (20, 26), "crossline")):
         draw_images(tmp_path / "a.png", cube, [Image(np.ones((4, 5)), "", 1.0)], maps=maps)

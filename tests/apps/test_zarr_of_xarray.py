@@ -14,20 +14,20 @@ import xarray
 import zarr
 
 from collops.apps.files import decoded
-from collops.apps.lsm import Options as MigrationOptions
-from collops.apps.lsm import run as migrate
-from collops.apps.mdd import Options as DeconvolutionOptions
-from collops.apps.mdd import run as deconvolve
-from collops.apps.mdd.fields import RecordedFields
-from collops.apps.poststack import Options as InversionOptions
-from collops.apps.poststack import run as invert
 from collops.apps.recipe import run_job
-from collops.apps.reflectivity import Options as ReflectivityOptions
-from collops.apps.reflectivity import run as find_reflectivity
 from collops.apps.stages import local_stage
-from collops.apps.survey import read
-from collops.apps.volume.problem import VolumeOptions, recorded
 from collops.errors import InputError
+from collops.seismic.lsm import Options as MigrationOptions
+from collops.seismic.lsm import run as migrate
+from collops.seismic.mdd import Options as DeconvolutionOptions
+from collops.seismic.mdd import run as deconvolve
+from collops.seismic.mdd.fields import RecordedFields
+from collops.seismic.poststack import Options as InversionOptions
+from collops.seismic.poststack import run as invert
+from collops.seismic.reflectivity import Options as ReflectivityOptions
+from collops.seismic.reflectivity import run as find_reflectivity
+from collops.seismic.survey import read
+from collops.seismic.volume.problem import VolumeOptions, recorded
 from tests.apps.jobs import Listener, job_of
 
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])

@@ -32,7 +32,7 @@ def test_two_ranks_leave_a_record_and_say_what_is_missing(tmp_path) -> None:
 
 
 def test_plots_and_the_table(tmp_path, here) -> None:
-    write_record(record(), tmp_path / "benchmarks" / "results" / "one.json")
+    write_record(record("lsm"), tmp_path / "benchmarks" / "results" / "one.json")
     readme = tmp_path / "README.md"
     readme.write_text("<!-- speed table: begin -->\n<!-- speed table: end -->\n")
     done = here("bench", "plot", "--readme", "README.md")

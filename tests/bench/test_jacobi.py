@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from collops.apps.jacobi import make
 from collops.backend import engine
+from collops.jacobi import make
 from collops_bench import jacobi
 from collops_bench.jacobi import ALONE
 from collops_bench.plots import write_plots

@@ -10,8 +10,8 @@ import pytest
 import zarr
 
 import collops
-from collops.apps.lsm import Options, run
 from collops.apps.recipe import run_job
+from collops.seismic.lsm import Options, run
 from collops_bench.page import report_page
 from collops_bench.record import read_folder
 from tests.apps.jobs import Listener

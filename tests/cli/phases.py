@@ -24,8 +24,8 @@ from tests.cli.commands import SMALL, environment
 PHASES = {
     "imports": ("typer", ""),
     "set-up of MPI": ("mpi4py.MPI", ""),
-    "synthesising": ("collops.apps.lsm.migrate", "synthetic"),
-    "travel times": ("collops.apps.survey.operator", "tables_of_stations"),
+    "synthesising": ("collops.seismic.lsm.migrate", "synthetic"),
+    "travel times": ("collops.seismic.survey.operator", "tables_of_stations"),
     "operator": ("collops.operators.stacks", "_LocalStack.__init__"),
     "fingerprint": ("collops.solvers.driver", "open_checkpoints"),
     "solver": ("collops.solvers.driver", "_iterate"),

@@ -145,6 +145,6 @@ def test_an_interrupt_before_the_command_begins(here, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["collops.cli.main"], "application", interrupted)
+    monkeypatch.setattr(sys.modules["collops.cli.main"], "application", lambda: interrupted)
     result = here("lsm")
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "")

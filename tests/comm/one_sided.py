@@ -16,7 +16,7 @@ def host(array):
 
 def documented_kernels():
     """The kernels of the documentation that call NVSHMEM, as one source."""
-    text = (Path(__file__).parents[2] / "docs/jacobi.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/symmetric.md").read_text(encoding="utf-8")
     return "".join(
         source for source in re.findall(r'^source = """$(.*?)^"""$', text, re.M | re.S) if "nvshmem.h" in source
     )

@@ -10,7 +10,6 @@ import weakref
 import numpy as np
 import pytest
 
-from collops.apps.jacobi.problem import Grid, Problem, halo_plan
 from collops.backend import engine_of
 from collops.comm import messages, staged
 from collops.comm.call import Call
@@ -23,6 +22,7 @@ from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import KnownExchange
 from collops.errors import CommunicationError, CommunicationTimeout
 from collops.exchange import ExchangePlan
+from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import count_messages
 from tests.comm import checks, device
 

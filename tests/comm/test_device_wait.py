@@ -41,7 +41,7 @@ def test_the_loop_ends_with_an_error_of_the_device(tmp_path, monkeypatch):
     assert "globaltimer" in code and "trap;" in code
 
 
-@pytest.mark.parametrize("name", ["apps/jacobi/jacobi.cu", "exchange/transports/put.cu"])
+@pytest.mark.parametrize("name", ["jacobi/jacobi.cu", "exchange/transports/put.cu"])
 def test_kernels_wait_in_no_other_loop(name):
     text = (PACKAGE / name).read_text()
     definition = text.index("#endif", text.index("#ifndef WAIT_WHILE"))

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collops.apps.survey import Grid, Survey
 from collops.cli import main
+from collops.seismic.survey import Grid, Survey
 from tests.apps.files import (
     diffractor_file,
     random_traces,

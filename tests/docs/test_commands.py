@@ -43,7 +43,7 @@ def first_program(folder: Path, ranks: int) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(rf"\({400 * ranks}, 300\) on {ranks} ranks: \d+ iterations, error \d\.\de-0\d\n", done.stdout)
+    assert re.fullmatch(rf"\({400 * ranks}, 300\), ranks: {ranks}, iterations: \d+, error: \d\.\de-0\d\n", done.stdout)
 
 
 def runs_first_program(command: str, folder: Path) -> None:
@@ -57,7 +57,7 @@ def runs_first_program(command: str, folder: Path) -> None:
 
 @cache
 def parser_of_collops() -> Any:
-    return typer.main.get_command(application)
+    return typer.main.get_command(application())
 
 
 def is_understood(command: str, folder: Path) -> None:

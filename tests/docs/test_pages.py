@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 sys.path.extend([str(DOCS / "_extensions"), str(DOCS / "drawings"), str(DOCS)])
 check_site, layouts = importlib.import_module("check_site"), importlib.import_module("layouts")
 links_to_source, measured = importlib.import_module("links_to_source"), importlib.import_module("measured")
-messages = importlib.import_module("messages")
+mathml, messages = importlib.import_module("mathml"), importlib.import_module("messages")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Made when the site is built.
 MADE = {"gallery", "reference", "_measured"}
@@ -32,6 +32,16 @@ def test_links_lead_to_files(path):
     text = re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.DOTALL)
     targets = {link.partition("#")[0] for link in LINK.findall(text) if "://" not in link} - {""}
     assert [t for t in targets if t.split("/")[0] not in MADE and not (path.parent / t).exists()] == []
+
+
+def test_every_formula_can_be_drawn():
+    texts = [re.sub(r"```.*?```|`[^`\n]*`", "", path.read_text("utf-8"), flags=re.DOTALL) for path in PAGES]
+    formulas = {formula for text in texts for formula in re.findall(r"\$\$?([^$]+)\$\$?", text)}
+    for path in (ROOT / "src").rglob("*.py"):
+        formulas |= set(re.findall(r":math:`([^`]+)`", path.read_text("utf-8")))
+    assert len(formulas) > 200
+    for formula in formulas:
+        assert mathml._markup(formula, inline=True).startswith("<math"), formula
 
 
 def test_every_picture_is_on_a_page():
@@ -143,7 +153,7 @@ JACOBI = (16384, 32768), (4096, 8192), (2048, 8192)
 def test_the_tables_of_jacobi_are_the_records(name, complete, sizes):
     measurements = read_record(measured.RESULTS / f"{name}.json").measurements
     columns = [next(m for m in measurements if (m.parameters["nx"], m.parameters["ny"]) == size) for size in sizes]
-    page = (DOCS / "jacobi.md").read_text("utf-8")
+    page = (DOCS / "jacobi-models.md").read_text("utf-8")
     table = page[page.index(f"results/{name}.json") :].split("\n\n")[1]
     rows = re.findall(r"^\| `(\w+)`(?:, on one)? \| (\d.*) \|$", table, re.M)
     ours = {name for name in columns[0].timings if not name.endswith("(peer)")}
@@ -160,7 +170,7 @@ def test_the_table_of_registered_memory_is_the_record():
         (one.case, one.parameters["size"]): one.timings
         for one in read_record(measured.RESULTS / "collectives-nvidia-h100-4.json").measurements
     }
-    rows = re.findall(r"^\| (all\w+|reduce_scatter) \| (.*) \|$", (DOCS / "jacobi.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| (all\w+|reduce_scatter) \| (.*) \|$", (DOCS / "symmetric.md").read_text("utf-8"), re.M)
     assert len(rows) == 4
     for case, cells in rows:
         for size, cell in zip((64, 64 << 10, 16 << 20, 64 << 20), cells.split(" | "), strict=True):

@@ -18,10 +18,11 @@ ON_HOSTS = {
     "jacobi.md": {
         '"persistent", Problem(nx=4096, ny=8192)': '"shared", Problem(nx=64, ny=96)',
         'engine("cupy")': 'engine("numpy")',
-        'engine="cupy"': 'engine="numpy"',
     },
+    "symmetric.md": {'engine("cupy")': 'engine("numpy")', 'engine="cupy"': 'engine="numpy"'},
     "checkpoints.md": {'"/scratch/line"': FOLDER},
-    "lsm.md": {'"/scratch"': FOLDER},
+    "own-application.md": {'"/scratch/fit"': FOLDER},
+    "lsm-methods.md": {'"/scratch"': FOLDER},
 }
 # What a page's programs cannot run without.
 NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native"}

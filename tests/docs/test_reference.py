@@ -22,7 +22,7 @@ reference = importlib.import_module("reference")
 # Public names that have no example yet. Nothing may be added.
 WITHOUT_EXAMPLE: set[str] = set()
 # Packages that are no interface for programs: the command line and what it starts, and what engines are made of.
-INSIDE = ("collops.apps", "collops.cli", "collops.compat")
+INSIDE = ("collops.apps", "collops.cli", "collops.compat", "collops.jacobi")
 
 
 def public() -> dict[str, object]:

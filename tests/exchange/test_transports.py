@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
+import collops
+from collops import profile
 from collops.backend import engine
 from collops.errors import InputError
 from collops.exchange import StarForest, possible_transports
+from collops.extend.exchanges import Exchange
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import EXAMPLES
 
@@ -21,9 +25,21 @@ PLACES = {
 }
 
 
-@pytest.fixture(params=("auto", "mpi", "tcp", "shared", "mixed"), scope="module")
+class AllToAll(Exchange):
+    """All values by one call of the communicator."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.allocate()
+        self.counts = [side.counts(self.comm.size) for side in (self.pattern.sends, self.pattern.receives)]
+
+    def send(self, place, use):
+        self.comm.alltoallv(self.outgoing[place][0], *self.counts, out=self.incoming[place])
+
+
+@pytest.fixture(params=("auto", "mpi", "tcp", "shared", "mixed", AllToAll), scope="module")
 def transport(request, comm):
-    if request.param != "auto" and request.param not in possible_transports(comm, engine()):
+    if request.param not in ("auto", AllToAll) and request.param not in possible_transports(comm, engine()):
         pytest.skip(f"the transport {request.param} needs {PLACES[request.param]}")
     return request.param
 
@@ -130,6 +146,8 @@ def test_moves_between_one_source_and_several_targets(comm, transport):
 
 def test_the_last_leaf_replaces_a_root_when_messages_are_early(comm, transport):
     """A root's own leaf comes before those of other ranks, also if these have arrived before the call."""
+    if transport is AllToAll:
+        pytest.skip("an all-to-all waits for all ranks: no message is early")
     count = 400
     forest = StarForest(comm, count if comm.rank == 0 else 0, None, [0] * count, range(count), transport=transport)
     leaves = np.arange(count) + 1000.0 * comm.rank
@@ -166,6 +184,40 @@ def test_a_transport_that_is_not_possible(comm):
         forest.bcast(np.ones(1))
     other = forest.with_transport(possible_transports(comm, engine())[-1])
     assert other.bcast(np.array([comm.rank])).tolist() == [following]
+
+
+def test_a_class_as_transport(comm):
+    edges = 1, None, [(comm.rank + 1) % comm.size], [0]
+    forest = StarForest(comm, *edges, transport=AllToAll)
+    assert f"transport {AllToAll.__name__}>" in repr(forest)
+    with pytest.raises(InputError, match="subclass of Exchange"):
+        StarForest(comm, *edges, transport=AllToAll(comm, forest.pattern, np.dtype(float), 1, engine(), 0))
+    layout, moved = collops.Layout.split(7, comm.size), 1 if comm.size > 1 else 0
+    scatters = (
+        collops.IndexScatter.to_all(layout, comm=comm, transport=AllToAll),
+        collops.IndexScatter.to_all(layout, comm=comm).with_transport(AllToAll),
+    )
+    matrix = collops.CSRMatrix.from_global(sparse.eye_array(7, k=1).tocsr(), comm=comm, transport=AllToAll)
+    with profile.count_messages() as sent:
+        for scatter in scatters:
+            whole = collops.zeros(scatter.target, comm=comm)
+            scatter.forward(collops.from_global(np.arange(7.0), layout), whole)
+            assert whole.local_array.tolist() == [*range(7)]
+        assert (matrix @ collops.ones(7)).gather().tolist() == [1.0] * 6 + [0.0]
+    assert sent["alltoallv"] == 3 * moved
+
+
+def test_ranks_that_name_different_transports(comm):
+    class Other(AllToAll):
+        pass
+
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    for first, others in ((AllToAll, Other), (AllToAll, "auto"), ("mpi", "staged")):
+        forest = StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0], transport=others if comm.rank else first)
+        with pytest.raises(InputError, match="a transport differs between ranks") as caught:
+            forest.bcast(np.ones(1))
+        assert caught.value.on_all_ranks
 
 
 def test_auto_takes_the_next_one_where_a_host_cannot_have_the_first(comm, monkeypatch):

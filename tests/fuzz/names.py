@@ -13,9 +13,8 @@ from scipy import sparse
 
 import collops
 from collops import array as array_room
-from collops import backend, exchange, operators, profile, solvers
+from collops import backend, exchange, jacobi, operators, profile, solvers
 from collops import comm as comm_room
-from collops.apps import jacobi
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
 from collops.compat import pylops_mpi
 from collops.solvers import proximal

@@ -18,7 +18,7 @@ from scipy import io, sparse
 
 import collops
 from collops import errors
-from collops.apps.survey import Geometry, Grid, Survey
+from collops.seismic.survey import Geometry, Grid, Survey
 from tests.fuzz.cases import Case, parsed
 from tests.fuzz.damage import damaged, victim
 from tests.fuzz.runner import Transports
@@ -82,7 +82,7 @@ def fields_store(path):
 
 
 def read_volume(path):
-    from collops.apps.volume import files
+    from collops.seismic.volume import files
 
     files.check_array_file(path, files.DATA_NAMES)
     reader = files.open_volume(Path(path), None, files.DATA_NAMES)
@@ -90,7 +90,7 @@ def read_volume(path):
 
 
 def read_fields(path):
-    from collops.apps.mdd.fields import RecordedFields
+    from collops.seismic.mdd.fields import RecordedFields
 
     fields = RecordedFields(SimpleNamespace(down=path, up=path, interval=4.0, spacing=10.0))
     return fields.power(slice(0, 2)), fields.upgoing(slice(0, 2))
@@ -143,7 +143,7 @@ READERS = {
 @pytest.mark.parametrize("kind", READERS)
 def test_damaged_files_are_refused_on_every_rank_or_read(comm, folder, kind):
     from collops.apps.solve import _read_rhs
-    from collops.apps.survey import headers, segy, velocity, zarr
+    from collops.seismic.survey import headers, segy, velocity, zarr
 
     write, name, call = READERS[kind]
     whole, hurt = folder / "whole" / name, folder / "hurt" / name

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps import mdd, poststack, reflectivity
-from collops.apps.mdd import deconvolve
 from collops.apps.recipe import Job, Solution
-from collops.apps.signals import ricker
-from collops.apps.volume.files import Axis, Cube
-from collops.apps.volume.modelling import convolution, trace_operator
-from collops.apps.volume.problem import Problem, Volume
+from collops.seismic import mdd, poststack, reflectivity
+from collops.seismic.mdd import deconvolve
+from collops.seismic.signals import ricker
+from collops.seismic.volume.files import Axis, Cube
+from collops.seismic.volume.modelling import convolution, trace_operator
+from collops.seismic.volume.problem import Problem, Volume
 from tests.apps.jobs import job_of
 
 cupy = pytest.importorskip("cupy")

@@ -9,8 +9,9 @@ import scipy.sparse as sp
 
 from collops import profile
 from collops.array import DistributedArray, from_global, full, random
-from collops.operators import BlockDiag, Columns, Diagonal, HStack, Identity, Kirchhoff, VStack, lift_local
+from collops.operators import BlockDiag, Columns, Diagonal, HStack, Identity, VStack, lift_local
 from collops.operators.csr import CSRMatrix
+from collops.seismic import Kirchhoff
 from collops.solvers import block_cg, block_cgls
 from collops.uncertainty import GaussianPosterior, randomized_svd
 from tests.operators.columns_checks import check_products

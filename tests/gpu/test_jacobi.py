@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
-from collops.apps.jacobi.job import Options, run_job
-from collops.apps.jacobi.measure import Reference
-from collops.apps.jacobi.one_process import OneProcess
-from collops.apps.jacobi.timeline import HOST, record_spans, shares_of, spans_of
 from collops.backend import engine
+from collops.jacobi import MODELS, Problem, make, obstacle, run
+from collops.jacobi.job import Options, run_job
+from collops.jacobi.measure import Reference
+from collops.jacobi.one_process import OneProcess
+from collops.jacobi.timeline import HOST, record_spans, shares_of, spans_of
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.test_variants import compare, process_grids
 from tests.apps.jobs import Listener

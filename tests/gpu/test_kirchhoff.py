@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.operators.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
+from collops.seismic.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
 from tests.operators import kirchhoff_matrix
 
 cupy = pytest.importorskip("cupy")

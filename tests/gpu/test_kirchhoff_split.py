@@ -7,7 +7,7 @@ import pytest
 
 import collops
 from collops.array import from_global
-from collops.operators.kirchhoff import split
+from collops.seismic.kirchhoff import split
 from tests.operators.test_kirchhoff_split import uneven
 from tests.operators.test_kirchhoff_tables import survey
 
@@ -35,7 +35,7 @@ def test_devices_do_what_hosts_do(comm, axes, dtype, more, factor, blocks, monke
     monkeypatch.setattr(split, "BLOCK", -(-5 * 37 * 120 // blocks))
     s = survey(axes, dtype=dtype, comm=comm, threads=None, coarsen=factor, **more)
     layout = uneven((21, 33) if axes == 2 else (9, 21, 33), comm.size)
-    device, host = (collops.Kirchhoff(**s, layout=layout, engine=engine) for engine in ("cupy", "numpy"))
+    device, host = (collops.seismic.Kirchhoff(**s, layout=layout, engine=engine) for engine in ("cupy", "numpy"))
     assert device.dottest(engine="cupy")
     rng = np.random.default_rng(1)
     for there, here in ((device, host), (device.H, host.H)):
@@ -47,7 +47,7 @@ def test_devices_do_what_hosts_do(comm, axes, dtype, more, factor, blocks, monke
 
 def test_a_step_is_recorded(comm):
     s = survey(2, dtype="float64", comm=comm, threads=None)
-    operator = collops.Kirchhoff(**s, layout=uneven((21, 33), comm.size), engine="cupy")
+    operator = collops.seismic.Kirchhoff(**s, layout=uneven((21, 33), comm.size), engine="cupy")
     assert operator.capturable
     data = operator @ collops.random(operator.domain, seed=1, comm=comm, dtype="float64", engine="cupy")
     recorded, eager = (collops.cgls(operator, data, niter=6, tol=0, graph=graph) for graph in (True, False))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps.survey import Grid
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.survey import Grid
 from tests.apps.test_survey import FREQUENCY, area_survey
 from tests.operators.test_kirchhoff_tables import survey
 
@@ -47,8 +47,8 @@ def test_devices_interpolate_as_hosts_do(comm, axes, more, factor, dtype, determ
         pytest.importorskip("skfmm")
         more = {**more, "velocity": np.broadcast_to(800 + 1.5 * 10 * np.arange(33), (21, 33))}
     s = survey(axes, dtype=dtype, comm=comm.split(comm.rank), threads=None, coarsen=factor, **more)
-    device = collops.Kirchhoff(**s, engine="cupy", deterministic=deterministic)
-    check(device.local, collops.Kirchhoff(**s, engine="numpy").local)
+    device = collops.seismic.Kirchhoff(**s, engine="cupy", deterministic=deterministic)
+    check(device.local, collops.seismic.Kirchhoff(**s, engine="numpy").local)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps.lsm import run
-from collops.apps.lsm.migrate import invert
-from collops.apps.survey import checks, operator
+from collops.seismic.lsm import run
+from collops.seismic.lsm.migrate import invert
+from collops.seismic.survey import checks, operator
 from tests.apps.files import FREQUENCY, small_geometry
 from tests.apps.jobs import group_of, job_numbers
 from tests.apps.test_lsm_migrate import modelled, small_problem

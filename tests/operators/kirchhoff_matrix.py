@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
-from collops.operators.kirchhoff.geometry import Grid
-from collops.operators.kirchhoff.weights import Bands, Weighting, Weights
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 
 DIMS, SAMPLES = (3, 5), 23
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -38,7 +38,7 @@ def check_matrix(dtype: str, taps: list[float], center: int, **options) -> None:
     center : int
         Its tap at time zero.
     **options
-        Of :class:`collops.operators.kirchhoff.LocalKirchhoff`, its engine among them.
+        Of :class:`collops.seismic.kirchhoff.LocalKirchhoff`, its engine among them.
     """
     points = np.arange(15.0).reshape(DIMS)
     sources = np.stack([0.25 + 0.5 * points, 9.0 - points])  # in samples; some arrive before the first, some at the end
@@ -104,7 +104,7 @@ def check_weighted_matrix(dtype: str, amplitude: str, aperture: float | None, di
     amplitude, aperture, dip
         As in `WEIGHTINGS`.
     **options
-        Of :class:`collops.operators.kirchhoff.LocalKirchhoff`, its engine among them.
+        Of :class:`collops.seismic.kirchhoff.LocalKirchhoff`, its engine among them.
     """
     axes = [axis for name, axis in _AXES.items() if name != "y" or amplitude == "3d"]
     grid = Grid(tuple(axes), tuple(float(axis[1] - axis[0]) for axis in axes))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collops.array import from_global
-from collops.operators import Kirchhoff
-from collops.operators.kirchhoff.geometry import Grid, eikonal
+from collops.seismic import Kirchhoff
+from collops.seismic.kirchhoff.geometry import Grid, eikonal
 from tests.operators.test_kirchhoff import peer
 
 pytest.importorskip("skfmm")

@@ -9,7 +9,7 @@ import scipy.sparse
 import collops
 from collops import operators as ops
 from collops.errors import UnsupportedTypeError
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
 from tests.operators.problems import matrix
 
 pytestmark = pytest.mark.usefixtures("jax_double")

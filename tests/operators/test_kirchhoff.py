@@ -12,10 +12,11 @@ import pytest
 
 from collops.array import DistributedArray, random
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import Columns, Kirchhoff
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
-from collops.operators.kirchhoff.geometry import Grid, eikonal
+from collops.operators import Columns
 from collops.profile import count_messages
+from collops.seismic import Kirchhoff
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff.geometry import Grid, eikonal
 from tests.operators import kirchhoff_matrix
 
 pytest.importorskip("numba")
@@ -278,7 +279,7 @@ def test_columns_are_those_of_one_vector(comm, dtype, kernels, count, options):
 @pytest.mark.parametrize("options", [{}, {"amplitude": "2d", "coarsen": 2}])
 def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
     """As many shots as fit into the memory of filtered traces; samples that are not finite reach only their columns."""
-    monkeypatch.setattr("collops.operators.kirchhoff.cpu._FILTERED", 1)
+    monkeypatch.setattr("collops.seismic.kirchhoff.cpu._FILTERED", 1)
     op = Kirchhoff(**survey(receivers=5), mode="analytic", comm=comm, dtype="float32", **options)
     data = [random(op.range, seed=number, comm=comm, dtype="float32") for number in range(35)]
     if comm.rank == 0:
@@ -293,7 +294,7 @@ def test_columns_migrate_shot_by_shot(comm, monkeypatch, options):
 @pytest.mark.parametrize("memory", [1, 1 << 23])
 def test_columns_are_those_of_the_definition(monkeypatch, memory):
     """A strip of 16 columns and two alone, with the filtered traces of one shot or of all shots in memory."""
-    monkeypatch.setattr("collops.operators.kirchhoff.cpu._FILTERED", memory)
+    monkeypatch.setattr("collops.seismic.kirchhoff.cpu._FILTERED", memory)
     rng = np.random.default_rng(7)
     sources, receivers, taps = rng.uniform(-2, 20, (2, 3, 4)), rng.uniform(-2, 20, (5, 3, 4)), [0.5, -1.0, 2.0, 0.25]
     times = FixedTables.from_seconds(sources, receivers, 1.0, 30, "float32")
@@ -476,7 +477,7 @@ def test_cores_are_shared_with_the_other_ranks(monkeypatch):
     import numba
 
     from collops.comm import cores
-    from collops.operators.kirchhoff import cpu
+    from collops.seismic.kirchhoff import cpu
 
     monkeypatch.setattr(cores, "available_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 64)
@@ -493,10 +494,10 @@ def test_cores_are_shared_with_the_other_ranks(monkeypatch):
 
 @pytest.mark.serial
 def test_without_numba_it_says_so_and_works(monkeypatch):
-    import collops.operators
+    import collops.seismic
 
-    package = "collops.operators.kirchhoff"
-    monkeypatch.setattr(collops.operators, "kirchhoff", sys.modules[package])  # importing sets it
+    package = "collops.seismic.kirchhoff"
+    monkeypatch.setattr(collops.seismic, "kirchhoff", sys.modules[package])  # importing sets it
     for name in [name for name in sys.modules if name.startswith((package, "numba"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)

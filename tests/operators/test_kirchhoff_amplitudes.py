@@ -7,10 +7,10 @@ import pytest
 
 import collops
 from collops.errors import InputError
-from collops.operators.kirchhoff import FixedTables
-from collops.operators.kirchhoff.geometry import Grid, eikonal
-from collops.operators.kirchhoff.rays import trace_rays
-from collops.operators.kirchhoff.weights import Bands
+from collops.seismic.kirchhoff import FixedTables
+from collops.seismic.kirchhoff.geometry import Grid, eikonal
+from collops.seismic.kirchhoff.rays import trace_rays
+from collops.seismic.kirchhoff.weights import Bands
 from tests.operators import kirchhoff_matrix
 
 pytest.importorskip("numba")
@@ -31,7 +31,7 @@ def modelled(image: np.ndarray, sources: list, receivers: list, samples: int, ax
     """Traces of an image in a constant velocity, (sources, receivers, samples)."""
     t = np.arange(samples) * DT
     stations = (np.array(where, float).T for where in (sources, receivers))
-    operator = collops.Kirchhoff(
+    operator = collops.seismic.Kirchhoff(
         axes["z"], axes["x"], t, *stations, V, WAVELET, CENTER, y=axes.get("y"), mode="analytic", threads=1, **options
     )
     data = operator.forward(collops.from_global(image, operator.domain)).local_array
@@ -55,7 +55,7 @@ def test_weights_and_bands_of_an_image_of_several_blocks(comm):
     options = {"amplitude": "2.5d", "aperture": 200.0, "max_dip": 60.0, "antialias": True, "mode": "analytic"}
     arguments = z, x, t, *stations, V, WAVELET[30:51], 10
     fast, slow = (
-        collops.Kirchhoff(*arguments, **options, comm=comm, threads=1, kernels=kernels).local
+        collops.seismic.Kirchhoff(*arguments, **options, comm=comm, threads=1, kernels=kernels).local
         for kernels in ("numba", "numpy")
     )
     rng = np.random.default_rng(4)
@@ -70,7 +70,7 @@ def test_a_point_between_source_and_receiver_has_no_dip():
     """The rays to it have opposite directions: their sum is zero, and so is the weight."""
     x, z = 10.0 * np.arange(5), 10.0 * np.arange(3)
     source, receiver = np.array([[0.0], [0.0]]), np.array([[40.0], [0.0]])
-    operator = collops.Kirchhoff(
+    operator = collops.seismic.Kirchhoff(
         *(z, x, np.arange(40) * DT, source, receiver, V, [1.0], 0), mode="analytic", max_dip=60.0, threads=1
     )
     image = np.zeros((5, 3))
@@ -203,7 +203,7 @@ def test_least_squares_returns_the_amplitude_of_a_diffractor():
     axes = {"x": 25.0 * np.arange(17), "z": 200 + 25.0 * np.arange(9)}
     surface = np.stack([np.linspace(0, 400, 21), np.full(21, 200.0)])
     t = np.arange(300) * DT
-    operator = collops.Kirchhoff(
+    operator = collops.seismic.Kirchhoff(
         axes["z"],
         axes["x"],
         t,
@@ -275,7 +275,7 @@ def test_antialiasing_reduces_the_artefacts_of_a_dipping_event():
     away = np.abs((x[:, np.newaxis] - 600.0) * np.sin(dip) + z * np.cos(dip) - depth)
     artefacts, events = [], []
     for antialias in (False, True):
-        operator = collops.Kirchhoff(
+        operator = collops.seismic.Kirchhoff(
             *(z, x, t, source, receivers, V, WAVELET, CENTER),
             **{"mode": "analytic", "amplitude": "2d", "antialias": antialias, "threads": 1},
         )
@@ -311,11 +311,11 @@ def test_dot_test_and_ranks_agree(comm, options, dtype):
     velocity = np.broadcast_to(1500 + 5 * z, (5, 12, 9) if three else (12, 9))
     arguments = [z, x, np.arange(60) * DT, sources, receivers, velocity, WAVELET[20:61], 20]
     more = {"y": y if three else None, "dtype": dtype} | options
-    operator = collops.Kirchhoff(*arguments, **more, comm=comm, threads=1)
+    operator = collops.seismic.Kirchhoff(*arguments, **more, comm=comm, threads=1)
     image = rng.standard_normal(operator.dims).astype(dtype)
     assert operator.dottest()
     there = operator.forward(collops.from_global(image, operator.domain))
-    one = collops.Kirchhoff(*arguments, **more, comm=comm.split(comm.rank), kernels="numpy")
+    one = collops.seismic.Kirchhoff(*arguments, **more, comm=comm.split(comm.rank), kernels="numpy")
     expected = one.forward(collops.from_global(image, one.domain, comm=one.comm)).local_array.reshape(operator.dimsd)
     mine = there.local_array.reshape(-1, 6, 60)
     ours = expected[operator.shots.start : operator.shots.stop]
@@ -332,7 +332,7 @@ def test_given_times_have_the_amplitudes_of_their_velocity():
     common = (z, x, np.arange(90) * DT, *where, V, WAVELET, CENTER)
     image = np.random.default_rng(0).standard_normal(72)
     given, known = (
-        collops.Kirchhoff(*common, mode=mode, travel_times=tables, amplitude="2d", antialias=True, threads=1)
+        collops.seismic.Kirchhoff(*common, mode=mode, travel_times=tables, amplitude="2d", antialias=True, threads=1)
         for mode, tables in (("byot", tuple(times)), ("analytic", None))
     )
     found, expected = given.local.forward_local(image), known.local.forward_local(image)
@@ -357,7 +357,7 @@ def test_refuses(comm, change, sentence):
     velocity = None if "mode" in change else V
     where = np.array([[10.0], [0.0]]), np.array([[0.0, 30.0], [0.0, 0.0]])
     with pytest.raises(InputError, match=sentence):
-        collops.Kirchhoff(
+        collops.seismic.Kirchhoff(
             10.0 * np.arange(5),
             10.0 * np.arange(6),
             np.arange(20) * DT,

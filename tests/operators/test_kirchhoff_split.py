@@ -8,13 +8,14 @@ import pytest
 import collops
 from collops.array import DistributedArray, Layout, from_global
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import Columns, Kirchhoff
-from collops.operators.kirchhoff import split, stations
-from collops.operators.kirchhoff.fixed_point import Scale
-from collops.operators.kirchhoff.geometry import Grid, analytic
-from collops.operators.kirchhoff.nodes import Nodes
-from collops.operators.kirchhoff.weights import Weighting
+from collops.operators import Columns
 from collops.profile import count_messages
+from collops.seismic import Kirchhoff
+from collops.seismic.kirchhoff import split, stations
+from collops.seismic.kirchhoff.fixed_point import Scale
+from collops.seismic.kirchhoff.geometry import Grid, analytic
+from collops.seismic.kirchhoff.nodes import Nodes
+from collops.seismic.kirchhoff.weights import Weighting
 from tests.operators.test_kirchhoff import TOLERANCE, gradient, peer_at_our_times, random_pair, relative, survey
 from tests.operators.test_kirchhoff_tables import survey as fine_survey
 

@@ -8,11 +8,11 @@ from scipy.interpolate import RegularGridInterpolator
 
 import collops
 from collops.errors import InputError
-from collops.operators.kirchhoff import FixedTables, LocalKirchhoff
-from collops.operators.kirchhoff.fixed_point import Scale
-from collops.operators.kirchhoff.geometry import Grid, analytic
-from collops.operators.kirchhoff.nodes import Nodes
-from collops.operators.kirchhoff.stations import distinct_rows, tables_of_stations
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff.fixed_point import Scale
+from collops.seismic.kirchhoff.geometry import Grid, analytic
+from collops.seismic.kirchhoff.nodes import Nodes
+from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
 
 pytest.importorskip("numba")
 
@@ -108,10 +108,10 @@ def test_kernels_interpolate(comm, axes, dtype, more):
         pytest.importorskip("skfmm")
         y, x, z = np.meshgrid(s["y"], s["x"], s["z"], indexing="ij")
         s["velocity"] = 600 + 2 * y + x + 2 * z
-    coarse = collops.Kirchhoff(**s, coarsen=4)
+    coarse = collops.seismic.Kirchhoff(**s, coarsen=4)
     assert coarse.dottest()
-    slow = collops.Kirchhoff(**s | {"threads": None}, coarsen=4, kernels="numpy").local
-    fine = collops.Kirchhoff(**s).local
+    slow = collops.seismic.Kirchhoff(**s | {"threads": None}, coarsen=4, kernels="numpy").local
+    fine = collops.seismic.Kirchhoff(**s).local
     rng = np.random.default_rng(2)
     for size, name in ((fine.shape[1], "forward_local"), (fine.shape[0], "adjoint_local")):
         vector = rng.standard_normal(size).astype(dtype)
@@ -181,10 +181,10 @@ def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
 @pytest.mark.parametrize("factor", [0, 2.5, True])
 def test_a_factor_is_a_whole_number(comm, factor):
     with pytest.raises(InputError, match="coarsen must be a whole number"):
-        collops.Kirchhoff(**survey(2, comm=comm), coarsen=factor)
+        collops.seismic.Kirchhoff(**survey(2, comm=comm), coarsen=factor)
 
 
 def test_times_that_are_given_are_not_coarsened(comm):
     times = np.zeros((33 * 21, 5)), np.zeros((33 * 21, 37))
     with pytest.raises(InputError, match="times that are given"):
-        collops.Kirchhoff(**survey(2, comm=comm, mode="byot", travel_times=times), coarsen=2)
+        collops.seismic.Kirchhoff(**survey(2, comm=comm, mode="byot", travel_times=times), coarsen=2)

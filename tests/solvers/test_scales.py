@@ -65,7 +65,9 @@ def test_units_change_neither_iterations_nor_solution(comm, solver, options, dty
         result = solved(matrix_scale, data_scale)
         assert (result.status, result.iterations) == (expected.status, expected.iterations)
         factor = np.array(2.0 ** (matrix_scale - data_scale), dtype)
-        assert_close(result.x.gather() * factor, expected.x.gather(), dtype, factor=100)
+        # The damping that hybrid LSQR chooses is a flat minimum, which is known less well.
+        close = 1e4 if solver is hybrid_lsqr else 100
+        assert_close(result.x.gather() * factor, expected.x.gather(), dtype, factor=close)
 
 
 FAR = {"f4": (-74, -100, 73, 100), "f2": (-12, 10), "c8": (-74, 100), "f8": (-1000, -560, 560, 900)}

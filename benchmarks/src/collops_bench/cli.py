@@ -60,7 +60,7 @@ def _add(benchmark: Benchmark) -> None:
             _measure(comm, name, engine, options, json)
 
         def check() -> None:
-            from collops.apps.jacobi.samples import check_commands
+            from collops.jacobi.samples import check_commands
 
             check_engine(engine)
             if peer and name != "jacobi":

@@ -21,16 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from collops.apps.jacobi import MODELS, Problem, make, obstacle, run
-from collops.apps.jacobi.measure import Reference, memory_limit
-from collops.apps.jacobi.samples import command_of, run_sample
 from collops.apps.stages import local_stage
 from collops.errors import InputError, LayoutError, TransportError
+from collops.jacobi import MODELS, Problem, make, obstacle, run
+from collops.jacobi.measure import Reference, memory_limit
+from collops.jacobi.samples import command_of, run_sample
 from collops_bench.record import Check, Measurement, check
 from collops_bench.timing import Plan, Timing, interleave_iterations, timing_of_iterations
 
 if TYPE_CHECKING:
-    from collops.apps.jacobi import Variant
+    from collops.jacobi import Variant
     from collops_bench.registry import Context
 
 __all__ = ["ALONE", "measure"]

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from collops.apps.survey import Geometry, Grid, Survey, read
-from collops.apps.survey.geometry import shots_of
 from collops.array import DistributedArray
 from collops.operators import LinearOperator
-from collops.operators.kirchhoff import Kirchhoff
+from collops.seismic.kirchhoff import Kirchhoff
+from collops.seismic.survey import Geometry, Grid, Survey, read
+from collops.seismic.survey.geometry import shots_of
 from collops.solvers import CG
 from collops_bench.peers import PEER, Peer, load_peer, why_not_loaded
 from collops_bench.record import Measurement

@@ -35,8 +35,8 @@ __all__ = [
 
 NOT_MEASURED = "not measured"
 BEGIN, END = "<!-- speed table: begin -->", "<!-- speed table: end -->"
-# Words in names of cases that do not change the kind of work.
-_WAYS = frozenset({"forward", "adjoint", "iteration", "shift", "random", "Poisson", "anisotropic"})
+# The benchmarks in the README's table, each on GPUs (True) or on hosts.
+_SUMMARISED = (("operators", True), ("lsm", True), ("collectives", True), ("lsm", False), ("solvers", False))
 _NOT_SHOWN = ("operations", "bytes", "messages", "memory_limit", "iterations")  # of the parameters, in a description
 # The limits to which figures are relative.
 _LIMITS = {
@@ -56,7 +56,7 @@ class SpeedRow(NamedTuple):
     peer: str
     peer_name: str | None  # the peer, where it was measured
     ratio: float | None  # how many times as fast as the peer; ``None`` where it was not measured
-    kind: tuple[str, str, bool]  # benchmark, work without its size and direction, and whether GPUs did it
+    kind: tuple[str, bool]  # the benchmark, and whether GPUs did the work
     weight: tuple[int, str]  # how many GPUs worked, 0 on hosts, and when GPUs began
     seconds: float  # the time of ours
 
@@ -75,9 +75,8 @@ def _row(record: Record, measurement: Measurement) -> SpeedRow:
         name = measurement.peer if measurement.peer in measurement.timings else None
         peer = f"{measurement.peer}: {time_in_words(measurement, measurement.peer)}"
     seconds = measurement.timings[measurement.ours].wall.median
-    work = ", ".join(word for word in measurement.case.split(", ") if word not in _WAYS)
     devices = record.machine["devices"]
-    kind = record.benchmark, work, bool(devices)
+    kind = record.benchmark, bool(devices)
     weight = len(devices), record.started if devices else ""
     times = seconds_in_words(seconds), peer, name, measurement.speedup
     return SpeedRow(label(measurement), place(record), *times, kind, weight, seconds)
@@ -99,16 +98,16 @@ def place(record: Record) -> str:
 
 
 def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
-    """Return our longest time of each kind of work, on hosts and in the newest record of the most GPUs.
+    """Return the row with our longest time in each benchmark of the summary; of GPUs, in the newest record of the most.
 
-    This is the largest problem, and an iteration rather than a forward or an adjoint. The ratio does not matter.
+    Ratios do not affect the choice.
     """
-    found: dict[tuple[str, str, bool], SpeedRow] = {}
+    found: dict[tuple[str, bool], SpeedRow] = {}
     for row in rows:
         best = found.get(row.kind)
         if best is None or (row.weight, row.seconds) > (best.weight, best.seconds):
             found[row.kind] = row
-    return list(found.values())
+    return [found[kind] for kind in _SUMMARISED if kind in found]
 
 
 def speed_table(records: Sequence[Record]) -> str:
@@ -121,8 +120,8 @@ def speed_summary(records: Sequence[Record]) -> str:
     rows = [row for row in speed_rows(records) if row.ratio is not None]
     source = (
         f"Median wall times; both programs ran alternately in one run. Of {len(rows)} measurements, the table shows "
-        "the longest of each kind of work, on hosts and in the newest record of the most GPUs. Written by "
-        "`collops bench plot`."
+        "the one that takes collops longest in each of five benchmarks: operators, migration and collectives in "
+        "the newest record of the most GPUs, migration and sparse solvers on hosts. Written by `collops bench plot`."
     )
     return f"{_table(longest(rows))}\n\n{source}"
 

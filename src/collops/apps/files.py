@@ -262,12 +262,31 @@ def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
 
 
 class Field(NamedTuple):
-    """One array of a result."""
+    """One array of ``result.zarr``.
 
-    values: Any  # an array that the first rank writes, or one split along its first axis, whose ranks write their rows
-    dimensions: tuple[str, ...]  # names of its axes; an array with the name of its only axis is that axis' coordinate
-    unit: str  # "1" for a pure number
-    is_coordinate: bool = False  # whether xarray shows it as a coordinate although it is none of an axis
+    Attributes
+    ----------
+    values : numpy.ndarray or DistributedArray
+        An array that the first rank writes, or one split along its first axis, whose ranks write their rows.
+    dimensions : tuple of str
+        Names of its axes. An array with the name of its only axis is that axis' coordinate.
+    unit : str
+        ``"1"`` for a pure number.
+    is_coordinate : bool
+        Whether xarray shows it as a coordinate although it has another name than its axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.extend.applications import Field
+    >>> Field(np.zeros((3, 2)), ("time", "trace"), "Pa").is_coordinate
+    False
+    """
+
+    values: Any
+    dimensions: tuple[str, ...]
+    unit: str
+    is_coordinate: bool = False
 
 
 def prepare_folder(folder: Path, option: str = "--out") -> None:

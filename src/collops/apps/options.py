@@ -31,6 +31,7 @@ __all__ = [
     "EngineName",
     "Finite",
     "Folder",
+    "Iterations",
     "Must",
     "NotNegative",
     "OneOf",
@@ -48,20 +49,51 @@ DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Chec
 
 
 class Must(NamedTuple):
-    """A requirement on an option; None, which leaves the choice to the application, is always allowed."""
+    """A requirement on an option; None, which leaves the choice to the application, is always allowed.
 
-    be: str  # the requirement in words that follow "must"
-    test: Callable[[Any], bool]  # whether a value meets it
+    Attributes
+    ----------
+    be : str
+        The requirement in words that follow "must".
+    test : callable
+        Returns whether a value meets it.
+
+    Examples
+    --------
+    >>> from collops.extend.applications import Must
+    >>> Even = Must("be even", lambda value: value % 2 == 0)
+    >>> Even.test(3)
+    False
+    """
+
+    be: str
+    test: Callable[[Any], bool]
 
 
 class SyntheticOnly(NamedTuple):
-    """An option for synthetic data: only its default is allowed with the one named here, by default `recorded`."""
+    """An option for synthetic data: only its default is allowed with the option `unless`.
+
+    By default that is the option named by ``recorded``; see :class:`CommonOptions`.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from collops.extend.applications import SyntheticOnly, option
+    >>> Samples = Annotated[int, option("Number of samples."), SyntheticOnly(unless="data")]
+    """
 
     unless: str | None = None
 
 
 class RecordedOnly(NamedTuple):
-    """An option for recorded data: only its default is allowed without `CommonOptions.recorded`."""
+    """An option for recorded data: only its default is allowed without the option named by ``recorded``.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from collops.extend.applications import RecordedOnly, option
+    >>> Scale = Annotated[float, option("Factor of the recorded data."), RecordedOnly()]
+    """
 
 
 Positive = Must("be a positive number", lambda value: math.isfinite(value) and value > 0)
@@ -72,12 +104,26 @@ Folder = Must("name a folder", bool)
 
 
 def AtLeast(least: int) -> Must:
-    """Require an option to be at least this number."""
+    """Require an option to be at least this number.
+
+    Examples
+    --------
+    >>> from collops.extend.applications import AtLeast
+    >>> AtLeast(2).be
+    'be at least 2'
+    """
     return Must(f"be at least {least}", lambda value: value >= least)
 
 
 def OneOf(*choices: str) -> Must:
-    """Require an option to be one of some words."""
+    """Require an option to be one of some words.
+
+    Examples
+    --------
+    >>> from collops.extend.applications import OneOf
+    >>> OneOf("linear", "cubic").be
+    'be one of linear, cubic'
+    """
     return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
 
 
@@ -85,6 +131,12 @@ def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any
     """Describe an option of the command line: its help, the panel that shows it, and names other than the field's.
 
     An option without a value needs its name. For keywords see `typer.Option`.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from collops.extend.applications import option
+    >>> Verbose = Annotated[bool, option("Show all steps.", None, "--verbose")]
     """
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
@@ -102,7 +154,25 @@ EngineName = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The options that all applications share."""
+    """The options that all applications share: the base of the frozen dataclass ``Options`` of an application.
+
+    A field's annotation has its type, :func:`option` and requirements such as :class:`Must`. The class attribute
+    ``recorded`` names the option that names a file of recorded data; without this file, data are synthetic.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from typing import Annotated
+    >>> from collops.extend.applications import AtLeast, CommonOptions, option
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class Options(CommonOptions):
+    ...     recorded = "samples"
+    ...     samples: Annotated[str | None, option("Samples.", metavar="FILE.npy")] = None
+    ...     degree: Annotated[int, option("Degree of the polynomial."), AtLeast(0)] = 2
+    >>> Options(degree=-1).check()
+    Traceback (most recent call last):
+    collops.errors.InputError: --degree must be at least 0, not -1
+    """
 
     recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
     writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint")  # options that name what is written

@@ -44,6 +44,26 @@ def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple
     """Yield a figure with axes in one row, and write it to `path` after the body.
 
     It uses no window system and no global state of matplotlib, so that it works in batch jobs and in other programs.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The picture; its suffix is the format.
+    panels : int
+        Number of axes.
+    size : (float, float)
+        Width and height in inches.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from collops.extend.applications import figure
+    >>> path = Path(tempfile.mkdtemp()) / "image.png"
+    >>> with figure(path, 1, (4.0, 3.0)) as (_, (axes,)):
+    ...     lines = axes.plot([1, 2], [3, 4])
+    >>> path.exists()
+    True
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg

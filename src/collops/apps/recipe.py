@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -22,18 +22,18 @@ from collops.apps import interruption
 from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
-from collops.apps.segy import TRACE_HEADER_BYTES, Traces, write_together
 from collops.apps.stages import engine_of_ranks, local_stage
+from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
     from collops.backend import Engine
-    from collops.comm import Communicator
     from collops.solvers import SolverResult
 
 __all__ = [
+    "Exporter",
     "Findings",
     "Gradient",
     "Job",
@@ -47,6 +47,8 @@ __all__ = [
 ]
 
 T = TypeVar("T", bound=CommonOptions)
+Exporter = Callable[[Path, Communicator, Sequence[str]], Path]
+"""Writes a file with a history of the processing, given as lines of text, and returns its path. Collective."""
 _PICTURES = 2 << 20  # bytes, at most, of all pictures and a page
 # Results depend on the versions of these.
 _PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
@@ -70,27 +72,73 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Solution:
-    """The result of a solver, and the cost of an iteration."""
+    """The result of a solver, and the cost of an iteration; see :meth:`Job.solve`.
 
-    x: Any  # the solution
-    residuals: np.ndarray  # float64; norm of the residual before the first iteration and after each
-    status: str  # for this and the next two see `collops.SolverResult`
+    Attributes
+    ----------
+    x : DistributedArray or StackedArray
+        The solution.
+    residuals : numpy.ndarray
+        float64; norm of the residual before the first iteration and after each.
+    status : str
+        Name of the :class:`collops.Status` in lower case, such as ``"converged"`` or ``"iteration_limit"``.
+    execution, resumed_from
+        See :class:`collops.SolverResult`.
+    seconds : dict of numpy.ndarray
+        Seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest.
+    messages : int or None
+        Messages of an iteration, with ``--profile``.
+    details : dict
+        Further results of the solver.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.extend.applications import Solution
+    >>> Solution(None, np.array([2.0, 1.0]), "converged", "eager", None, {"iteration": np.ones(1)}, None).status
+    'converged'
+    """
+
+    x: Any
+    residuals: np.ndarray
+    status: str
     execution: str
     resumed_from: int | None
-    # seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest
     seconds: dict[str, np.ndarray]
-    messages: int | None  # messages of an iteration, with ``--profile``
-    details: dict[str, Any] = field(default_factory=dict)  # further results of the solver
+    messages: int | None
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """One run of an application."""
+    """One run of an application, which its ``run`` is called with.
 
-    options: T  # of the application, the same on every rank
-    comm: Communicator  # the ranks
-    engine: Engine  # the engine that computes, the same on every rank
-    listener: Listener  # shows the progress
+    Attributes
+    ----------
+    options : CommonOptions
+        The options of the application, the same on every rank.
+    comm : Communicator
+        The ranks.
+    engine : Engine
+        The engine that computes, the same on every rank.
+    listener : Listener
+        Shows notes and warnings.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.extend.applications import CommonOptions, Job
+    >>> from collops.extend.commands import Progress
+    >>> from collops.extend.engines import engine
+    >>> job = Job(CommonOptions(), collops.world(), engine("numpy"), Progress("", shown=False, speaking=False))
+    >>> job.share(8) == slice(0, 8) or job.comm.size > 1
+    True
+    """
+
+    options: T
+    comm: Communicator
+    engine: Engine
+    listener: Listener
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
@@ -213,30 +261,77 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Findings:
-    """The result of an application, for `run_job` to report and to write."""
+    """The result of an application, for :func:`run_job` to report and to write.
 
-    title: str  # of ``result.zarr``
-    solution: Solution  # from `Job.solve`
-    subject: str  # what the table calls the result
-    adjoint: str  # what the table calls the adjoint of the data
-    numbers: dict[str, Any]  # further entries of JSON
-    rows: list[tuple[str, str]]  # rows of the table (label, value), before those of all applications
-    # arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank
+    Attributes
+    ----------
+    title : str
+        Title of ``result.zarr``.
+    solution : Solution
+        From :meth:`Job.solve`.
+    subject, adjoint : str
+        Names of the result, and of the adjoint of the data, in the table.
+    numbers : dict
+        Further entries of JSON, which are attributes of ``result.zarr``, too.
+    rows : list of (str, str)
+        Rows of the table, label and value, before the rows of all applications.
+    fields : dict of Field
+        Arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank.
+    draw : callable
+        Draws pictures into a folder and returns their paths; called on the first rank only.
+    error, adjoint_error : float, optional
+        Relative errors of the result, and of the adjoint of the data at its best scale, if the truth is known.
+    residual_of, error_of : str
+        For the table: other terms of the residual than the data, and the reference of the error if it is not the truth.
+    attributes : dict
+        Further attributes of ``result.zarr``.
+    curve : str
+        Title of the picture of the convergence.
+    noise_norm : float, optional
+        Norm of the noise of all ranks, where it is known.
+    more_rows : list of (str, str)
+        Rows after the rows of all applications.
+    page : callable, optional
+        Writes a page from ``result.zarr`` in a folder and returns its path; called on the first rank only.
+    exports : dict of Exporter
+        Further files by name: functions ``export(path, comm, history)``, where `history` describes the processing in
+        lines of text, which return the path. Collective; the same names on every rank.
+    files : list of pathlib.Path
+        Other files that were written.
+    shortfall : str, optional
+        Says that a tolerance that the user asked for was not reached. The command then ends with code 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.extend.applications import Field, Findings, Solution
+    >>> solution = Solution(None, np.array([2.0, 1.0]), "converged", "eager", None, {"iteration": np.ones(1)}, None)
+    >>> shown = {"numbers": {"size": 3}, "rows": [("size", "3")], "draw": lambda folder: []}
+    >>> fields = {"model": Field(np.ones(3), ("depth",), "1")}
+    >>> Findings("example", solution, "model", "adjoint", fields=fields, **shown).shortfall is None
+    True
+    """
+
+    title: str
+    solution: Solution
+    subject: str
+    adjoint: str
+    numbers: dict[str, Any]
+    rows: list[tuple[str, str]]
     fields: dict[str, Field]
-    draw: Callable[[Path], list[Path]]  # draws pictures into a folder and returns them; called on the first rank only
-    error: float | None = None  # relative error of the result, if the truth is known
-    adjoint_error: float | None = None  # relative error of the adjoint of the data at its best scale
-    residual_of: str = ""  # other terms of the residual than the data, for the table
-    error_of: str = ""  # reference of the error if it is not the truth, for the table
-    attributes: dict[str, Any] = field(default_factory=dict)  # further attributes of ``result.zarr``
-    curve: str = "CGLS"  # title of the picture of the convergence
-    noise_norm: float | None = None  # norm of the noise of all ranks, where it is known
-    more_rows: list[tuple[str, str]] = field(default_factory=list)  # rows after those of all applications
-    # writes a page from ``result.zarr`` in a folder and returns it; called on the first rank only
+    draw: Callable[[Path], list[Path]]
+    error: float | None = None
+    adjoint_error: float | None = None
+    residual_of: str = ""
+    error_of: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    curve: str = "CGLS"
+    noise_norm: float | None = None
+    more_rows: list[tuple[str, str]] = field(default_factory=list)
     page: Callable[[Path], Path] | None = None
-    segy: dict[str, Traces] = field(default_factory=dict)  # SEG-Y files by name, the same names on every rank
-    files: list[Path] = field(default_factory=list)  # other files that were written
-    shortfall: str | None = None  # says that a tolerance that the user asked for was not reached
+    exports: dict[str, Exporter] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    shortfall: str | None = None
 
 
 @dataclass(frozen=True)
@@ -250,10 +345,49 @@ class Outcome:
     shortfall: str | None  # as in `Findings`
 
 
-def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener) -> Outcome:
+def run_job(
+    run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener, command: str = ""
+) -> Outcome:
     """Run an application, from its options to pictures. Collective.
 
-    `run` is ``collops.apps.NAME.run``. The outcome is the same on every rank; its files were written by the first one.
+    Parameters
+    ----------
+    run : callable
+        The function of that name of an application, which takes a :class:`Job` and returns :class:`Findings`.
+    options : CommonOptions
+        Its options.
+    comm : Communicator
+        The ranks.
+    listener : Listener
+        Shows notes and warnings, such as ``collops.extend.commands.Progress``.
+    command : str
+        The command that exported files name.
+
+    Returns
+    -------
+    Outcome
+        With `numbers`, the entries of JSON, and `files`, the paths written by the first rank. The same on every rank.
+
+    Raises
+    ------
+    InputError
+        On every rank, if an option or a file cannot be used.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import collops
+    >>> from collops.extend.applications import CommonOptions, Findings, run_job
+    >>> from collops.extend.commands import Progress
+    >>> def run(job):
+    ...     "Solve the equation 2 x = 1."
+    ...     A = 2.0 * collops.Identity(1, comm=job.comm)
+    ...     solution = job.solve(collops.cgls, A, collops.ones(1, comm=job.comm), writes=8)
+    ...     x = job.whole(solution.x)
+    ...     return Findings("half", solution, "x", "adjoint", {"x": x.tolist()}, [], {}, draw=lambda folder: [])
+    >>> options = CommonOptions(out=tempfile.mkdtemp())
+    >>> run_job(run, options, collops.world(), Progress("half", shown=False, speaking=False)).numbers["x"]
+    [0.5]
     """
     folder = Path(options.out)
     with local_stage(comm):
@@ -272,8 +406,8 @@ def run_job(run: Callable[[Job[T]], Findings], options: T, comm: Communicator, l
         arrays = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
         attributes = {"title": found.title, **found.attributes, **numbers}
         files.append(write_result(folder / "result.zarr", comm, arrays, attributes))
-        text = _history(options, found, numbers)
-        files += [write_together(folder / f"{name}.sgy", comm, each, text) for name, each in found.segy.items()]
+        text = _history(options, found, numbers, command)
+        files += [export(folder / name, comm, text) for name, export in found.exports.items()]
         with local_stage(comm):
             if comm.rank == 0 and (page := found.page) is not None:
                 files.append(in_time(lambda: page(folder), folder))
@@ -323,17 +457,15 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
     }
 
 
-def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any]) -> list[str]:
-    """Return what was done, as text for SEG-Y files."""
+def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any], command: str) -> list[str]:
+    """Return the processing history for exported files, such as the textual header of SEG-Y."""
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     chosen = {name: value for name, value in (given | found.numbers).items() if isinstance(value, (str, int, float))}
-    command = type(options).__module__.split(".")[2]
     return [
-        f"COLLOPS {numbers['versions'].get('collops', '')}, command collops {command}: {found.title}",
+        f"COLLOPS {numbers['versions'].get('collops', '')}{command and f', command {command}'}: {found.title}",
         "PARAMETERS: " + ", ".join(f"{name}={value}" for name, value in chosen.items()),
         f"RESIDUAL: {numbers['residual_final']:.6g} after {numbers['iterations']} iterations, "
         f"{numbers['residual_initial']:.6g} before the first",
-        TRACE_HEADER_BYTES,
     ]
 
 
@@ -378,6 +510,13 @@ def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicat
     """Return ``||found - truth|| / ||truth||``, or None without a truth or if it is zero.
 
     Collective if `comm` is given: each rank then holds a part of both arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.extend.applications import relative_error
+    >>> relative_error(np.array([3.0, 5.0]), np.array([3.0, 4.0]))
+    0.2
     """
     if truth is None:
         return None

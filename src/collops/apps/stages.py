@@ -29,6 +29,16 @@ def local_stage(comm: Communicator) -> Iterator[None]:
     ------
     CollopsError
         On every rank, if the body raised one on any of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.extend.applications import local_stage
+    >>> with local_stage(collops.world()):
+    ...     np.load("nothing.npy")
+    Traceback (most recent call last):
+    collops.errors.InputError: nothing.npy: No such file or directory
     """
     error: CollopsError | None = None
     try:

@@ -15,6 +15,7 @@ from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
+from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
@@ -146,7 +147,7 @@ class IndexScatter(OnTransport):
             given = self._move(given, self._places, "replace", slots, self._slots)
         return _result(out, taken, self.forest.reduce(given, taken, op))
 
-    def _set_transport(self, transport: str) -> None:
+    def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest = self.forest.with_transport(transport)
 
     def free(self) -> None:

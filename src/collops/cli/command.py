@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
@@ -33,7 +32,19 @@ from collops.comm.world import TRANSPORTS, world
 from collops.errors import CollopsError, InputError, Interrupted
 from collops.profile.settings import check_environment
 
-__all__ = ["Debug", "Engine", "Json", "Quiet", "Ranks", "Transport", "check_engine", "guarded", "with_world"]
+__all__ = [
+    "Debug",
+    "Engine",
+    "Json",
+    "Quiet",
+    "Ranks",
+    "Transport",
+    "check_engine",
+    "command_from",
+    "ended_short",
+    "guarded",
+    "with_world",
+]
 
 BAD_INPUT, _BUG, _SHORTFALL = 2, 1, 3
 # For the line of the first rank, if it got the signal too; and for Open MPI's launcher, which sends SIGTERM to ranks
@@ -66,16 +77,15 @@ def check_engine(name: str) -> None:
         raise InputError(f"--engine must be one of auto, numpy, cupy, not {name!r}")
 
 
-def command_of(name: str) -> Callable[..., None]:
-    """Return the command of an application, one of `collops.apps.APPLICATIONS`."""
-    application = importlib.import_module(f"collops.apps.{name}")
+def command_of(name: str, application: Any) -> Callable[..., None]:
+    """Return the command of an application: an object, such as a module, with the names ``Options`` and ``run``."""
 
     def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> int:
         from collops.apps.recipe import run_job
 
         first = comm.rank == 0
         with Progress(f"collops {name}", shown=first and not quiet, speaking=first) as progress:
-            outcome = run_job(application.run, chosen, comm, progress)
+            outcome = run_job(application.run, chosen, comm, progress, f"collops {name}")
         if first and not quiet:
             show(outcome, console(to_stderr=as_json))
         if first and as_json:

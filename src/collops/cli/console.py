@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collops.apps.recipe import Outcome
 
-__all__ = ["console", "table_of_numbers"]
+__all__ = ["Progress", "console", "table_of_numbers"]
 
 # Exit codes: of programs that SIGPIPE ends, and of errors of input and output in ``sysexits.h``.
 READER_GONE, _OUTPUT_LOST = 141, 74

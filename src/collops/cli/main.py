@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, NoReturn
 
 import typer
 
 from collops import __version__
-from collops.apps import APPLICATIONS
+from collops.apps import solve
 from collops.apps.interruption import INTERRUPTED
 from collops.cli.command import BAD_INPUT, command_of, report, report_lost
 from collops.cli.console import OutputLostError, watched_streams
 from collops.cli.info import info
-from collops.cli.jacobi import jacobi
 
 try:
     from typer.exceptions import TyperException as UsageError
@@ -24,15 +24,32 @@ except ImportError:  # in older versions of typer
 
 __all__ = ["application"]
 
-application = typer.Typer(
-    name="collops",
-    help="Large inverse problems on many CPUs and GPUs.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-for _command in (*map(command_of, APPLICATIONS), jacobi, info):
-    application.command()(_command)
+
+@cache
+def application() -> typer.Typer:
+    """Return the program with its commands, also those of installed distributions, which are imported here."""
+    program = typer.Typer(
+        name="collops",
+        help="Large inverse problems on many CPUs and GPUs.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+    )
+    program.callback()(_collops)
+    for command in (command_of("solve", solve), info):
+        program.command()(command)
+    found = entry_points(group="collops.commands")
+    for each in sorted(found):
+        # A Typer object; an application, as `command_of` describes; or a function.
+        command = each.load()
+        if isinstance(command, typer.Typer):
+            program.add_typer(command, name=each.name)
+        else:
+            program.command(each.name)(command_of(each.name, command) if hasattr(command, "run") else command)
+    for name in {"bench", "report", "soak"} - found.names:  # hidden: they explain how to install collops_bench
+        take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
+        program.command(name, hidden=True, add_help_option=False, context_settings=take_all)(_not_installed)
+    return program
 
 
 def _not_installed(context: typer.Context) -> None:
@@ -44,26 +61,12 @@ def _not_installed(context: typer.Context) -> None:
     raise typer.Exit(BAD_INPUT)
 
 
-# The commands of other distributions: a function or an application of typer each.
-_found = entry_points(group="collops.commands")
-for _each in _found:
-    _command = _each.load()
-    if isinstance(_command, typer.Typer):
-        application.add_typer(_command, name=_each.name)
-    else:
-        application.command(_each.name)(_command)
-for _name in {"bench", "report", "soak"} - _found.names:  # hidden: they explain how to install collops_bench
-    _take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
-    application.command(_name, hidden=True, add_help_option=False, context_settings=_take_all)(_not_installed)
-
-
 def _show_version(asked: bool) -> None:
     if asked:
         typer.echo(f"collops {__version__}")
         raise typer.Exit
 
 
-@application.callback()
 def _collops(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _run(arguments: list[str]) -> int:
     try:
-        code = application(arguments or ["--help"], prog_name="collops", standalone_mode=False)
+        code = application()(arguments or ["--help"], prog_name="collops", standalone_mode=False)
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except UsageError as error:

@@ -248,6 +248,17 @@ def atomic(path: Path) -> Iterator[Path]:
 
     If the body raises, what it wrote is removed and what was at `path` before remains. The same if the process is
     killed, except that the next writer of `path` removes it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from collops.extend.applications import atomic
+    >>> path = Path(tempfile.mkdtemp()) / "notes.txt"
+    >>> with atomic(path) as temporary:
+    ...     size = temporary.write_text("all or nothing")
+    >>> path.read_text()
+    'all or nothing'
     """
     scratch = _Scratch(path)
     try:

@@ -69,7 +69,24 @@ class InFlight:
 
 
 class LocalWork(NamedTuple):
-    """The work of one rank on its own arrays when values move, and their combination with the values of the target."""
+    """The work of one rank on its own arrays when values move, and their combination with the values of the target.
+
+    Each method prepares a function that works on arrays of shape ``(points, *block)`` and returns its second argument,
+    or a new array in its place where the engine's arrays are immutable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.extend.communication import alone
+    >>> from collops.extend.engines import engine
+    >>> from collops.extend.exchanges import Exchange
+    >>> pattern = collops.StarForest(alone(), 2, [1, 0], [0, 0], [0, 1]).pattern
+    >>> exchange = Exchange(alone(), pattern, np.dtype(float), 1, engine("numpy"), 0)
+    >>> stay = exchange.work("replace", deterministic=True).stay()
+    >>> stay(np.array([1.0, 2.0]), np.zeros(2))
+    array([2., 1.])
+    """
 
     leaving: Index  # points of the source that are packed
     arriving: Index  # points of the target that received values are combined with
@@ -101,16 +118,38 @@ class LocalWork(NamedTuple):
 
 
 class Transfer:
-    """One use of an exchange, in one of its places."""
+    """One use of an exchange, in one of its places, from :meth:`Exchange.begin` until its values have been read.
+
+    Attributes
+    ----------
+    place : int
+        Number of the pair of buffers.
+    use : int
+        How often this place has been used, this time included.
+    incoming : array
+        The received values, one row for each point, after :meth:`wait`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.extend.communication import alone
+    >>> from collops.extend.engines import engine
+    >>> from collops.extend.exchanges import Exchange
+    >>> pattern = collops.StarForest(alone(), 1, None, [0], [0]).pattern
+    >>> exchange = Exchange(alone(), pattern, np.dtype(float), 1, engine("numpy"), 0)
+    >>> [(each.place, each.use) for each in (exchange.begin(), exchange.begin())]  # all ranks take the places in turn
+    [(0, 1), (1, 1)]
+    """
 
     __slots__ = ("_arrived", "_exchange", "displaced", "incoming", "place", "use")
 
     def __init__(self, exchange: Exchange, place: int, use: int) -> None:
         self._exchange = exchange
         self.place = place
-        self.use = use  # how often the place has been used, this time included
+        self.use = use
         self.displaced = self._arrived = False  # whether the received values have been copied out of the place
-        self.incoming = exchange.incoming[place]  # one row for each point
+        self.incoming = exchange.incoming[place]
 
     def wait(self) -> None:
         """Return when everything has arrived (on devices: order the current stream after it)."""
@@ -133,15 +172,65 @@ class Transfer:
 
 
 class Exchange:
-    """A pattern made ready for one kind of values. As it is, for patterns by which no rank sends anything.
+    """A pattern made ready for one kind of values; the base class of transports.
 
-    Transports override :meth:`prepare`, :meth:`send`, :meth:`receive` and :meth:`consume`; those that pack, send and
-    receive in one kernel, or within a program that is traced, also :meth:`starter`, :meth:`finisher` and :meth:`mover`.
+    As it is, it serves patterns by which no rank sends anything. A transport is a subclass. Its constructor, which is
+    collective, takes these arguments, calls this one, and makes the buffers, by :meth:`allocate` or itself. It
+    overrides :meth:`send`, :meth:`receive` and, where its buffers need them, :meth:`prepare`, :meth:`consume` and
+    :meth:`free`. A transport that packs, sends and receives in one kernel, or within a program that is traced, also
+    overrides :meth:`starter`, :meth:`finisher` and :meth:`mover`.
 
-    All ranks use the places of an exchange in turn. A rank that begins more transfers than there are places first
-    copies the oldest one's values to other memory, so that no rank waits for another one to finish.
+    A transfer calls ``prepare``, packs its values into ``outgoing[place]``, calls ``send``, and later ``receive``,
+    combines ``incoming[place]`` with the target, and calls ``consume``. All ranks begin the transfers of an exchange in
+    the same order, take its places in turn, and pass the same `place` and `use` (how often the place has been used,
+    this time included). They may finish transfers in any order. A rank that begins more transfers than there are places
+    first copies the oldest one's values to other memory, so that no rank waits for another one to finish.
 
-    A point has `width` values. The `tag` distinguishes the messages of one star forest from those of others.
+    Every wait for other ranks needs a deadline, as ``comm.wait_until`` and all methods of `comm` have. An error that
+    one rank alone raises in the constructor must be raised by all of them, as by ``comm.check(error)``.
+
+    Parameters
+    ----------
+    comm : Communicator
+    pattern : Pattern
+        The points that this rank sends, receives and keeps.
+    dtype : numpy.dtype
+    width : int
+        Number of values of a point.
+    engine : Engine
+        The engine of source and target, on which the buffers are: ``engine.memory`` is ``"host"`` or ``"device"``.
+    tag : int
+        Distinguishes the messages of this star forest from all others; the same on all ranks.
+
+    Attributes
+    ----------
+    block : tuple of int
+        Shape of a point's values in a buffer: ``()`` or ``(width,)``.
+    pieces : tuple of (int, int)
+        Into which the outgoing points are cut, each the first point and the one after the last.
+    outgoing : list of list of array
+        For each place a buffer of shape ``(points, *block)`` for each of the pieces.
+    incoming : list of array
+        For each place a buffer of shape ``(points, *block)`` for the received values, ordered by rank.
+
+    Examples
+    --------
+    A transport that moves all values by one all-to-all:
+
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.extend.exchanges import Exchange
+    >>> class AllToAll(Exchange):
+    ...     def __init__(self, *arguments):
+    ...         super().__init__(*arguments)
+    ...         self.allocate()
+    ...         self.counts = [side.counts(self.comm.size) for side in (self.pattern.sends, self.pattern.receives)]
+    ...     def send(self, place, use):
+    ...         self.comm.alltoallv(self.outgoing[place][0], *self.counts, out=self.incoming[place])
+    >>> comm = collops.world()
+    >>> ring = collops.StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0], transport=AllToAll)
+    >>> int(ring.bcast(np.array([comm.rank]))[0]) == (comm.rank + 1) % comm.size
+    True
     """
 
     def __init__(
@@ -151,18 +240,17 @@ class Exchange:
         self.pattern = pattern
         self.dtype = dtype
         self.width = width
-        self.block = () if width == 1 else (width,)  # shape of a point's values in a buffer
+        self.block = () if width == 1 else (width,)
         self.engine = engine
         self.tag = tag
-        # The outgoing buffer is cut, in points, into pieces that are packed one by one.
         self.pieces: tuple[tuple[int, int], ...] = ()
-        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]  # for each place these pieces
+        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]
         self.incoming: list[Any] = [None] * PLACES
         self.busy: list[Transfer | None] = [None] * PLACES  # the transfer in each place
         self._begun = 0
 
     def allocate(self) -> None:
-        """Make one outgoing and one incoming buffer for each place."""
+        """Make one outgoing buffer, of one piece, and one incoming buffer for each place."""
         sides = self.pattern.sends.points.size, self.pattern.receives.points.size
         self.pieces = ((0, sides[0]),)
         for place in range(PLACES):
@@ -175,7 +263,7 @@ class Exchange:
         """Return when the outgoing buffer of a place may be written."""
 
     def send(self, place: int, use: int) -> None:
-        """Send the packed values of a place."""
+        """Start to send the packed values of a place; the incoming buffer of the place is free from here on."""
 
     def receive(self, place: int, use: int) -> None:
         """Return when all values of a place have arrived (on devices: order the current stream after them)."""

@@ -35,8 +35,8 @@ class OnTransport:
 
     _set_transport: Any  # sets the name of the transport
 
-    def with_transport(self, transport: str) -> Self:
-        """Return the same on another transport. Sends nothing; collective."""
+    def with_transport(self, transport: str | type[Exchange]) -> Self:
+        """Return the same on another transport: a name or a subclass of `Exchange`. Sends nothing; collective."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._set_transport(transport_name(transport))
@@ -66,8 +66,9 @@ class StarForest(OnTransport):
         Points of this rank's leaf arrays that are leaves, each once; ``None`` for ``0, 1, ...``.
     remote_ranks, remote_indices : sequence of int
         For each leaf the rank that owns its root, and the root's number there. Roots may have any number of leaves.
-    transport : str
-        How values travel: one of :data:`collops.exchange.TRANSPORTS`, which also describes ``"auto"``.
+    transport : str or type
+        How values travel, the same on all ranks: one of :data:`collops.exchange.TRANSPORTS`, which also describes
+        ``"auto"``, or a transport of your own: a subclass of :class:`collops.extend.exchanges.Exchange`.
     deterministic : bool
         Whether a sum over leaves has the same bits in every run and on every transport: leaves are then added to their
         root one after the other, this rank's own first, then those of the other ranks by rank, each rank's in the order
@@ -121,7 +122,7 @@ class StarForest(OnTransport):
         remote_ranks: Sequence[int] | np.ndarray,
         remote_indices: Sequence[int] | np.ndarray,
         *,
-        transport: str = "auto",
+        transport: str | type[Exchange] = "auto",
         deterministic: bool = True,
         wire: str | None = None,
     ) -> None:
@@ -144,7 +145,7 @@ class StarForest(OnTransport):
         """Return this forest, which never changes: prepared launches have the addresses of its memory."""
         return self
 
-    def _set_transport(self, transport: str) -> None:
+    def _set_transport(self, transport: str | type[Exchange]) -> None:
         """Begin without exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()
@@ -220,7 +221,7 @@ class StarForest(OnTransport):
     def __repr__(self) -> str:
         return (
             f"<StarForest rank {self.comm.rank} of {self.comm.size}: {self.nroots} roots, {self.nleaves} leaves, "
-            f"transport {self.transport}>"
+            f"transport {getattr(self.transport, '__name__', self.transport)}>"
         )
 
     def degrees(self) -> np.ndarray:

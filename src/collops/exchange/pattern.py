@@ -32,7 +32,16 @@ class Segment(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The values that a rank sends, or those that it receives."""
+    """The values that a rank sends, or those that it receives.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.extend.communication import alone
+    >>> side = collops.StarForest(alone(), 1, None, [0], [0]).pattern.sends
+    >>> side.segments, side.counts(1)  # a rank sends itself no message
+    ((), [0])
+    """
 
     points: Index  # where the points of the packed buffer are in the array
     segments: tuple[Segment, ...]  # the other ranks, ascending, and their parts of the buffer
@@ -46,7 +55,19 @@ class Side(NamedTuple):
 
 
 class Pattern(NamedTuple):
-    """The points that one rank sends, receives and keeps."""
+    """The points that one rank sends, receives and keeps.
+
+    A packed buffer is ordered by the other rank. ``sends.segments`` and ``receives.segments`` have ``(rank, start,
+    stop)`` for each rank to which, or from which, points ``start .. stop - 1`` of the buffer travel.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.extend.communication import alone
+    >>> pattern = collops.StarForest(alone(), 2, None, [0, 0, 0], [0, 1, 1]).pattern
+    >>> pattern.here.points, pattern.there.points, pattern.most_points
+    (array([0, 1, 1]), array([0, 1, 2]), 0)
+    """
 
     sends: Side  # of the source array
     receives: Side  # of the target array

@@ -25,7 +25,6 @@ from collops.operators.fourier.fftnd import FFT2D as FFT2D
 from collops.operators.fourier.fftnd import FFTND as FFTND
 from collops.operators.fredholm1 import Fredholm1 as Fredholm1
 from collops.operators.halo import Halo as Halo
-from collops.operators.kirchhoff.distributed import Kirchhoff as Kirchhoff
 from collops.operators.local import LocalOperator as LocalOperator
 from collops.operators.local import lift_local as lift_local
 from collops.operators.matrix_mult.distributed import MatrixMult as MatrixMult

@@ -22,7 +22,7 @@ from collops.operators.base import AnyLayout, Buffers, LinearOperator, Squaring,
 from collops.operators.local import LiftedOperator, LocalOperator, OneRank, in_precision, lift_local
 from collops.operators.memory import Scratch, filled, store
 
-__all__ = ["LocalSum", "VStack"]
+__all__ = ["LocalSum"]
 
 _FLAGS = ("capturable", "clinear")
 _COLUMNS = ("forward_columns", "adjoint_columns")

@@ -21,8 +21,8 @@ class Message(NamedTuple):
     ----------
     operation : str
         A collective (``"allreduce"``), ``"send"``, ``"recv"``, ``"sendrecv"``, ``"exchange"`` (a halo or another sparse
-        exchange), ``"metadata"`` (counts, shapes and checks on the control plane), ``"agreement"`` (a solver's start)
-        or ``"split"`` (a new communicator).
+        exchange), ``"metadata"`` (counts, shapes and checks on the control plane), ``"agreement"`` (a solver's start, a
+        transport) or ``"split"`` (a new communicator).
     elements, nbytes : int
         Number of array elements that this rank contributed, and their size in bytes.
 

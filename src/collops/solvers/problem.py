@@ -34,6 +34,7 @@ __all__ = [
     "consistent",
     "group_of",
     "precision_of",
+    "starting_point",
     "takes_part",
     "working_dtype",
 ]

@@ -20,7 +20,7 @@ from typing import Any
 from collops.array import DistributedArray, StackedArray
 from collops.operators.base import new_array
 
-__all__ = ["SCRATCH", "scratch_array"]
+__all__ = ["CONSTANT", "SCRATCH", "scratch_array"]
 
 CONSTANT: Mapping[str, Any] = {"role": "constant"}
 SCRATCH: Mapping[str, Any] = {"role": "scratch"}

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from collops.apps.jacobi.numpy_sweeps import NumpySweeps
 from collops.backend import Engine
+from collops.jacobi.numpy_sweeps import NumpySweeps
 
 DEVICES = 3
 

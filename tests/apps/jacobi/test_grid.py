@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import Grid, Problem
+from collops.jacobi import Grid, Problem
 
 pytestmark = pytest.mark.serial
 

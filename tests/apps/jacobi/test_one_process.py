@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from collops.apps.jacobi import MODELS, Problem, make, obstacle, run, threads
-from collops.apps.jacobi import one_process as module
-from collops.apps.jacobi.numpy_sweeps import NumpySweeps
 from collops.backend import engine
 from collops.comm import alone
 from collops.errors import CommunicationTimeout, InputError, LayoutError
+from collops.jacobi import MODELS, Problem, make, obstacle, run, threads
+from collops.jacobi import one_process as module
+from collops.jacobi.numpy_sweeps import NumpySweeps
 from tests.apps.jacobi.model import relaxed
 from tests.apps.jacobi.streams import Simulation
 
@@ -69,7 +69,7 @@ def test_streams_of_devices_are_ordered(name, monkeypatch):
         simulation = Simulation(seed)
         monkeypatch.setitem(sys.modules, "cupy", simulation.cupy)
         for place in ("parts", "variant"):
-            monkeypatch.setattr(f"collops.apps.jacobi.{place}.sweeps_of", simulation.sweeps)
+            monkeypatch.setattr(f"collops.jacobi.{place}.sweeps_of", simulation.sweeps)
         monkeypatch.setattr(module, "prefer", lambda *_: None)
         monkeypatch.setattr(module, "managed", lambda engine, *of: engine.xp.empty(*of))
         variant = MODELS[name].variant(problem, alone(), simulation.engine(), devices=devices)
@@ -92,7 +92,7 @@ def test_the_stream_of_messages_is_ordered(seed, monkeypatch):
     want, norms = relaxed(problem, 5)
     simulation = Simulation(seed)
     monkeypatch.setitem(sys.modules, "cupy", simulation.cupy)
-    monkeypatch.setattr("collops.apps.jacobi.variant.sweeps_of", simulation.sweeps)
+    monkeypatch.setattr("collops.jacobi.variant.sweeps_of", simulation.sweeps)
     variant = MODELS["nccl_overlap"].variant(problem, alone(), simulation.engine())
     sums = simulation.cupy.zeros(5)
     with simulation.cupy.cuda.Stream(non_blocking=True) as stream:
@@ -124,7 +124,7 @@ def test_wrong_devices():
 
 
 def test_by_default_not_more_devices_than_rows(monkeypatch):
-    monkeypatch.setattr("collops.apps.jacobi.parts.available_cores", lambda: frozenset(range(64)))
+    monkeypatch.setattr("collops.jacobi.parts.available_cores", lambda: frozenset(range(64)))
     assert made("copies", Problem(nx=9, ny=4), None).device_count == 2
 
 

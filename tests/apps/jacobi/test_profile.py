@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from collops import profile
-from collops.apps.jacobi import Problem, make
-from collops.apps.jacobi.timeline import HOST, Shares, Span, _held, record_spans, shares_of, spans_of
 from collops.backend import engine
+from collops.jacobi import Problem, make
+from collops.jacobi.timeline import HOST, Shares, Span, _held, record_spans, shares_of, spans_of
 from collops.profile import marks
 from tests.profile.simulated import Clock, Device
 

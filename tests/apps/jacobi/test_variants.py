@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.apps.jacobi import MODELS, Grid, Problem, make, obstacle, run
-from collops.apps.jacobi.measure import STRETCH
-from collops.apps.jacobi.numpy_sweeps import NumpySweeps
-from collops.apps.jacobi.one_process import OneProcess
-from collops.apps.jacobi.timeline import spans_of
 from collops.backend import engine
 from collops.errors import InputError, LayoutError
+from collops.jacobi import MODELS, Grid, Problem, make, obstacle, run
+from collops.jacobi.measure import STRETCH
+from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi.one_process import OneProcess
+from collops.jacobi.timeline import spans_of
 from collops.profile import count_messages
 from tests.apps.jacobi.model import relaxed
 

@@ -14,12 +14,9 @@ from typing import Any
 import jax.numpy as jnp
 
 import collops.jax as cj
-from collops.comm.mpi import mpi4py_module
 from collops.errors import LayoutError
-from collops.jax.arguments import array
-from collops.jax.communicators import native_comm
-from collops.jax.devices import has_devices
-from collops.jax.exchange import checked_status, exchange_p, messages, with_derivative
+from collops.extend.communication import mpi4py_module
+from collops.extend.jax import array, checked_status, exchange_p, has_devices, messages, native_comm, with_derivative
 
 __all__ = [
     "allgather",

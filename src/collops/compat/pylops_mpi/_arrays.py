@@ -11,17 +11,15 @@ from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
-from collops import array as arrays
-from collops.array import Layout
-from collops.array.layout_arguments import as_shape
-from collops.array.operands import check_engine
-from collops.backend import engine_of
-from collops.comm import Communicator
-from collops.comm.mpi import mpi4py_module
+import collops
+from collops import Communicator, Layout
 from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import reinterpret
+from collops.extend.arrays import as_shape, check_engine
+from collops.extend.communication import mpi4py_module
+from collops.extend.engines import engine_of
+from collops.extend.operators import reinterpret
 
 
 class Partition(Enum):
@@ -114,8 +112,8 @@ class _Array:
     __mul__ = __rmul__ = _binary(operator.mul)
     conj = _unary(operator.methodcaller("conj"), "Return the complex conjugate.")
     copy = _unary(operator.methodcaller("copy"), "Return a copy.")
-    zeros_like = _unary(arrays.zeros_like, "Return zeros with the same layout and mask.")
-    empty_like = _unary(arrays.empty_like, "Return an uninitialised array with the same layout and mask.")
+    zeros_like = _unary(collops.zeros_like, "Return zeros with the same layout and mask.")
+    empty_like = _unary(collops.empty_like, "Return an uninitialised array with the same layout and mask.")
 
     def __iadd__(self, other: Any) -> Self:
         return self._in_place(operator.iadd, other)
@@ -181,16 +179,16 @@ class DistributedArray(DistributedMixIn, _Array):
         layout = _layout(shape, comm.size, partition, axis, local_shapes, mask)
         expected = layout.local_shape(comm.rank)
         if local_array is None:
-            self.native = arrays.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
+            self.native = collops.empty(layout, comm=comm, dtype=dtype, engine=engine or "numpy")
         elif tuple(local_array.shape) != expected:
             raise InputError(f"local_array has shape {tuple(local_array.shape)}, expected {expected}")
         else:
-            self.native = arrays.DistributedArray(layout, comm, local_array)
+            self.native = collops.DistributedArray(layout, comm, local_array)
         self.partition, self.axis, self.mask = partition, axis, mask
         self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
         self._engine = self.native.engine.name
 
-    def _like(self, array: arrays.DistributedArray, **changes: Any) -> Self:
+    def _like(self, array: collops.DistributedArray, **changes: Any) -> Self:
         """Wrap another native array with the attributes of this one, except for `changes`."""
         result = object.__new__(type(self))
         vars(result).update(vars(self), native=array, **changes)
@@ -263,7 +261,7 @@ class DistributedArray(DistributedMixIn, _Array):
         if hasattr(operand, "dtype"):
             check_engine(self.native, operand)
         local = function(self.local_array, operand)
-        return self._like(arrays.DistributedArray(self.native.layout, self.native.comm, local))
+        return self._like(collops.DistributedArray(self.native.layout, self.native.comm, local))
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         if isinstance(other, DistributedArray):
@@ -309,7 +307,7 @@ class DistributedArray(DistributedMixIn, _Array):
         if axis >= self.ndim:
             raise InputError(f"axis={axis} is out of range for array of dimension {self.ndim}")
         result = self._vector_norm(ord, axis)
-        return result.gather() if isinstance(result, arrays.DistributedArray) else result
+        return result.gather() if isinstance(result, collops.DistributedArray) else result
 
     def asarray(self, masked: bool = False) -> Any:
         """Gather the whole array, or the part of this rank's group if `masked`. Collective."""
@@ -322,7 +320,7 @@ class DistributedArray(DistributedMixIn, _Array):
         sizes = [n for n, of in zip(layout.sizes[self.axis], layout.mask, strict=True) if of == layout.mask[comm.rank]]
         shape = [sum(sizes) if a == self.axis else n for a, n in enumerate(layout.shape)]
         part = Layout.split(shape, group.size, self.axis, sizes=sizes)
-        return arrays.DistributedArray(part, group, self.local_array).gather()
+        return collops.DistributedArray(part, group, self.local_array).gather()
 
     def redistribute(self, axis: int) -> Self:
         """Return the array split along another axis. Collective: one exchange."""
@@ -339,7 +337,7 @@ class DistributedArray(DistributedMixIn, _Array):
             flat = Layout.replicated(layout.size, layout.ranks, mask=self.mask)
         else:
             flat = vector_layout(layout, mask=self.mask)
-        return self._like(arrays.DistributedArray(flat, self.native.comm, local), axis=0)
+        return self._like(collops.DistributedArray(flat, self.native.comm, local), axis=0)
 
     def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
         """Reshape this rank's part; the parts are joined along `axis`.
@@ -421,9 +419,9 @@ class StackedDistributedArray(_Array):
         return tuple(map(sum, zip(*(part.global_shape for part in self.distarrays), strict=False)))
 
     @property
-    def native(self) -> arrays.StackedArray:
+    def native(self) -> collops.StackedArray:
         """The same parts as :class:`collops.StackedArray`."""
-        return arrays.StackedArray([part.native for part in self.distarrays])
+        return collops.StackedArray([part.native for part in self.distarrays])
 
     def __getitem__(self, index: Any) -> Any:
         return self.distarrays[index]
@@ -506,11 +504,11 @@ def _shares(x: Any) -> Any:
     As in PyLops-MPI, each group adds up the shares of its ranks.
     """
     if isinstance(x, StackedDistributedArray):
-        return arrays.StackedArray([_shares(part) for part in x.distarrays])
+        return collops.StackedArray([_shares(part) for part in x.distarrays])
     if x.mask is None or x.partition not in _COPIES:
         return x.native
     layout = Layout.split(x.global_shape, x.size, mask=x.mask)
-    return arrays.DistributedArray(layout, x.native.comm, x.local_array[layout.slices(x.rank)])
+    return collops.DistributedArray(layout, x.native.comm, x.local_array[layout.slices(x.rank)])
 
 
 def leaves(x: Any) -> list[DistributedArray]:
@@ -531,7 +529,7 @@ def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any
 
     `partition` is used with a single rank, where split and replicated layouts are the same.
     """
-    if isinstance(array, arrays.StackedArray):
+    if isinstance(array, collops.StackedArray):
         return StackedDistributedArray([wrap(part, like, partition) for part in array.arrays])
     like, layout = leaves(like)[0], array.layout
     split = layout.split_axes

@@ -10,21 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import Layout
-from collops.array.halo import HaloPlan, halo_widths
-from collops.array.layout_arguments import as_shape
-from collops.comm import Communicator
-from collops.comm.agreement import collective_values
-from collops.comm.mpi import mpi4py_module
+from collops import Communicator, Layout, LinearOperator, MatrixMult
 from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators import LinearOperator, MatrixMult
-from collops.operators.base import Buffers, Flat, reinterpret
-from collops.operators.memory import store
+from collops.extend.arrays import HaloPlan, as_shape, halo_widths
+from collops.extend.communication import collective_values, mpi4py_module
+from collops.extend.operators import Buffers, Flat, reinterpret, store
 
 
 def _grid(shape: Any, grid: Any, ranks: int) -> Layout:

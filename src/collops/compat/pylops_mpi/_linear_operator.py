@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array.layout_arguments import as_shape
-from collops.comm import Communicator
+from collops import Communicator, LinearOperator
 from collops.compat.pylops_mpi._arrays import (
     DistributedArray,
     Partition,
@@ -23,7 +22,7 @@ from collops.compat.pylops_mpi._arrays import (
 )
 from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators import LinearOperator
+from collops.extend.arrays import as_shape
 
 _SCATTER = Partition.SCATTER
 _METHODS = frozenset(("matvec", "rmatvec", "_matvec", "_rmatvec"))

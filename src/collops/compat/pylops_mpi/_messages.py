@@ -15,15 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import engine as engine_named
-from collops.backend import engine_of
-from collops.comm import Communicator
-from collops.comm.agreement import collective_values
-from collops.comm.mpi import mpi4py_module, name_of_operation
-from collops.comm.reductions import DTYPES, OPERATIONS
-from collops.comm.world import device_count
+from collops import Communicator
 from collops.compat.pylops_mpi._native import communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.communication import (
+    DTYPES,
+    OPERATIONS,
+    collective_values,
+    device_count,
+    mpi4py_module,
+    name_of_operation,
+)
+from collops.extend.engines import engine as engine_named
+from collops.extend.engines import engine_of
 
 NcclCommunicatorType = Communicator
 NcclOp: Any = IntEnum("NcclOp", {name.upper(): OPERATIONS[name].nccl for name in ("sum", "prod", "max", "min")})

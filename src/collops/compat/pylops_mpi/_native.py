@@ -7,12 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import collops
-from collops.array import Layout, StackedArray, StackedLayout
-from collops.comm import Communicator, alone
-from collops.comm.mpi import mpi4py_module
-from collops.operators import BlockDiag, LinearOperator
-from collops.operators.base import AnyLayout, product, reinterpret
-from collops.operators.memory import store
+from collops import BlockDiag, Communicator, Layout, LinearOperator, StackedArray, StackedLayout
+from collops.extend.communication import alone, mpi4py_module
+from collops.extend.operators import AnyLayout, product, reinterpret, store
 
 
 def mpi_comm(base_comm: Any) -> Any:

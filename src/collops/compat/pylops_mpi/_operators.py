@@ -14,23 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import Layout
-from collops.comm import Communicator
-from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
-from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
-from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import communicator, vector_layout, with_layouts
-from collops.errors import InputError, LayoutError
-from collops.operators import (
+from collops import (
     FFT2D,
     FFTND,
     MDC,
     BlockDiag,
+    Communicator,
     FirstDerivative,
     Fredholm1,
     Gradient,
     HStack,
     Laplacian,
+    Layout,
     LinearOperator,
     NonStationaryConvolve1D,
     SecondDerivative,
@@ -38,7 +33,12 @@ from collops.operators import (
     StackedVStack,
     VStack,
 )
-from collops.operators.base import Buffers, Flat
+from collops.compat.pylops_mpi._arrays import Partition, StackedDistributedArray
+from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPIStackedLinearOperator, Operator
+from collops.compat.pylops_mpi._messages import DistributedMixIn
+from collops.compat.pylops_mpi._native import communicator, vector_layout, with_layouts
+from collops.errors import InputError, LayoutError
+from collops.extend.operators import Buffers, Flat
 
 _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 

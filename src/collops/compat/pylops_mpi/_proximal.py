@@ -14,7 +14,7 @@ from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import filled, with_layouts
 from collops.compat.pylops_mpi._solvers import native_callback
 from collops.errors import InputError, UnsupportedTypeError
-from collops.solvers import proximal
+from collops.extend.solvers import proximal
 
 
 class _LocalProx:

@@ -17,16 +17,23 @@ from typing import Any
 import numpy as np
 from pylops.optimization.basesolver import Solver
 
-from collops import solvers
+import collops
+from collops import Status
 from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
 from collops.errors import NotFiniteError
-from collops.operators.base import reinterpret
-from collops.solvers.iterative_thresholding import IterativeThresholding, prepare
-from collops.solvers.method import not_finite
-from collops.solvers.problem import check_number, check_problem, precision_of, working_dtype
-from collops.solvers.result import Status
+from collops.extend import solvers
+from collops.extend.operators import reinterpret
+from collops.extend.solvers import (
+    IterativeThresholding,
+    check_number,
+    check_problem,
+    not_finite,
+    precision_of,
+    prepare,
+    working_dtype,
+)
 
 _SHOWN = (10, 10, 10)
 _MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
@@ -375,7 +382,7 @@ def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy
         rand = leaf.native.engine.xp.random.rand
         real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always draws both
         leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
-    result = solvers.power_iteration(operator, as_native(b_k, operator.domain), niter=niter, tol=tol)
+    result = collops.power_iteration(operator, as_native(b_k, operator.domain), niter=niter, tol=tol)
     for leaf, found in zip(leaves(b_k), to_layout(result.x, b_k.native.layout).leaves, strict=True):
         leaf.native = reinterpret(found, leaf.native.layout)
     return result.details["eigenvalue"], b_k, result.iterations

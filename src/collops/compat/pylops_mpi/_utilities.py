@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 import collops
-from collops import profile
-from collops.array import Layout
-from collops.backend import engine_of
+from collops import Layout, profile
 from collops.compat.pylops_mpi._arrays import Partition, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
+from collops.extend.engines import engine_of
 
 
 def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, verb=False) -> bool:

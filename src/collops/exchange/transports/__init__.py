@@ -38,8 +38,10 @@ for devices at last messages ``staged`` through pinned host memory."""
 _REMOVED = {"own": "auto", "neighbor": "mpi"}
 
 
-def transport_name(name: str, wire: str | None = None) -> str:
+def transport_name(name: str | type[Exchange], wire: str | None = None) -> str | type[Exchange]:
     """Return the name of a transport in place of a deprecated one, or of the deprecated argument ``wire``.
+
+    A subclass of :class:`Exchange` is returned as it is.
 
     Raises
     ------
@@ -49,13 +51,15 @@ def transport_name(name: str, wire: str | None = None) -> str:
     if wire is not None:
         warnings.warn("wire= is now called transport=", DeprecationWarning, stacklevel=3)
         name = wire
+    if isinstance(name, type) and issubclass(name, Exchange):
+        return name
     if name == "p2p":
         warnings.warn("the transport 'p2p' is now called 'mpi'", DeprecationWarning, stacklevel=3)
         name = "mpi"
     if name in _REMOVED:
         raise InputError(f"the transport {name!r} was removed: choose {_REMOVED[name]!r}")
     if name not in TRANSPORTS:
-        raise InputError(f"there is no transport {name!r}; choose {', '.join(TRANSPORTS)}")
+        raise InputError(f"there is no transport {name!r}; choose {', '.join(TRANSPORTS)}, or a subclass of Exchange")
     return name
 
 
@@ -87,14 +91,22 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
 
 
 def exchange_of(
-    comm: Communicator, name: str, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int
+    comm: Communicator,
+    transport: str | type[Exchange],
+    pattern: Pattern,
+    dtype: np.dtype,
+    width: int,
+    engine: Engine,
+    tag: int,
 ) -> Exchange:
     """Return a pattern made ready for one kind of values, see :class:`Exchange`, on a transport. Collective.
+
+    Traced arrays travel in the program that is being traced, on any transport.
 
     Raises
     ------
     InputError
-        If the transport carries no arrays of this engine.
+        If the transport carries no arrays of this engine, or ranks name different transports.
     CommunicationError, MemoryError
         If the transport cannot be set up. For ``"auto"`` the next one is taken where that is so on all ranks.
     """
@@ -103,13 +115,17 @@ def exchange_of(
         return Exchange(*arguments)
     if engine.traced:
         return _class("traced.TracedExchange")(*arguments)
+    own = isinstance(transport, type)
+    comm.agree("a transport", f"{transport.__module__}.{transport.__qualname__}" if own else transport)
+    if own:
+        return transport(*arguments)
     possible = possible_transports(comm, engine)
-    if name != "auto" and name not in possible:
+    if transport != "auto" and transport not in possible:
         raise InputError(
-            f"the transport {name!r} carries no {engine.name} arrays between these ranks; "
+            f"the transport {transport!r} carries no {engine.name} arrays between these ranks; "
             f"choose {', '.join(['auto', *possible])}"
         )
-    *preferred, last = possible if name == "auto" else [name]
+    *preferred, last = possible if transport == "auto" else [transport]
     for each in preferred:
         try:
             return _class(_CLASSES[each])(*arguments)

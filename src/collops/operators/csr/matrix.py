@@ -15,6 +15,7 @@ from collops.backend import Engine, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
+from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
@@ -38,7 +39,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         else as even as can be.
     comm : Communicator, optional
         The ranks; the world by default.
-    transport : str
+    transport : str or type
         How neighbours' values travel; see :class:`collops.StarForest`.
     wire : str, optional
         Deprecated name of `transport`.
@@ -83,7 +84,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         columns: Layout | None = None,
         *,
         comm: Communicator | None = None,
-        transport: str = "auto",
+        transport: str | type[Exchange] = "auto",
         wire: str | None = None,
     ) -> None:
         from scipy import sparse
@@ -291,7 +292,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
-    def _set_transport(self, transport: str) -> None:
+    def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
 
     def free(self) -> None:

@@ -1,0 +1,8 @@
+"""Engines: the array modules NumPy, CuPy and JAX with their memory, and kernels that are compiled at run time."""
+
+from collops._nvrtc import cuda_module as cuda_module
+from collops.backend import Engine as Engine
+from collops.backend import engine as engine
+from collops.backend import engine_of as engine_of
+from collops.backend import memory_of as memory_of
+from collops.backend import repeatable as repeatable

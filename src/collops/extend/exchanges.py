@@ -1,0 +1,13 @@
+"""Transports of exchanges: the base class that says what a transport does, and the values that it receives.
+
+``StarForest``, ``IndexScatter`` and ``CSRMatrix`` take a subclass of :class:`Exchange` as ``transport=``. ``PLACES`` is
+the number of pairs of buffers of an exchange.
+"""
+
+from collops.exchange.exchange import PLACES as PLACES
+from collops.exchange.exchange import Exchange as Exchange
+from collops.exchange.exchange import LocalWork as LocalWork
+from collops.exchange.exchange import Transfer as Transfer
+from collops.exchange.pattern import Pattern as Pattern
+
+__all__ = ["Exchange", "LocalWork", "Pattern", "Transfer"]

@@ -1,0 +1,53 @@
+"""Sweeps on hosts with Numba: one pass over the grid, in loops that the compiler vectorises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi.problem import Part
+
+
+class NumbaSweeps(NumpySweeps):
+    """The same sweeps, compiled. Each rank works on one core."""
+
+    def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
+        (begin, end), (first, last) = part
+        if begin >= end or first >= last:
+            return
+        rows, columns = self.grid.box((begin, end), (first, last))
+        square = _sweep(source, target, rows.start, rows.stop, columns.start, columns.stop, self._quarter, slot >= 0)
+        if slot >= 0:
+            norms[slot] += square
+
+
+@njit(cache=True, error_model="numpy", nogil=True)
+def _sweep(
+    source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, wanted: bool
+) -> float:
+    """Sweep a part; return the squared norm of its update, or 0 unless it is `wanted`."""
+    square = 0.0
+    for row in range(begin, end):
+        # Slices, so that no index can be negative, which would keep the loop from being vectorised.
+        left, right = source[row, first - 1 : last - 1], source[row, first + 1 : last + 1]
+        above, below = source[row - 1, first:last], source[row + 1, first:last]
+        new = target[row, first:last]
+        for i in range(new.size):
+            # The order of `relax` in jacobi.cu, to the bit: no fast mathematics here.
+            new[i] = quarter * (((left[i] + right[i]) + below[i]) + above[i])
+        if wanted:
+            square += _square_of_change(new, source[row, first:last])
+    return square
+
+
+@njit(cache=True, error_model="numpy", fastmath=True)
+def _square_of_change(new: np.ndarray, old: np.ndarray) -> float:
+    """Return the sum of squares over one row, which is in the cache, in the order that is fastest."""
+    square = new.dtype.type(0)
+    for i in range(new.size):
+        change = new[i] - old[i]
+        square += change * change
+    return square

@@ -1,0 +1,215 @@
+"""One process that drives several devices, each with a block of rows (`copies` and `threads_*`).
+
+Models differ in :meth:`OneProcess.sweep`. A sweep of a part begins when the neighbours have finished their previous
+one: their values have then arrived, and they have read the halos that this sweep overwrites.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from collops import Communicator
+from collops.errors import LayoutError
+from collops.extend.engines import Engine
+from collops.jacobi.parts import (
+    Part,
+    chosen_devices,
+    connect,
+    make_part,
+    managed,
+    prefer,
+    unconnected,
+    without_managed_access,
+)
+from collops.jacobi.problem import Grid, Problem
+from collops.jacobi.threads import together
+from collops.jacobi.variant import Variant
+from collops.profile import mark
+
+
+class OneProcess(Variant, ABC):
+    """The base of models in which one process drives all `devices`, by default those that it sees.
+
+    A device may be listed several times. Raises `InputError` if there is no such device, and `LayoutError` if there are
+    more devices than rows; by default as many are used as there are rows.
+    """
+
+    threads: ClassVar[bool] = True  # whether each device has a thread of its own
+
+    def __init__(
+        self,
+        problem: Problem,
+        comm: Communicator,
+        engine: Engine,
+        process_grid: Sequence[int] | None = None,
+        devices: Sequence[int] | None = None,
+    ) -> None:
+        rows = problem.ny - 2
+        self._devices = chosen_devices(engine, devices)
+        if devices is None:
+            self._devices = self._devices[:rows]
+        if len(self._devices) > rows:
+            raise LayoutError(f"{rows} rows leave some of {len(self._devices)} devices without any: use fewer devices")
+        super().__init__(problem, comm, engine, process_grid)
+
+    @classmethod
+    def refusal(cls, engine: Engine, devices: Sequence[int]) -> str | None:
+        """Return why these GPUs cannot run the model, or ``None``."""
+        return None
+
+    def prepare(self) -> None:
+        count = len(self._devices)
+        self.device_count = len({*self._devices})
+        connect(self.engine, self._devices)
+        self.parts = [
+            make_part(Grid(self.problem, count, place), self.engine, device)
+            for place, device in enumerate(self._devices)
+        ]
+        self.allocate()
+        self._synchronize()
+
+    def allocate(self) -> None:
+        """Make the arrays of all parts, with the first values."""
+        for part in self.parts:
+            part.allocate()
+        self._synchronize()
+        # What a part copies of either array, and where to; sliced once, not in every sweep.
+        self._rows = [[[*self._outer_rows(part, number)] for number in (0, 1)] for part in self.parts]
+        for number in (0, 1):
+            for part in self.parts:
+                with part.current():
+                    self.send(part, number)
+
+    def advance(self, count: int, norms: Any) -> None:
+        with mark(f"{count} sweeps"):
+            for part in self.parts:
+                part.begin(count)
+            if self.threads and len(self.parts) > 1:
+                together(len(self.parts), lambda place, meet: self._sweeps([self.parts[place]], count, meet))
+            else:
+                self._sweeps(self.parts, count, lambda number: None)
+            for part in self.parts:
+                part.end(norms[:count])
+        self.done += count
+
+    def _sweeps(self, parts: Sequence[Part], count: int, meet: Callable[[int], None]) -> None:
+        """Make all sweeps of `parts`, in one thread; `meet` returns when all threads have enqueued the previous one."""
+        for slot in range(count):
+            number = self.done + slot
+            meet(number)
+            for part in parts:
+                with part.current():
+                    self.sweep(part, number, slot if number % self.problem.check == 0 else -1)
+
+    @abstractmethod
+    def sweep(self, part: Part, number: int, slot: int) -> None:
+        """Enqueue sweep `number` of a part; its norm goes to ``part.norms[slot]`` unless `slot` is negative."""
+
+    def wait_for_neighbours(self, part: Part, number: int) -> None:
+        """Make the current stream wait until the neighbours have finished the sweep before `number`."""
+        for place in {part.grid.above, part.grid.below}:
+            part.wait_for(self.parts[place], number - 1)
+
+    def send(self, part: Part, number: int) -> None:
+        """Copy the outermost rows of what sweep `number` reads into the halos of the neighbours."""
+        for row, halo in self._rows[part.grid.rank][number % 2]:
+            part.copy(row, halo)
+
+    def _outer_rows(self, part: Part, number: int) -> Iterator[tuple[Any, Any]]:
+        above, below, mine = self.parts[part.grid.above], self.parts[part.grid.below], part.grids[number]
+        yield mine[1], above.grids[number][above.grid.rows + 1]
+        yield mine[part.grid.rows], below.grids[number][0]
+
+    @property
+    def values(self) -> Any:
+        """The newest values of all points, of shape (rows, columns): a copy on the current device."""
+        parts, columns = self.parts, self.grid.columns
+        whole = self.engine.xp.empty((self.grid.rows, parts[0].grid.pitch), self.problem.dtype)
+        for part in parts:
+            rows, top = part.grid.rows, part.grid.top
+            part.copy(part.turns(self.done)[0][1 : rows + 1], whole[top : top + rows])
+        return whole[:, :columns]
+
+    def free(self) -> None:
+        self._synchronize()
+        self.grids, self.parts, self._rows = (), [], []
+
+    def _synchronize(self) -> None:
+        for part in self.parts:
+            part.synchronize()
+
+
+class Copies(OneProcess):
+    """One thread enqueues the sweeps and the copies of all devices."""
+
+    threads = False
+
+    def sweep(self, part: Part, number: int, slot: int) -> None:
+        source, target = part.turns(number)
+        self.wait_for_neighbours(part, number)
+        part.sweeps.whole(source, target, part.norms, slot)
+        self.send(part, number + 1)
+        part.finish(number)
+
+
+class ThreadsCopies(Copies):
+    """The same with a thread for each device."""
+
+    threads = True
+
+
+class ThreadsOverlap(OneProcess):
+    """The outermost rows first, on a side stream, where their copies overlap with the sweep of the inner rows."""
+
+    def sweep(self, part: Part, number: int, slot: int) -> None:
+        source, target = part.turns(number)
+        with part.aside():
+            self.wait_for_neighbours(part, number)
+            part.sweeps.boundary(source, target, part.norms, slot)
+            self.send(part, number + 1)
+            part.finish(number)
+        part.sweeps.inner(source, target, part.norms, slot)
+        part.join()
+
+
+class ThreadsPeer(OneProcess):
+    """The sweep itself stores the outermost rows into the neighbours' halos."""
+
+    @classmethod
+    def refusal(cls, engine: Engine, devices: Sequence[int]) -> str | None:
+        """Return which GPUs cannot address each other's memory."""
+        pairs = unconnected(engine, devices)
+        return f"GPU {pairs[0][0]} cannot address the memory of GPU {pairs[0][1]}" if pairs else None
+
+    def sweep(self, part: Part, number: int, slot: int) -> None:
+        source, target = part.turns(number)
+        above, below = (self.parts[place].turns(number)[1] for place in (part.grid.above, part.grid.below))
+        self.wait_for_neighbours(part, number)
+        part.sweeps.into_halos(source, target, above, below, part.norms, slot)
+        part.finish(number)
+
+
+class ThreadsManaged(ThreadsPeer):
+    """One array in managed memory that all devices address: the halo of a part is the neighbour's row itself.
+
+    Only the periodic halos, above the first row and below the last one, are copies.
+    """
+
+    @classmethod
+    def refusal(cls, engine: Engine, devices: Sequence[int]) -> str | None:
+        """Return which GPU cannot use managed memory while others do."""
+        unable = without_managed_access(engine, devices)
+        return f"GPU {unable[0]} cannot use managed memory while another GPU does" if unable else None
+
+    def allocate(self) -> None:
+        """Make the arrays, whose rows stay with the devices that sweep them."""
+        self.grids = [managed(self.engine, self.grid.shape, self.problem.dtype) for _ in range(2)]
+        for part, device in zip(self.parts, self._devices, strict=True):
+            top, rows, around = part.grid.top, part.grid.rows, (part.grid.above, part.grid.below)
+            part.grids = [array[top : top + rows + 2] for array in self.grids]
+            for array in part.grids:
+                prefer(self.engine, device, array[1:-1], [self._devices[place] for place in around])
+        self.fill_grids()
+        self.engine.synchronize()

@@ -1,0 +1,62 @@
+"""Threads that work together, with one error for all of them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from collops.errors import CommunicationTimeout
+from collops.extend.communication import default_timeout
+
+_LAST_SECONDS = 10.0  # for the other threads to end after one has failed
+
+
+def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> None:
+    """Call ``work(place, meet)`` in `count` threads.
+
+    ``meet(step)`` returns when all threads have called it. The first error of a thread ends the others at their next
+    `meet`, and is raised here. A `meet` that takes longer than the deadline of waits raises `CommunicationTimeout`.
+    """
+    timeout = default_timeout()
+    barrier = threading.Barrier(count, timeout=timeout)
+    ended: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+    steps = [-1] * count
+
+    def run(place: int) -> None:
+        def meet(step: int) -> None:
+            steps[place] = step
+            try:
+                barrier.wait()
+            except threading.BrokenBarrierError:
+                late = ", ".join(str(other) for other in range(count) if steps[other] < step)
+                raise CommunicationTimeout(
+                    f"the threads of devices {late} did not reach sweep {step} in {timeout} s"
+                ) from None
+
+        error = None
+        try:
+            work(place, meet)
+        except BaseException as problem:  # raised again by the caller of `together`
+            error = problem
+        ended.put((place, error))
+        if error is not None:
+            barrier.abort()
+
+    errors = []
+    try:
+        for place in range(count):
+            # A daemon, so that a thread which never returns does not keep the program from ending.
+            threading.Thread(target=run, args=(place,), name=f"device {place}", daemon=True).start()
+        for _ in range(count):
+            place, error = ended.get(timeout=_LAST_SECONDS if errors else None)
+            if error is not None:
+                errors.append((place, error))
+    except queue.Empty:
+        pass  # a thread does not return; the first error says why
+    finally:
+        barrier.abort()
+    if errors:
+        place, error = errors[0]  # later ones follow from it
+        error.add_note(f"in the thread of device {place} of {count}")
+        raise error

@@ -1,0 +1,374 @@
+"""Condition the traces of one shot before an inversion: polarity, sampling, band, mutes, gain and weights.
+
+The functions are pure: they take the traces of a shot, of shape ``(traces, samples)``, with numbers from their headers,
+and return new arrays. `Conditioning` applies them in the order in which its fields stand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.seismic.signals import smooth_step
+
+__all__ = [
+    "Conditioned",
+    "Conditioning",
+    "Mute",
+    "ShotHeaders",
+    "bandpass",
+    "parse_gain",
+    "parse_mute",
+    "parse_range",
+    "read_table",
+    "sound_traces",
+]
+
+_NEIGHBOURS = 11  # traces whose median amplitude is the reference for the one in their middle
+_BANDS, _CONSIDERABLE = 10, 0.3  # of the spectrum; amplitude of one band over that of usual traces in all of them
+_ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
+_LARGEST_GAIN = 100.0  # of AGC, over that of the strongest window of a trace
+_MUTE_HELP = (
+    "give the speed of the direct wave in m/s, such as 1500, with a delay in s, such as 1500,0.2, or a file of picks"
+)
+
+
+class ShotHeaders(NamedTuple):
+    """The headers of the traces of one shot."""
+
+    offsets: np.ndarray  # distance from the source along the line, m, not negative
+    channels: np.ndarray  # their numbers in the field record
+    times: np.ndarray  # of the samples after the shot, s
+    shot: int  # the number of the shot among `records`, from 0
+    records: np.ndarray  # field record numbers of all shots of the survey
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    r"""The traces of one shot, ready for an inversion that minimises :math:`\|W (d - A m)\|`.
+
+    :math:`W d` are `traces` times `trust`, and :math:`W` is `mute` times `trust`. Traces modelled from the result,
+    times `mute` and over `gain`, are in the units and with the polarity of the data as they were read.
+    """
+
+    traces: np.ndarray  # shape ``(traces, samples)``, muted and with their gain
+    mute: np.ndarray  # 0 to 1, for every sample, or of shape ``(1, 1)``
+    gain: np.ndarray  # not 0, of shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
+    trust: np.ndarray  # weights of the traces, not negative
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weight of every sample, of the shape of the traces: mute times trust."""
+        return np.broadcast_to(self.mute * self.trust[:, None], self.traces.shape)
+
+    @property
+    def without_gain(self) -> np.ndarray:
+        """The traces in their own units and polarity, muted."""
+        return self.traces if (self.gain == 1).all() else self.traces / self.gain
+
+
+def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:
+    """Return two numbers, ``"LOW,HIGH"``, of an option; one of them may be missing (0, infinity)."""
+    low, comma, high = text.partition(",")
+    try:
+        first, last = float(low or 0), float(high or "inf")
+    except ValueError:
+        first, last = np.nan, np.nan
+    if not (comma and 0 <= first < last) or (first, last) == (0, np.inf):
+        raise InputError(f"{name} needs two numbers in {unit} such as LOW,HIGH, the second one larger, not {text!r}")
+    return first, last
+
+
+def read_table(path: Path, columns: Sequence[int], meaning: str) -> np.ndarray:
+    """Read a text file of numbers in columns, float64; ``#`` begins a comment, commas count as spaces.
+
+    Raises `InputError` unless their number is one of `columns`; `meaning` says what they hold.
+    """
+    try:
+        text = path.read_text(encoding="utf-8").replace(",", " ")
+    except (OSError, UnicodeDecodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is no text"
+        raise InputError(f"{path} cannot be read ({reason}): name a text file with {meaning}") from None
+    lines = [line for line in text.splitlines() if line.partition("#")[0].strip()]
+    try:
+        table = np.loadtxt(StringIO("\n".join(lines)), ndmin=2) if lines else np.empty((0, 0))
+    except ValueError as problem:
+        raise InputError(f"{path} holds no table of numbers ({problem}): it needs {meaning}") from None
+    if table.shape[1] not in columns or not np.isfinite(table).all():
+        raise InputError(f"{path} needs {meaning} in each line, all of them finite numbers")
+    return table
+
+
+@dataclass(frozen=True)
+class Mute:
+    """When the traces of a shot begin: after a moveout, or at picked times."""
+
+    text: str  # as the user gave it
+    speed: float = np.inf  # m/s
+    delay: float | None = None  # s; by default the length of a wavelet
+    picks: np.ndarray | None = None  # rows of offset (m) and time (s), or of field record number, offset and time
+
+    def starts(self, headers: ShotHeaders, period: float) -> np.ndarray:
+        """Return the time until which each trace is zero; `period` is the length of a wavelet, in seconds."""
+        if self.picks is None:
+            return headers.offsets / self.speed + (period if self.delay is None else self.delay)
+        if self.picks.shape[1] == 2:
+            return _interpolated(self.picks, headers.offsets)
+        numbers = np.unique(self.picks[:, 0])
+        _check_records("the picks", numbers, headers)
+        places = np.array([np.flatnonzero(headers.records == number)[0] for number in numbers])
+        order = np.argsort(places)
+        numbers, places = numbers[order], places[order]
+        each = [_interpolated(self.picks[self.picks[:, 0] == number, 1:], headers.offsets) for number in numbers]
+        after = int(np.searchsorted(places, headers.shot).clip(1, max(1, len(places) - 1)))
+        if len(places) == 1:
+            return each[0]
+        share = np.clip((headers.shot - places[after - 1]) / (places[after] - places[after - 1]), 0, 1)
+        return (1 - share) * each[after - 1] + share * each[after]
+
+
+def parse_mute(text: str) -> Mute:
+    """Return the mute of ``"SPEED"``, ``"SPEED,DELAY"`` or the name of a file of picks."""
+    speed, comma, delay = text.partition(",")
+    try:
+        numbers = float(speed), float(delay) if comma else None
+    except ValueError:
+        if not Path(text).is_file():
+            raise InputError(f"cannot understand the mute {text!r}: {_MUTE_HELP}") from None
+        meaning = "offset (m) and time (s), or field record, offset and time,"
+        return Mute(text, picks=read_table(Path(text), (2, 3), meaning))
+    if not (numbers[0] > 0 and np.isfinite([numbers[0], numbers[1] or 0.0]).all()):
+        raise InputError(f"--mute needs a positive speed and a finite delay, not {text}: {_MUTE_HELP}")
+    return Mute(text, *numbers)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By what the samples of a shot are multiplied."""
+
+    text: str  # as the user gave it
+    power: float | None = None  # of the time in seconds
+    window: float = 0.0  # of automatic gain control, s
+
+    def factors(self, traces: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return positive factors that broadcast to the shape of the traces."""
+        interval = float(times[1] - times[0])
+        return agc_gain(traces, self.window / interval) if self.power is None else time_gain(times, self.power)
+
+
+def parse_gain(text: str) -> Gain:
+    """Return the gain of ``"POWER"`` or ``"agc:SECONDS"``."""
+    kind, colon, number = text.rpartition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = np.nan
+    if kind != ("agc" if colon else "") or not np.isfinite(value) or (colon and value <= 0) or abs(value) > 10:
+        raise InputError(
+            f"cannot understand the gain {text!r}: give a power of time, such as 2, or the window of an automatic "
+            "gain control in seconds, such as agc:0.5"
+        )
+    return Gain(text, window=value) if colon else Gain(text, power=value)
+
+
+def bandpass(traces: np.ndarray, interval: float, band: tuple[float, float], margin: int | None = None) -> np.ndarray:
+    """Filter traces to a band in hertz, without a change of phase; at its ends the amplitude is a half.
+
+    It is SciPy's Butterworth filter of order 4, applied forwards and backwards. A band may begin at 0 or end at
+    infinity. The traces continue antisymmetrically beyond their ends, for `margin` samples.
+    """
+    from scipy.signal import butter, sosfiltfilt
+
+    low, high = band
+    kind = "lowpass" if low == 0 else "highpass" if high == np.inf else "bandpass"
+    corners = [corner for corner in band if 0 < corner < np.inf]
+    sections = butter(_ORDER, corners if len(corners) == 2 else corners[0], kind, fs=1 / interval, output="sos")
+    longest = traces.shape[-1] - 1
+    wanted = round(1 / ((low or high) * interval)) if margin is None else margin
+    filtered = sosfiltfilt(sections, traces.astype(np.float64), axis=-1, padlen=min(wanted, longest))
+    return filtered.astype(traces.dtype)
+
+
+def resample(traces: np.ndarray, interval: float, wanted: float) -> np.ndarray:
+    """Sample traces less often, `wanted` instead of `interval` (s), after SciPy's zero-phase anti-alias filter.
+
+    The first sample keeps its time.
+    """
+    from scipy.signal import resample_poly
+
+    ratio = _ratio(interval, wanted)
+    return resample_poly(traces.astype(np.float64), ratio.numerator, ratio.denominator, axis=-1).astype(traces.dtype)
+
+
+def _ratio(interval: float, wanted: float) -> Fraction:
+    """Return the ratio of two intervals. One in a Zarr store may be a third of a millisecond, rounded."""
+    return Fraction(interval / wanted).limit_denominator(0xFFFF)
+
+
+def time_gain(times: np.ndarray, power: float) -> np.ndarray:
+    """Return a power of time, of shape ``(1, samples)``: 1 at one second; until the second sample that of its time."""
+    return np.maximum(times, times[1] - times[0])[None] ** power
+
+
+def agc_gain(traces: np.ndarray, window: float) -> np.ndarray:
+    """Return the inverse of the root mean square in a sliding window of so many samples.
+
+    It is limited to a hundred times that of the strongest window of the trace; dead traces have gain 1.
+    """
+    from scipy.ndimage import uniform_filter1d
+
+    mean = uniform_filter1d(traces.astype(np.float64) ** 2, max(1, round(window)), axis=1, mode="nearest")
+    amplitude = np.sqrt(np.maximum(mean, 0))
+    strongest = amplitude.max(axis=1, keepdims=True)
+    return 1 / np.where(strongest > 0, np.maximum(amplitude, strongest / _LARGEST_GAIN), 1)
+
+
+def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
+    """Return which traces of a shot are neither dead nor much stronger or noisier than their neighbours; bool.
+
+    `traces` has the shape ``(traces, samples)``. A trace is left out if it is zero, or if its root mean square exceeds
+    `factor` times the median of those of the eleven traces around it that are not zero. The same holds for its part in
+    each tenth of the frequencies, as noise is strong where signal is weak, if this part alone is at least 0.3 times as
+    strong as usual traces are at all frequencies. A `factor` of 0 keeps all.
+    """
+    if not factor:
+        return np.ones(len(traces), dtype=bool)
+    from scipy.fft import rfft
+    from scipy.ndimage import median_filter
+
+    wide = traces.astype(np.float64)
+    amplitudes = np.sqrt((wide**2).mean(axis=1))
+    sound = amplitudes > 0
+    if sound.any():
+        usual = median_filter(amplitudes[sound], _NEIGHBOURS, mode="nearest")
+        # By Parseval's theorem, the parts of a trace in all bands add up to its mean square.
+        power = np.abs(rfft(wide[sound], axis=1)) ** 2
+        power[:, 1 : (traces.shape[1] + 1) // 2] *= 2
+        edges = np.linspace(0, power.shape[1], min(_BANDS, power.shape[1]) + 1).astype(int)[:-1]
+        parts = np.sqrt(np.add.reduceat(power, edges, axis=1)) / traces.shape[1]
+        limits = np.maximum(
+            factor * median_filter(parts, (_NEIGHBOURS, 1), mode="nearest"), _CONSIDERABLE * usual[:, None]
+        )
+        sound[sound] = (amplitudes[sound] <= factor * usual) & (parts <= limits).all(axis=1)
+    return sound
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """The steps, all of them optional, by which the traces of every shot are conditioned.
+
+    Polarity, sampling and band-pass change traces alike whatever their position (`filtered`); the other steps depend on
+    their headers (`conditioned`). Traces are judged (`outliers`) before mutes and gain would hide their amplitudes.
+    """
+
+    reverse: bool = False  # whether the polarity is reversed
+    interval: float | None = None  # of the samples in seconds, not less than that of the data
+    band: tuple[float, float] | None = None  # in hertz, see `bandpass`
+    outliers: float = 10.0  # see `sound_traces`
+    offsets: tuple[float, float] | None = None  # of the traces that count, m
+    window: tuple[float, float] | None = None  # of the samples that count, s
+    mute: Mute | None = None
+    gain: Gain | None = None  # of the muted traces
+    # Rows of field record number, channel and weight; those of other traces are 1. Or "balance".
+    weights: np.ndarray | str | None = None
+
+    def sampling(self, interval: float, samples: int) -> tuple[float, int]:
+        """Return interval and number of samples of `filtered` traces, from those of the data.
+
+        Raises `InputError` unless such data can be conditioned like this.
+        """
+        if self.interval is not None:
+            microseconds, before = 1e6 * self.interval, 1e6 * interval
+            if microseconds < before - 1e-3 or abs(microseconds - round(microseconds)) > 1e-3:
+                raise InputError(
+                    f"--interval must be a whole number of microseconds, and at least the {1e3 * interval:g} ms of the "
+                    f"data, not {1e3 * self.interval:g} ms"
+                )
+            samples, interval = math.ceil(samples * _ratio(interval, self.interval)), self.interval
+        if self.band is not None:
+            low, high = self.band
+            highest, lowest = 0.5 / interval, 1 / (samples * interval)
+            if not (low < highest and (high == np.inf or high < highest) and (low == 0 or low >= lowest)):
+                raise InputError(
+                    f"--bandpass {low:g},{high:g} does not fit {samples} samples of {1e3 * interval:g} ms: choose "
+                    f"frequencies from {lowest:.3g} to below {highest:g} Hz"
+                )
+        if self.gain is not None and self.gain.power is None and self.gain.window < 2 * interval:
+            raise InputError(f"--gain {self.gain.text} has a window of less than two samples of {1e3 * interval:g} ms")
+        return interval, samples
+
+    def filtered(self, traces: np.ndarray, interval: float) -> np.ndarray:
+        """Apply polarity, sampling and band-pass; `interval` is that of the traces, in seconds."""
+        if self.reverse:
+            traces = -traces
+        if self.interval is not None and self.interval != interval:
+            traces, interval = resample(traces, interval, self.interval), self.interval
+        return traces if self.band is None else bandpass(traces, interval, self.band)
+
+    def muting(self, headers: ShotHeaders, period: float) -> np.ndarray:
+        """Return what the samples of a shot are multiplied by, 0 to 1; of shape ``(1, 1)`` if nothing is muted."""
+        times, mute = headers.times, np.ones((1, 1))
+        if self.mute is not None:
+            mute = smooth_step((times - self.mute.starts(headers, period)[:, None]) / period)
+        if self.window is not None:
+            first, last = self.window
+            fade = np.minimum((times - first) / period if first else 1.0, (last - times) / period)
+            mute = mute * smooth_step(fade)
+        return mute
+
+    def conditioned(self, traces: np.ndarray, headers: ShotHeaders, period: float) -> Conditioned:
+        """Mute and scale the traces of a shot from `filtered`, and weigh them; `period` is that of a wavelet, s."""
+        dtype, times, mute = traces.dtype, headers.times, self.muting(headers, period)
+        trust = sound_traces(traces, self.outliers).astype(np.float64)
+        if self.offsets is not None:
+            trust *= (headers.offsets >= self.offsets[0]) & (headers.offsets <= self.offsets[1])
+        muted = traces * mute
+        gain = np.ones((1, 1)) if self.gain is None else self.gain.factors(muted, times)
+        muted = muted * gain
+        if isinstance(self.weights, str):
+            amplitude = np.sqrt((muted**2).mean(axis=1))
+            trust /= np.where(amplitude > 0, amplitude, 1)
+        elif self.weights is not None:
+            _check_records("the trace weights", self.weights[:, 0], headers)
+            own = self.weights[self.weights[:, 0] == headers.records[headers.shot], 1:]
+            place, row = np.nonzero(headers.channels[:, None] == own[:, 0])
+            trust[place] *= own[row, 1]
+        sign = -1 if self.reverse else 1
+        return Conditioned(muted.astype(dtype), mute.astype(dtype), (sign * gain).astype(dtype), trust)
+
+    def describe(self) -> str:
+        """Say in words what is done, in order; empty if nothing is."""
+        said = [
+            "polarity reversed" if self.reverse else "",
+            "" if self.interval is None else f"resampled to {1e3 * self.interval:g} ms",
+            "" if self.band is None else f"band-pass {_ends(self.band)} Hz (zero phase)",
+            "" if self.offsets is None else f"offsets {_ends(self.offsets)} m",
+            "" if self.mute is None else f"mute {self.mute.text}",
+            "" if self.window is None else f"times {_ends(self.window)} s",
+            "" if self.gain is None else f"gain {self.gain.text}",
+            "" if self.weights is None else "trace weights",
+        ]
+        return ", ".join(filter(None, said))
+
+
+def _check_records(what: str, numbers: np.ndarray, headers: ShotHeaders) -> None:
+    if (unknown := np.setdiff1d(numbers, headers.records)).size:
+        raise InputError(f"{what} name field record {unknown[0]:g}, which the survey does not have: correct the file")
+
+
+def _ends(pair: tuple[float, float]) -> str:
+    return f"{pair[0]:g} to {pair[1]:g}"
+
+
+def _interpolated(picks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Interpolate times of picks, rows of offset and time, linearly; beyond the outermost picks they are constant."""
+    picks = picks[np.argsort(picks[:, 0])]
+    return np.interp(offsets, picks[:, 0], picks[:, 1])

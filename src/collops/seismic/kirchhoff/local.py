@@ -1,0 +1,327 @@
+"""The Kirchhoff operator of one rank: from an image to the traces of the rank's shots, on flat arrays of its memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.engines import Engine, engine_of, repeatable
+from collops.extend.engines import engine as engine_called
+from collops.extend.operators import applied_on_host, contiguous, store
+from collops.seismic.kirchhoff.fixed_point import FixedTables
+from collops.seismic.kirchhoff.geometry import checked_wavelet
+from collops.seismic.kirchhoff.weights import Bands, Weights
+
+
+class LocalKirchhoff:
+    r"""Kirchhoff demigration (forward) and migration (adjoint) in the memory of one process or one device.
+
+    Parameters
+    ----------
+    tables : FixedTables
+        Travel times of stations, and which of them are sources and receivers; see :meth:`FixedTables.from_seconds`.
+    dims : sequence of int
+        Shape of the image, depth last.
+    wavelet : array
+        Taps of the wavelet that every trace is convolved with, at the sampling interval of the traces.
+    wavelet_center : int
+        Index of the tap at time zero.
+    weights : Weights, optional
+        Factors of the arrivals, with the same rows and the operator's dtype; none by default.
+    bands : Bands, optional
+        Filters against aliasing; by default none.
+    engine : str or Engine, optional
+        ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
+    kernels : {"numba", "numpy"}, optional
+        On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower.
+        Without Numba, plain NumPy is the default, with a warning.
+    threads : int, optional
+        Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
+    deterministic : bool, optional
+        Whether results on a device have the same bits in every run, which takes longer; on hosts they always have.
+        The environment's COLLOPS_DETERMINISTIC asks for it everywhere.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Numbers of data samples and of image points.
+    dtype : numpy.dtype
+        float32 or float64.
+    dims, dimsd : tuple of int
+        Shapes of the image and of the data: (sources, receivers, samples).
+    engine : Engine
+        Where the operator works.
+
+    Raises
+    ------
+    InputError
+        If an argument cannot be used.
+    UnsupportedTypeError
+        If the engine has no kernels.
+
+    Notes
+    -----
+    With travel times :math:`\tau`, wavelet :math:`w` and sampling interval :math:`\Delta t`, forward is
+
+    .. math::
+        d(s, r, t) = \sum_b w_b(t) * \sum_{p \in P_b(r)} m(p)\, W(s, r, p)\,
+        \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
+
+    where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. The
+    weights :math:`W` are 1 without `weights`. Each of the `bands` has a wavelet :math:`w_b`, and the image
+    points :math:`P_b(r)` that arrive with it at a receiver; without, there is one wavelet for all. Arrivals
+    before the first sample, at the last or after it are omitted. Travel times are stored as integers, with relative
+    errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
+    more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that are below the
+    rounding error are omitted. Devices add in no fixed order unless `deterministic` is true, so that results agree from
+    call to call to rounding; on hosts they do not depend on the number of threads.
+    """
+
+    capturable = True
+
+    def __init__(
+        self,
+        tables: FixedTables,
+        dims: Sequence[int],
+        wavelet: Any,
+        wavelet_center: int,
+        *,
+        weights: Weights | None = None,
+        bands: Bands | None = None,
+        engine: str | Engine | None = None,
+        kernels: str | None = None,
+        threads: int | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        self.engine = engine if isinstance(engine, Engine) else engine_called(engine)
+        self.dims = tuple(int(n) for n in dims)
+        points = math.prod(self.dims)
+        nodes = tables.nodes
+        if nodes.points != points or (nodes.factor > 1 and nodes.shape != self.dims):
+            raise InputError(f"travel times for an image of shape {nodes.shape} do not fit one of shape {self.dims}")
+        self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
+        self.dtype = tables.scale.dtype
+        self.shape = (math.prod(self.dimsd), points)
+        for what, table in (("weights", weights and weights.fields), ("bands", bands and bands.choice)):
+            if table is not None and table.shape[-1] != nodes.size:
+                raise InputError(f"{what} of shape {table.shape} do not fit {nodes.size} points of the travel times")
+        if weights is not None and len(weights.fields) != len(tables.times):
+            raise InputError(f"weights of {len(weights.fields)} stations do not fit times of {len(tables.times)}")
+        if bands is not None and len(bands.receivers) != len(tables.receivers):
+            raise InputError(f"bands of {len(bands.receivers)} receivers do not fit {len(tables.receivers)}")
+        taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
+        wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
+        filters = {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands}
+        self._kernels = self._choose(tables, filters, kernels, threads, deterministic or repeatable())
+
+    def __repr__(self) -> str:
+        return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
+        return self._apply(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate flat data; return a flat image. `out` may be used for it."""
+        return self._apply(y, out, adjoint=True)
+
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Demigrate each row of `X`, on the host, and return `out`."""
+        return self._apply(X, out, len(X))
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Migrate each row of `Y`, on the host, and return `out`."""
+        return self._apply(Y, out, len(Y), adjoint=True)
+
+    def matvec(self, x: Any) -> Any:
+        """Demigrate, as PyLops and SciPy call it."""
+        return self.forward_local(x)
+
+    def rmatvec(self, y: Any) -> Any:
+        """Migrate, as PyLops and SciPy call it."""
+        return self.adjoint_local(y)
+
+    def _apply(self, source: Any, out: Any, count: int = 1, *, adjoint: bool = False) -> Any:
+        shape, engine = self.shape[::-1] if adjoint else self.shape, engine_of(source)
+        check_arrays(self.engine, engine, source.dtype)
+        if engine is not self.engine:  # a host operator for vectors of JAX
+            apply, transposed = self.forward_local, self.adjoint_local
+            if adjoint:
+                apply, transposed = transposed, apply
+            return applied_on_host(apply, transposed, shape, self.dtype, source)
+        result_size, size = count * shape[0], count * shape[1]
+        if source.size != size:
+            raise LayoutError(f"expected {size} elements, got {source.size}")
+        source = contiguous(source, self.dtype).reshape(-1)
+        fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
+        result: Any = out if fits else self.engine.xp.empty(result_size, self.dtype)
+        (self._kernels.adjoint if adjoint else self._kernels.forward)(source, result.reshape(-1))
+        return store(result, out)
+
+    def _choose(
+        self, tables: FixedTables, filters: dict[str, Any], kernels: Any, threads: Any, deterministic: bool
+    ) -> Any:
+        """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays.
+
+        On the host both may be those of several columns, one after the other.
+        """
+        if self.engine.name == "cupy":
+            if kernels is not None or threads is not None:
+                raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
+            from collops.seismic.kirchhoff.gpu import CudaKernels
+
+            return CudaKernels(tables, **filters, dims=self.dims, repeatable=deterministic)
+        if self.engine.name != "numpy":
+            raise UnsupportedTypeError(
+                f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
+            )
+        if kernels not in (None, "numba", "numpy"):
+            raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
+        installed = importlib.util.find_spec("numba") is not None
+        if kernels != "numpy" and installed:
+            from collops.seismic.kirchhoff.cpu import NumbaKernels
+
+            return NumbaKernels(tables, **filters, threads=threads)
+        if kernels == "numba":
+            raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
+        if kernels is None:
+            warnings.warn(
+                "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
+                "pip install 'collops[numba]', or pass kernels='numpy' to choose it",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return _NumpyKernels(tables, **filters)
+
+
+class StreamedKirchhoff:
+    """A local Kirchhoff operator that is made for each application, and freed after it, so that it takes no memory.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the :class:`LocalKirchhoff`.
+    tables : FixedTables
+        Its tables, for the numbers of its traces and samples.
+    points : int
+        Its number of image points.
+    """
+
+    capturable = False
+
+    def __init__(self, make: Callable[[], LocalKirchhoff], tables: FixedTables, points: int) -> None:
+        self._make, self.dtype = make, tables.scale.dtype
+        self.shape = (len(tables.sources) * len(tables.receivers) * tables.scale.samples, points)
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
+        return self._make().forward_local(x, out)
+
+    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+        """Migrate flat data; return a flat image. `out` may be used for it."""
+        return self._make().adjoint_local(y, out)
+
+    def forward_columns(self, X: Any, out: Any) -> Any:
+        """Demigrate each row of `X`, on the host, and return `out`."""
+        return self._make().forward_columns(X, out)
+
+    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+        """Migrate each row of `Y`, on the host, and return `out`."""
+        return self._make().adjoint_columns(Y, out)
+
+
+def check_arrays(engine: Engine, given: Engine, dtype: np.dtype) -> None:
+    """Raise UnsupportedTypeError for arrays that an operator on `engine` cannot take. NumPy's works for JAX, too."""
+    if given is not engine and not (given.traced and engine.name == "numpy"):
+        raise UnsupportedTypeError(f"this Kirchhoff operator works on arrays of {engine.name}, not of {given.name}")
+    if dtype.kind == "c":
+        raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
+
+
+def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
+    """Omit taps at both ends that are below the rounding error: a third to a half of a Ricker wavelet.
+
+    Together they are below a quarter of the distance of neighbouring numbers at the largest tap.
+    """
+    sizes = np.abs(taps)
+    limit = 0.125 * float(np.finfo(dtype).eps) * float(sizes.max())
+    first = min(int(np.searchsorted(np.cumsum(sizes), limit, side="right")), center)
+    behind = min(int(np.searchsorted(np.cumsum(sizes[::-1]), limit, side="right")), taps.size - 1 - center)
+    return taps[first : taps.size - behind], center - first
+
+
+class _NumpyKernels:
+    """Forward and adjoint in plain NumPy, one trace at a time: for machines without Numba, and to check the kernels."""
+
+    def __init__(
+        self, tables: FixedTables, wavelets: np.ndarray, center: int, weights: Weights | None, bands: Bands | None
+    ) -> None:
+        from scipy.signal import oaconvolve
+
+        self._convolve = oaconvolve
+        self._tables, self._weights, self._bands = tables, weights, bands
+        self._wavelets, self._center = wavelets, center
+        self._size = (len(wavelets), tables.scale.samples)  # of a trace: a row for each band
+
+    def forward(self, images: np.ndarray, traces: np.ndarray) -> None:
+        """Demigrate an image, or several one after the other, into traces."""
+        rows, samples = self._size
+        images, traces = self._columns(images, traces)
+        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
+            for image, trace in zip(images, traces[:, number], strict=True):
+                values = image[points] * weight
+                far = values * fraction
+                raw = np.bincount(index, values - far, rows * samples) + np.bincount(index + 1, far, rows * samples)
+                full = self._convolve(raw.reshape(self._size), self._wavelets, axes=1).sum(axis=0)
+                trace[...] = full[self._center : self._center + samples]
+
+    def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
+        """Migrate traces into an image, or into several one after the other."""
+        samples = self._size[1]
+        images, traces = self._columns(images, traces)
+        totals = np.zeros(images.shape)
+        first = self._wavelets.shape[1] - 1 - self._center
+        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
+            for total, trace in zip(totals, traces[:, number], strict=True):
+                full = self._convolve(np.broadcast_to(trace, self._size), self._wavelets[:, ::-1], axes=1)
+                filtered = full[:, first : first + samples].ravel()
+                total[points] += weight * (filtered[index] * (1 - fraction) + filtered[index + 1] * fraction)
+        images[...] = totals
+
+    def _columns(self, images: np.ndarray, traces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of both, (columns, points) and (columns, traces, samples)."""
+        tables = self._tables
+        images = images.reshape(-1, tables.nodes.points)
+        return images, traces.reshape(len(images), len(tables.sources) * len(tables.receivers), self._size[1])
+
+    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
+        """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""
+        tables, weights, bands = self._tables, self._weights, self._bands
+        scale, nodes = tables.scale, tables.nodes
+        mask = (1 << scale.fraction_bits) - 1
+        nearest = None if bands is None else nodes.nearest()
+        fields = (
+            {}
+            if weights is None
+            else {
+                row: nodes.refine(weights.fields[row]) for row in {*tables.sources.tolist(), *tables.receivers.tolist()}
+            }
+        )
+        back = [tables.at(row) for row in tables.receivers]
+        for source in tables.sources:
+            outward = tables.at(source)
+            for number, receiver in enumerate(tables.receivers):
+                time = outward + back[number]
+                index = time >> scale.fraction_bits
+                points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
+                fraction = np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
+                weight = 1.0 if weights is None else weights.of_pair(fields[source], fields[receiver])[points]
+                if bands is not None:
+                    index = index + bands.choice[bands.receivers[number]][nearest].astype(index.dtype) * scale.samples
+                yield points, index[points], fraction, weight

@@ -1,0 +1,186 @@
+"""Kirchhoff operators on an image that is split over the ranks: all ranks model and migrate all shots, in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from collops import Communicator, Layout
+from collops.errors import LayoutError
+from collops.extend.arrays import extent
+from collops.extend.engines import Engine
+from collops.extend.operators import Directed, Scratch, contiguous, filled, writable
+from collops.seismic.kirchhoff.local import check_arrays
+from collops.seismic.kirchhoff.nodes import Nodes
+
+__all__ = ["SplitImage", "boxes_of", "shot_blocks"]
+
+BLOCK = 1 << 26
+"""Samples of the traces of a block of shots, about."""
+
+
+class SplitImage(Directed):
+    """Modelling of traces that are split by shots, from an image of which each rank has a box of points.
+
+    Forward: every rank models what its points contribute to a block of shots of all ranks, and one reduce-scatter adds
+    the contributions where the traces belong. Adjoint: one allgather of the traces of a block, which every rank
+    migrates to its points. No part of the image is sent. Ranks need not have points, nor shots.
+
+    Collective: one metadata message.
+
+    Parameters
+    ----------
+    layout : Layout
+        The image.
+    boxes : sequence of tuples of slices
+        The points that the local operators of each rank have: its own, and others around them; see `boxes_of`.
+    blocks : sequence of sequences of sequences of LocalKirchhoff
+        For each block and each rank that has their traces, the local operators of this rank; nothing if it has no
+        points.
+    sizes : sequence of sequences of int
+        For each block the numbers of samples that the ranks have.
+    dtype : dtype
+        That of the local operators.
+    engine : Engine
+        Theirs.
+    comm : Communicator
+        The ranks.
+    """
+
+    _columns_engine = None  # columns one by one, also in a Kirchhoff operator that applies this one
+
+    def __init__(
+        self,
+        layout: Layout,
+        boxes: Sequence[tuple[slice, ...]],
+        blocks: Sequence[Sequence[Sequence[Any]]],
+        sizes: Sequence[Sequence[int]],
+        dtype: Any,
+        engine: Engine,
+        comm: Communicator,
+    ) -> None:
+        data = [sum(each) for each in zip(*sizes, strict=True)]
+        super().__init__(layout, Layout.split((sum(data),), comm.size, sizes=data), dtype, comm)
+        self.capturable = all(
+            comm.allgather_metadata(all(op.capturable for block in blocks for ops in block for op in ops))
+        )
+        self._blocks, self._sizes, self._engine, self._scratch = blocks, sizes, engine, Scratch()
+        own, held = layout.slices(comm.rank), boxes[comm.rank]
+        self._held = extent(held)
+        self._around = [(a.start - b.start, b.stop - a.stop) for a, b in zip(own, held, strict=True)]
+        self._inner = tuple(slice(before, before + n) for (before, _), n in zip(self._around, extent(own), strict=True))
+
+    def gathered(self, data: Any, engine: Engine) -> Iterator[tuple[Any, Any]]:
+        """Yield each local operator with its traces, from the local part of an array in the range. Collective.
+
+        All ranks exhaust it: each block takes one allgather.
+        """
+        rank, begin = self.comm.rank, 0
+        for block, sizes in zip(self._blocks, self._sizes, strict=True):
+            traces = data[begin : begin + sizes[rank]]
+            begin += sizes[rank]
+            if self.comm.size > 1:
+                memory = self._scratch.get("traces", (sum(sizes),), self.dtype, engine)
+                traces = self.comm.allgatherv(traces, sizes, out=memory)
+            first = 0
+            for op in (op for ops in block for op in ops):
+                yield op, traces[first : first + op.shape[0]]
+                first += op.shape[0]
+
+    def own_points(self, values: Any) -> Any:
+        """Return values at the points of the local operators, flat, at this rank's own points, in their shape."""
+        return values.reshape(self._held)[self._inner]
+
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        # All ranks raise what a local operator would on the ranks that have some.
+        check_arrays(self._engine, x.engine, x.dtype)
+        apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
+        engine, memory = x.engine, writable(out)
+        maps = (lambda local: apply(local, engine, memory), lambda local: transposed(local, engine, None))
+        return filled(out, engine.linear_map(*maps, x.local_array, out.local_array.shape))
+
+    def _model(self, image: Any, engine: Engine, memory: Any) -> Any:
+        """Return this rank's traces from its points, in `memory` if that is given."""
+        rank, begin, parts = self.comm.rank, 0, []
+        image = self._enlarged(image, engine)
+        for block, sizes in zip(self._blocks, self._sizes, strict=True):
+            traces = self._contributions(block, sizes, image, engine)
+            if self.comm.size > 1:
+                traces = self.comm.reduce_scatter(
+                    traces, out=self._scratch.get("own", (max(sizes),), self.dtype, engine)
+                )
+            part = traces.reshape(-1)[: sizes[rank]]
+            if memory is None:
+                parts.append(part)
+            else:
+                memory[begin : begin + sizes[rank]] = part
+            begin += sizes[rank]
+        return engine.xp.concatenate(parts) if memory is None else memory
+
+    def _contributions(self, block: Sequence[Sequence[Any]], sizes: Sequence[int], image: Any, engine: Engine) -> Any:
+        """Return what this rank adds to the traces of a block, of shape (ranks, the most samples of a rank)."""
+        xp, widest = engine.xp, max(sizes)
+        memory = self._scratch.get("block", (len(sizes), widest), self.dtype, engine)
+        rows = []
+        for rank, ops in enumerate(block):
+            first, parts = 0, []
+            for op in ops:
+                last = first + op.shape[0]
+                parts.append(op.forward_local(image, None if memory is None else memory[rank, first:last]))
+                first = last
+            if memory is None:
+                rows += [*parts, xp.zeros(widest - first, self.dtype)]
+            else:
+                memory[rank, first:] = 0
+        return xp.concatenate(rows).reshape(len(sizes), widest) if memory is None else memory
+
+    def _migrate(self, data: Any, engine: Engine, memory: Any) -> Any:
+        """Return this rank's points from its traces, in `memory` if they fit into it."""
+        total, size = None, math.prod(self._held)
+        if memory is not None and (memory.shape != self._held or memory.dtype != self.dtype):
+            memory = None
+        first = self._scratch.get("image", (size,), self.dtype, engine) if memory is None else memory.reshape(-1)
+        for op, traces in self.gathered(contiguous(data, self.dtype), engine):
+            if total is None:
+                total = op.adjoint_local(traces, first)
+            else:
+                total += op.adjoint_local(traces, self._scratch.get("part", (size,), self.dtype, engine))
+        if total is not None and memory is not None:
+            return memory
+        return self.own_points(engine.xp.zeros(size, self.dtype) if total is None else total)
+
+    def _enlarged(self, image: Any, engine: Engine) -> Any:
+        """Return an image at the points of the local operators, flat, with zeros at those that are not this rank's."""
+        if not any(map(any, self._around)):
+            return image.reshape(-1)
+        memory = self._scratch.get("enlarged", self._held, self.dtype, engine)
+        if memory is None:
+            return engine.xp.pad(image, self._around).reshape(-1)
+        memory.fill(0)
+        memory[self._inner] = image
+        return memory.reshape(-1)
+
+
+def boxes_of(layout: Layout, factor: int, ranks: int) -> list[tuple[slice, ...]]:
+    """Return the points at which each rank needs tables: its own, and those up to the nodes around them.
+
+    Raises LayoutError if more than one rank has the same points.
+    """
+    if sum(layout.local_size(rank) for rank in range(ranks)) != layout.size:
+        raise LayoutError(f"an image is replicated, or split without replicas, unlike {layout}")
+    nodes = Nodes(layout.shape, factor)
+    return [nodes.around(layout.slices(rank)) for rank in range(ranks)]
+
+
+def shot_blocks(shares: Sequence[range], samples: int) -> list[list[range]]:
+    """Divide the shots of each rank into blocks; all have `samples` together. Return for each block each rank's shots.
+
+    A block has about `BLOCK` samples, and at least one shot of the rank that has the most.
+    """
+    most = max(map(len, shares))
+    count = max(1, min(most, -(-samples // BLOCK)))
+    edges = [np.linspace(share.start, share.stop, count + 1).round().astype(int).tolist() for share in shares]
+    return [[range(each[block], each[block + 1]) for each in edges] for block in range(count)]

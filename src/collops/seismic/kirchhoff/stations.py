@@ -1,0 +1,257 @@
+"""Tables of stations: each is computed once, by one of the ranks that need it, and sent to the others."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collops import Communicator
+from collops.errors import InputError
+from collops.extend.applications import in_words
+from collops.extend.arrays import extent
+from collops.extend.communication import collective_errors
+from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
+from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.nodes import Nodes
+from collops.seismic.kirchhoff.weights import Weighting, Weights
+
+__all__ = ["distinct_rows", "tables_of_stations"]
+
+_ROUND = 1 << 26  # bytes of whole tables that a rank computes before it cuts and sends them, about
+
+
+def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ones of rows, in order of appearance, and for each row the number of its equal."""
+    distinct, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    return distinct[order], number[inverse.reshape(-1)]
+
+
+def tables_of_stations(
+    seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
+    positions: np.ndarray,
+    velocity: np.ndarray,
+    grid: Grid,
+    scale: Scale,
+    needed: Sequence[np.ndarray],
+    comm: Communicator,
+    *,
+    start: float = 0.0,
+    factor: int = 1,
+    weighting: Weighting | None = None,
+    folder: Path | None = None,
+    boxes: Sequence[tuple[slice, ...]] | None = None,
+) -> tuple[FixedTables, Weights | None, np.ndarray]:
+    """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
+
+    The ranks that need a station share the work. Arguments are the same on every rank, but for what is read of
+    `seconds`.
+
+    Parameters
+    ----------
+    seconds : callable
+        Returns the travel times from a station, given its number, to image points, given their indices along each axis
+        as `numpy.ix_` returns them: all points, or those of `Nodes.with_middles`, where the error is measured.
+    positions : array
+        Coordinates of all stations, (stations, axes).
+    velocity : array
+        Velocity at the points of the grid, m/s.
+    grid, scale : Grid, Scale
+        The image points; the samples.
+    needed : sequence of arrays
+        For each rank the numbers of its stations, increasing.
+    comm : Communicator
+        The ranks.
+    start : float
+        Time of the first sample. Each of two stations is credited with half of it, so that any may be a source.
+    factor : int
+        Tables have every so many image points along each axis, and the kernels interpolate.
+    weighting : Weighting, optional
+        Amplitudes and apertures; none by default.
+    folder : Path, optional
+        Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
+        of them ends, instead of this rank's in its memory and messages.
+    boxes : sequence of tuples of slices, optional
+        For each rank the image points at which it needs tables (`Nodes.around`); all by default. All ranks then need
+        the same stations. Their tables are computed whole, a few at a time, and cut. Not with a folder.
+
+    Returns
+    -------
+    tables, weights
+        Without rows of sources and receivers (`FixedTables.of`); weights None without `weighting`.
+    rows : array
+        The row of each station that this rank needs; others have any number.
+    """
+    owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
+    mine = np.flatnonzero(owner == comm.rank)
+    weighting = None if weighting is None or weighting.none else weighting
+    kind = scale.fixed_type if factor == 1 else scale.real_type
+    count = 0 if weighting is None else weighting.fields(len(grid.axes))
+    own, local = needed[comm.rank], folder is None
+    kinds: list[tuple[tuple[int, ...], np.dtype]] = [((), kind), ((count,), scale.dtype)]
+    error = 0.0
+    whole = np.ix_(*map(np.arange, grid.shape))
+    some = nodes.with_middles()
+    lattice = np.ix_(*some)
+    everywhere = factor == 1 or weighting is not None
+    at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
+
+    def slowness(station: Any) -> float:
+        """Return samples per metre at a station."""
+        return 1 / (scale.interval * grid.value_at(velocity, positions[station]))
+
+    def compute(stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
+        """Fill rows with the tables of stations."""
+        nonlocal error
+        for station, row in zip(stations, rows, strict=True):
+            after = seconds(int(station), whole if everywhere else lattice)
+            if weighting is not None:
+                heard = np.minimum(after, scale.latest * scale.interval)
+                fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
+            samples = (after - start / 2) / scale.interval
+            if factor == 1:
+                times[row] = scale.fixed(samples.reshape(-1))
+            else:
+                samples = samples[lattice] if everywhere else samples
+                rest = samples - slowness(station) * grid.distance(positions[station], lattice)
+                times[row] = rest[at_nodes].ravel()
+                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row], some) - rest.ravel()) ** 2))))
+
+    rows, first, kept = np.arange(len(positions)), [0] * len(grid.axes), nodes
+    if boxes is not None:
+        times, fields = _cut(compute, owner, nodes, boxes, kinds, comm)
+        first = [part.start for part in boxes[comm.rank]]
+        kept = Nodes(extent(boxes[comm.rank]), factor)
+    else:
+        if local:
+            rows = np.searchsorted(mine, rows)
+        stations = len(mine) if local else len(positions)
+        times, fields = (_table((stations, *shape, nodes.size), dtype, folder, comm) for shape, dtype in kinds)
+        with collective_errors(comm):
+            compute(mine.tolist(), rows[mine].tolist(), times, fields)
+            for table in (times, fields):
+                if isinstance(table, np.memmap):
+                    table.flush()  # for ranks on other machines
+        if local:
+            times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
+            rows = np.searchsorted(own, np.arange(len(positions)))
+    straight = None
+    if factor > 1:
+        straight = np.zeros((len(times), 4), scale.real_type)
+        straight[rows[own], 0] = [slowness(station) for station in own]
+        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [
+            axis[0] + step * number for axis, step, number in zip(grid.axes, grid.spacing, first, strict=True)
+        ]
+        error = float(comm.allreduce(np.array(error), "max"))
+    tables = FixedTables(times, scale, kept, own[:0], own[:0], straight, grid.spacing, error)
+    return tables, None if weighting is None else Weights(fields, weighting), rows
+
+
+def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: Communicator) -> np.ndarray:
+    """Return an array in memory, or in a file that all ranks map. Collective with a folder."""
+    if folder is None or 0 in shape:
+        return np.empty(shape, dtype)
+    name = ""
+    with collective_errors(comm):
+        if comm.rank == 0:
+            name = _file(folder, math.prod(shape) * dtype.itemsize)
+    (name, *_) = comm.allgather_metadata(name)
+    try:
+        with collective_errors(comm):
+            return np.memmap(name, dtype, "r+", shape=shape)
+    finally:
+        if comm.rank == 0:
+            os.unlink(name)  # the mappings keep it
+
+
+def _file(folder: Path, size: int) -> str:
+    """Return the name of a new file of so many bytes."""
+    try:
+        number, name = tempfile.mkstemp(".tables", "collops-", folder)
+    except OSError as problem:
+        raise InputError(f"{folder}: {problem.strerror}: name another folder for the travel times") from problem
+    try:
+        os.posix_fallocate(number, 0, size)
+    except OSError as problem:
+        os.unlink(name)
+        raise InputError(
+            f"{folder}: {problem.strerror}: the travel times need {in_words(size)}; name another folder"
+        ) from problem
+    finally:
+        os.close(number)
+    return name
+
+
+def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:
+    """Return the rank that computes each station: of those that need it, one that has the least to do; -1 for none."""
+    owner, load = np.full(stations, -1), np.zeros(len(needed), np.int64)
+    users: list[list[int]] = [[] for _ in range(stations)]
+    for rank, numbers in enumerate(needed):
+        for station in numbers:
+            users[station].append(rank)
+    for station in sorted(range(stations), key=lambda each: len(users[each])):
+        if users[station]:
+            owner[station] = min(users[station], key=lambda rank: load[rank])
+            load[owner[station]] += 1
+    return owner
+
+
+def _shared(table: np.ndarray, owner: np.ndarray, needed: Sequence[np.ndarray], comm: Communicator) -> np.ndarray:
+    """Return the rows of the stations that this rank needs, from those that the ranks computed. Collective."""
+    from collops import StarForest
+
+    if comm.size == 1 or not table.shape[1]:
+        return table if comm.size == 1 else np.empty((len(needed[comm.rank]), *table.shape[1:]), table.dtype)
+    place = np.empty(len(owner), np.int64)
+    for rank in range(comm.size):
+        (computed,) = np.nonzero(owner == rank)
+        place[computed] = np.arange(len(computed))
+    own = needed[comm.rank]
+    forest = StarForest(comm, len(table), None, owner[own], place[own])
+    rows = forest.bcast(table, np.empty((len(own), *table.shape[1:]), table.dtype))
+    forest.free()
+    return rows
+
+
+def _cut(
+    compute: Callable[..., None],
+    owner: np.ndarray,
+    nodes: Nodes,
+    boxes: Sequence[tuple[slice, ...]],
+    kinds: Sequence[tuple[tuple[int, ...], np.dtype]],
+    comm: Communicator,
+) -> list[np.ndarray]:
+    """Return the tables of all stations at the nodes of this rank's box. Collective.
+
+    Each rank computes those of its stations at all `nodes`, about `_ROUND` bytes at a time, and sends every rank its
+    part. `kinds` are the axes of each table between the stations and the nodes, and its dtype.
+    """
+    places = [nodes.inside(box) for box in boxes]
+    sizes = [math.prod(extent(place)) for place in places]
+    tables = [np.empty((len(owner), *shape, sizes[comm.rank]), dtype) for shape, dtype in kinds]
+    a_station = nodes.size * sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
+    at_a_time = comm.size * max(1, _ROUND // a_station)
+    for first in range(0, len(owner), at_a_time):
+        stations = first + np.argsort(owner[first : first + at_a_time], kind="stable")  # as they arrive
+        counts = np.bincount(owner[stations], minlength=comm.size).tolist()
+        mine = stations[owner[stations] == comm.rank]
+        whole = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
+        with collective_errors(comm):
+            compute(mine.tolist(), range(len(mine)), *whole)
+        for table, computed, (shape, _) in zip(tables, whole, kinds, strict=True):
+            if 0 in shape:
+                continue
+            values = computed.reshape(len(mine), *shape, *nodes.counts)
+            pieces = [values[(..., *place)].ravel() for place in places]
+            received = [count * math.prod(shape) * sizes[comm.rank] for count in counts]
+            parts = comm.alltoallv(np.concatenate(pieces), [piece.size for piece in pieces], received)
+            table[stations] = parts.reshape(len(stations), *table.shape[1:])
+    return tables

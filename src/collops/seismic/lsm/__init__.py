@@ -1,0 +1,8 @@
+"""Least-squares migration of a seismic survey, recorded or synthetic."""
+
+from __future__ import annotations
+
+from collops.seismic.lsm.migrate import run
+from collops.seismic.lsm.problem import Options, Problem, recorded
+
+__all__ = ["Options", "Problem", "recorded", "run"]

@@ -1,0 +1,174 @@
+"""The interactive page of a migration, generated from ``result.zarr`` alone."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.extend.applications import COLORS, atomic, render, svg
+from collops.extend.arrays import open_node
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
+
+_TEMPLATE = Path(__file__).parent / "page.html"
+_MOST_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
+_MOST_NORMS = 500  # of the line of convergence
+_MOST_MARKS = 60  # that are larger than the line
+_IMAGES = {
+    "image": "least-squares image",
+    "adjoint_image": "adjoint image",
+    "difference": "difference",
+    "standard_deviation": "standard deviation of the image",
+    "truth": "true reflectivity",
+    "velocity": "velocity",
+    "illumination": "illumination",
+}
+_GATHERS = {"data": "recorded", "explained": "explained by the image", "data_residual": "not explained"}
+
+
+def write_page(folder: Path) -> Path:
+    """Write ``result.html`` next to ``result.zarr`` in the folder of the results; return its path.
+
+    The page loads nothing but the folder ``shots`` beside it, which has a file for each shot of ``result.zarr``.
+    """
+    group = open_node(folder / "result.zarr")
+    fields = {name: np.asarray(open_node(group, name)) for name in group.array_keys()}
+    numbers: dict[str, Any] = dict(group.attrs)
+    fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
+    seconds = fields["seconds"].tolist()
+    firsts = np.unique(fields["shot"], return_index=True)[1]
+    page = render(
+        _TEMPLATE,
+        facts=_facts(numbers),
+        payload=_payload(fields) | {"records": fields["field_record"][firsts].tolist()},
+        images=[(name, words) for name, words in _IMAGES.items() if name in fields],
+        gathers=list(_GATHERS.items()),
+        shots=len(firsts),
+        every=int(np.diff(fields["shot"][firsts]).max(initial=1)),
+        convergence=_convergence(fields["residual_norms"]),
+        held_out=_convergence(fields["held_out_residuals"], chosen=True) if "held_out_residuals" in fields else None,
+        kinds=numbers["kinds"],
+        seconds=seconds,
+        longest=max(map(sum, seconds)) or 1.0,
+        milliseconds=[[f"rank {rank}", *(f"{1e3 * one:.3g}" for one in row)] for rank, row in enumerate(seconds)],
+        run=_run(numbers),
+    )
+    with atomic(folder / "shots") as shots:
+        shots.mkdir()
+        for number, (first, last) in enumerate(zip(firsts, [*firsts[1:], len(fields["shot"])], strict=True)):
+            content = json.dumps(_shot(fields, slice(first, last)), separators=(",", ":"))
+            (shots / f"{number}.js").write_text(f"shot({number},{content})", encoding="ascii")
+    path = folder / "result.html"
+    with atomic(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return path
+
+
+def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
+    """Return the traces of a shot, as signed roots: a byte then holds weak echoes more accurately than strong ones."""
+    offset = fields["offset"][rows]
+    steps = np.diff(offset)
+    roots = {
+        name: np.sign(fields[name][rows]) * np.sqrt(np.abs(fields[name][rows])) for name in _GATHERS if name in fields
+    }
+    return {
+        "channel": fields["channel"][rows].tolist(),
+        "offset": _round(offset),
+        "even": bool(len(steps) and np.ptp(steps) <= 0.1 * abs(steps.mean())),  # else the axis has trace numbers
+        **{name: _packed(each, np.int8) for name, each in roots.items()},
+    }
+
+
+def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("survey", f"{numbers['shots']} shots, {numbers['traces']} traces"),
+        ("iterations", numbers["iterations"]),
+        ("norm of the residual", f"{100 * numbers['residual_reduction']:.3g} % of the first"),
+        ("an iteration", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms"),
+        ("ranks", f"{numbers['ranks']} ({numbers['engine']})"),
+    ]
+    if "y0" in numbers:
+        facts.insert(1, ("section shown", f"y = {numbers['y0'] + numbers['dy'] * (numbers['ny'] // 2):.5g} m"))
+    if numbers["relative_error"] is not None:
+        facts.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
+    return facts
+
+
+# The page holds arrays as integers and a scale: 16 bits give the values at the pointer to a part in 30 000.
+
+
+def section(image: np.ndarray) -> np.ndarray:
+    """Return an image of shape ``(nx, nz)``: of a 3-D one, its section in the middle of the axis y."""
+    return image if image.ndim == 2 else image[len(image) // 2]
+
+
+def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    step = int(np.ceil(np.sqrt(max(1.0, section(fields["image"]).size / _MOST_POINTS))))
+    images = {name: _packed(section(fields[name])[::step, ::step]) for name in _IMAGES if name in fields}
+    return {
+        "x": _round(fields["x"][::step]),
+        "z": _round(fields["z"][::step]),
+        "images": images,
+        "time": _round(fields["time"]),
+    }
+
+
+def _packed(values: np.ndarray, kind: type[np.signedinteger] = np.int16) -> dict[str, Any]:
+    """Return values as integers of a type, their scale, and the value of 0."""
+    low, high = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
+    # Zero stays exactly zero in arrays of both signs.
+    middle = 0.0 if low <= 0 <= high else (low + high) / 2
+    scale = max(high - middle, middle - low) / np.iinfo(kind).max or 1.0
+    whole = np.rint((values.astype(np.float64) - middle) / scale).astype(np.dtype(kind).newbyteorder("<"))
+    text = base64.b64encode(np.ascontiguousarray(whole).tobytes()).decode("ascii")
+    return {"bytes": whole.itemsize, "scale": scale, "middle": middle, "values": text}
+
+
+def _round(values: np.ndarray) -> list[float]:
+    return [float(f"{value:.6g}") for value in values]
+
+
+def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
+    """Plot norms against iterations; `chosen` marks the smallest, at least iteration 1."""
+    from matplotlib.ticker import MaxNLocator
+
+    shares = norms / norms[0] if norms[0] else norms
+    last = len(shares) - 1
+    shown = [*range(0, last, -(-len(shares) // _MOST_NORMS)), last]
+    shown = [number for number in shown if shares[number] > 0] or shown
+
+    def draw(axes: Axes) -> dict[str, list[str]]:
+        marks = "." if len(shown) > _MOST_MARKS else "o"
+        axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
+        if chosen and last:
+            best = max(1, int(shares.argmin()))
+            axes.plot(best, shares[best], color=COLORS[1], marker="o", markersize=9, fillstyle="none")
+        axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
+        axes.set_xlim(left=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.yaxis.set_minor_formatter("")
+        return {"norms": [f"iteration {number}, {shares[number]:.4g}" for number in shown]}
+
+    name = "held-out" if chosen else "convergence"
+    return svg(draw, name, f"Norm of the residual{' of held-out traces' * chosen} by iteration")
+
+
+def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    hidden = ("versions", "seconds_split", "kinds", "coordinates", "adjoint_scale")
+    shown = {name: value for name, value in numbers.items() if name not in hidden}
+    shown |= {f"{package}, version": version for package, version in numbers["versions"].items()}
+    return [(name.replace("_", " "), _words(value)) for name, value in shown.items() if value is not None]
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(_words(one) for one in value) if isinstance(value, list) else str(value)

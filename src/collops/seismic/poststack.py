@@ -1,0 +1,307 @@
+"""Post-stack inversion for acoustic impedance, with a lateral Laplacian, by CGLS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.extend.applications import (
+    METHOD,
+    Findings,
+    Gradient,
+    Iterations,
+    Job,
+    NotNegative,
+    Out,
+    best_relative_error,
+    gather_rows,
+    largest_amplitude,
+    local_stage,
+    option,
+    relative_error,
+    symmetric_limit,
+)
+from collops.extend.communication import raised_together
+from collops.seismic.volume.files import Cube, check_array_file, open_volume, read_values
+from collops.seismic.volume.modelling import convolution, reflection
+from collops.seismic.volume.problem import (
+    Image,
+    Inversion,
+    Kind,
+    Problem,
+    Volume,
+    VolumeOptions,
+    draw_images,
+    prepare,
+    section_of,
+)
+
+if TYPE_CHECKING:
+    from collops import Communicator
+
+_KIND = Kind(
+    matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),
+    model=np.log,
+    extents=(60, 48),
+    samples=240,
+    noise=0.1,
+)
+_BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
+# The smooth background has frequencies below about 5 Hz, which the data lack.
+_SMOOTH_SECONDS = 0.06
+_WEIGHT, _DAMP = 0.05, 0.01
+# Where the data determine both: multiples of the two, and the iterations for each that is tried.
+_MOST, _LEAST, _TRIAL_ITERATIONS = 16.0, 0.25, 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(VolumeOptions):
+    """The options of ``collops poststack``."""
+
+    segy_results = ("impedance", "predicted", "residual")
+
+    background: Annotated[
+        str | None,
+        option(
+            "Background impedance: the smoothed impedance of the synthetic volume, a constant, or a file of the "
+            "volume's shape.",
+            METHOD,
+            metavar="smooth|NUMBER|FILE",
+            show_default="smooth for synthetic data, else 1: impedances are relative",
+        ),
+    ] = None
+    weight: Annotated[
+        float | None,
+        option(
+            "Weight of the lateral Laplacian, relative to the operator's norm.",
+            METHOD,
+            show_default="from the noise in the data, or 0.05 with --damp",
+        ),
+        NotNegative,
+    ] = None
+    damp: Annotated[
+        float | None,
+        option(
+            "Damping towards the background, relative to the operator's norm.",
+            METHOD,
+            show_default="a fifth of --weight, or 0.01 with --weight",
+        ),
+        NotNegative,
+    ] = None
+    iterations: Iterations = 60
+    out: Out = "collops-poststack"
+
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        return [*super().results(), Path(self.out) / "map.png"]
+
+    def check(self) -> None:
+        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
+        super().check()
+        if self.background == "smooth" and self.volume is not None:
+            raise InputError("--background smooth needs the impedance of synthetic data: give a number or a file")
+        if self.background is not None:
+            _parse_background(self.background)
+
+
+def run(job: Job[Options]) -> Findings:
+    """Invert stacked data for acoustic impedance, smooth from trace to trace, with CGLS.
+
+    By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
+    impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
+    and result.zarr; for a volume in SEG-Y also impedance, predicted and residual as SEG-Y.
+    """
+    options, comm = job.options, job.comm
+    problem = prepare(job, _KIND)
+    volume, cube = problem.volume, problem.volume.cube
+    background = _log_background(job, volume)
+    if volume.truth is None and options.background is None:
+        job.listener.note("no background: impedances are relative to it (--background)")
+    explained = problem.values(problem.operator.forward(problem.vector(background)))
+
+    found = invert(job, problem, volume.traces - explained)
+    choice = found.choice
+    weight, damp = _weights(options, choice.weight if choice else 1.0)
+    coefficients = found.model @ reflection(cube.samples).T.toarray()
+    constant = not isinstance(_parse_background(options.background or "1"), Path)
+    problem, found = problem.plausible(found, coefficients, assumed=constant)
+
+    with np.errstate(over="ignore"), raised_together():
+        impedance = np.exp(background + found.model)
+        if not np.isfinite(largest_amplitude(impedance, comm)):
+            raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
+    unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
+    arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
+    other, truth = found.unexplained, None
+    if volume.truth is not None:
+        truth, other = volume.truth - background, np.exp(volume.truth)
+        arrays["truth"] = other, unit
+    arrays |= {"data": (volume.traces, "1"), "residual": (found.unexplained, "1")}
+    parts = [volume.traces, other, impedance]
+    sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
+    if len(cube.lateral) == 2:
+        sample = _liveliest_sample(found.model, comm)
+        maps = [gather_rows(part[..., sample], comm) for part in parts]
+
+    def draw(folder: Path) -> list[Path]:
+        scale = "relative to the background" if truth is None else unit
+        title = f"impedance, {len(found.solution.residuals) - 1} iterations"
+        files = [draw_images(folder / "image.png", cube, _images(sections, title, scale, truth is not None))]
+        if maps:
+            images = _images(maps, f"impedance at {cube.times[sample]:.3g} s", scale, truth is not None)
+            files.append(draw_images(folder / "map.png", cube, images, maps=True))
+        return files
+
+    return Findings(
+        title="post-stack inversion",
+        solution=found.solution,
+        subject="impedance",
+        adjoint="adjoint",
+        error=relative_error(found.model, truth, comm),
+        adjoint_error=best_relative_error(found.adjoint, truth, comm),
+        residual_of=" with roughness",
+        error_of=" of what the background lacks",
+        numbers={
+            "misfit": found.misfit,
+            "weight": weight,
+            "damp": damp,
+            "noise_estimate": None if choice is None else choice.noise,
+            **problem.numbers(),
+            "background": options.background,
+        },
+        rows=[("volume", cube.describe())],
+        more_rows=[
+            ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
+            *([] if choice is None else [("weight, damp", f"{weight:.3g}, {damp:.3g}: {choice.why}")]),
+        ],
+        fields=problem.fields(arrays),
+        draw=draw,
+        noise_norm=volume.noise_norm,
+        exports=problem.exports(
+            ("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance),
+            ("DATA MODELLED FROM THE IMPEDANCE", volume.traces - found.unexplained),
+            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
+        ),
+    )
+
+
+def _weights(options: Options, factor: float) -> tuple[float, float]:
+    """Return the weight of the Laplacian and the damping: the options, else `factor` times the usual ones."""
+    weight = factor * _WEIGHT if options.weight is None else options.weight
+    return weight, factor * _DAMP if options.damp is None else options.damp
+
+
+def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
+    r"""Find the smallest smooth change of the model that explains the data. Collective.
+
+    `traces` are this rank's part of the data, less the part that the background explains.
+
+    Notes
+    -----
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`, or multiples of 0.05 and 0.01 that leave a residual
+    as large as the noise:
+
+    .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
+
+    An iteration sends the halo of the Laplacian twice and two scalar allreduces.
+    """
+    from collops import cgls
+
+    operator, data = problem.operator, problem.vector(traces)
+    gradient = Gradient.of(operator, data)
+
+    def equations(factor: float) -> tuple[Any, Any, float]:
+        weight, damp = _weights(job.options, factor)
+        return *regularised(problem, operator, data, weight * gradient.norm), damp * gradient.norm
+
+    def solve(factor: float, x0: Any) -> Any:
+        stack, stacked, damp = equations(factor)
+        return cgls(stack, stacked, x0, niter=_TRIAL_ITERATIONS, damp=damp, tol=0.0, progress=False).x
+
+    choice = None
+    if job.options.weight is None and job.options.damp is None:
+        choice = problem.choose(data, solve, _MOST, _LEAST)
+    stack, stacked, damp = equations(choice.weight if choice else 1.0)
+    solution = job.solve(cgls, stack, stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
+    return problem.inversion(data, gradient, solution, choice)
+
+
+def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
+    """Stack the weighted lateral Laplacian below the operator, and zeros below the data.
+
+    Axes of fewer than three traces have no second derivative. Without a weight or an axis, operator and data are
+    returned unchanged.
+    """
+    from collops import Laplacian, StackedArray, StackedVStack, zeros_like
+
+    cube, comm = problem.volume.cube, operator.comm
+    axes = tuple(axis for axis, extent in enumerate(cube.shape[:-1]) if extent > 2)
+    if not (weight and axes):
+        return operator, data
+    ones = (1.0,) * len(axes)
+    laplacian = Laplacian(
+        cube.layout(comm.size), axes=axes, weights=ones, sampling=ones, comm=comm, dtype=operator.dtype
+    ).flat
+    return StackedVStack([operator, weight * laplacian]), StackedArray([data, zeros_like(data)])
+
+
+def _parse_background(text: str) -> float | Path | None:
+    """Return a constant impedance, the path of a file, or None for the smoothed truth."""
+    if text == "smooth":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        check_array_file(text, _BACKGROUND_NAMES)
+        return Path(text)
+    if not 0 < value < float("inf"):
+        raise InputError(f"--background must be a positive impedance, not {text}")
+    return value
+
+
+def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
+    """Return the logarithm of the background on this rank's part of the volume. Collective."""
+    with local_stage(job.comm):
+        text = job.options.background or ("1" if volume.truth is None else "smooth")
+        kind = _parse_background(text)
+        if isinstance(kind, Path):
+            return np.log(_read_background(kind, job, volume.cube)).astype(volume.traces.dtype)
+        if kind is not None:
+            return np.full_like(volume.traces, np.log(kind))
+        if volume.truth is None or not volume.truth.size:
+            return np.zeros_like(volume.traces)
+        from scipy.ndimage import gaussian_filter1d
+
+        return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
+
+
+def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
+    options = job.options
+    reader = open_volume(path, cube.interval, _BACKGROUND_NAMES, options.inline_byte, options.crossline_byte)
+    if reader.cube.shape != cube.shape:
+        raise InputError(f"{path} has shape {reader.cube.shape}, but the volume is {cube.shape}: resample it")
+    values, live = read_values(reader, job.share(cube.shape[0]), str(path))
+    if not live.all() or (values <= 0).any():
+        raise InputError(f"{path} has impedances that are missing or not positive: fill them in")
+    return values
+
+
+def _images(arrays: Sequence[np.ndarray], title: str, unit: str, known: bool) -> list[Image]:
+    data, second, found = arrays
+    # Truth and result have the same scale.
+    low, high = np.percentile(second if known else found, [0.5, 99.5])
+    limits, amplitude = (float(low), float(high)), symmetric_limit(data)
+    truth, residual = Image(second, "true impedance", limits, unit), Image(second, "data not explained", amplitude)
+    return [Image(data, "data", amplitude), truth if known else residual, Image(found, title, limits, unit)]
+
+
+def _liveliest_sample(update: np.ndarray, comm: Communicator) -> int:
+    """Return the sample at which the model changes most from trace to trace. Collective."""
+    moments = comm.allreduce(np.stack([update.sum(axis=(0, 1)), (update**2).sum(axis=(0, 1))]).astype(np.float64))
+    traces = comm.allreduce(np.array(float(np.prod(update.shape[:2]))))
+    return int(np.argmax(moments[1] - moments[0] ** 2 / traces))

@@ -1,0 +1,596 @@
+"""Read and write SEG-Y files with segyio: check size and headers of a file first, write the traces of all ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.extend.applications import atomic, local_stage
+from collops.extend.communication import in_time
+
+if TYPE_CHECKING:
+    from collops import Communicator
+
+__all__ = [
+    "OTHER_TRACES",
+    "TIMING",
+    "SegyFile",
+    "Traces",
+    "fits_segy",
+    "is_segy",
+    "other_intervals",
+    "require_segyio",
+    "sample_interval",
+    "scaled",
+    "segy_bytes",
+    "start_time",
+    "unused_times",
+    "uses_degrees",
+    "whole_interval",
+    "write_together",
+]
+
+UNUSED_TIMES = {
+    "SourceStaticCorrection": "source static corrections (bytes 99 to 100)",
+    "GroupStaticCorrection": "group static corrections (bytes 101 to 102)",
+    "TotalStaticApplied": "total static corrections applied (bytes 103 to 104)",
+    "LagTimeA": "lag times A (bytes 105 to 106)",
+    "LagTimeB": "lag times B (bytes 107 to 108)",
+    "MuteTimeStart": "mute start times (bytes 111 to 112)",
+    "MuteTimeEND": "mute end times (bytes 113 to 114)",
+}
+"""The fields of trace headers with times that are not applied to the traces, and what they hold."""
+
+TIMING = (
+    "DelayRecordingTime",
+    "ScalarTraceHeader",
+    "TRACE_SAMPLE_INTERVAL",
+    "TraceIdentificationCode",
+    *UNUSED_TIMES,
+)
+"""The fields of trace headers that hold times and the kind of a trace."""
+
+OTHER_TRACES = range(2, 9)
+"""Identification codes of traces that are no data: dead, dummy, time break, uphole, sweep, timing, water break."""
+
+TRACE_HEADER_BYTES = (
+    "BYTES OF TRACE HEADERS: field record 9, channel 13, CDP 21, offset 37, scalar of coordinates 71, source X 73, "
+    "source Y 77, group X 81, group Y 85, first sample 109 (ms; m of depths), interval 117 (microseconds; mm of "
+    "depths), CDP X 181, CDP Y 185, inline 189, crossline 193"
+)
+"""Where programs find the numbers of trace headers, for textual headers."""
+
+_TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
+# Types of the samples by format code. IBM floats are read as the integers of their bits.
+_IBM = 1
+_SAMPLES = {_IBM: "u4", 2: "i4", 3: "i2", 5: "f4", 6: "f8", 8: "i1", 9: "i8", 10: "u4", 11: "u2", 12: "u8", 16: "u1"}
+# Numbers of the binary header by their bytes in the file, as the standard counts them.
+_INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3505
+# Of revision 2 only: earlier files may hold anything there.
+_LONG_COUNT, _LONG_INTERVAL, _ORDER, _MORE_HEADERS, _TRACES, _FIRST, _TRAILERS = (
+    3269,
+    3273,
+    3297,
+    3507,
+    3513,
+    3521,
+    3529,
+)
+_BIG, _LITTLE = 0x01020304, 0x04030201  # of `_ORDER`, read in big-endian order
+_REVISION_1 = 3261  # where the numbers end that revisions 0 and 1 define, but for those from 3501 on
+# Numbers of trace header extension 1, by their bytes in it, and its name in its last bytes.
+_EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
+_TRACE_INTERVAL, _POSITIONS = 145, (*range(33, 64, 8), *range(97, 136, 8), 161, 169)
+_FEET = 2
+_ARC_UNITS = (2, 3, 4)
+_PIECE_BYTES = 16 << 20  # of traces that travel to the first rank at once
+_HEADERS_AT_A_TIME = 1 << 14
+
+
+@dataclass(frozen=True)
+class SegyFile:
+    """A SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
+
+    path: Path
+    endian: str  # ``"big"`` or ``"little"``
+    samples: int  # of a trace
+    traces: int
+    interval: float  # sample interval in the binary header, in microseconds (for depths in millimetres); may be 0
+    revision: int  # major revision of the standard; 0 if the file names none
+    metres: float  # the file's unit of length in metres
+    format: int  # code of the type of the samples
+    first: int  # bytes before the first trace
+    header_bytes: int  # of a trace: 240, and as many for each additional header of revision 2
+    exact: bool  # whether the interval is the extended one of revision 2
+
+    @classmethod
+    def inspect(cls, path: str | Path) -> SegyFile:
+        """Read the size and the binary header of a file."""
+        path = Path(path)
+        try:
+            if path.is_dir():
+                raise InputError(f"{path} is a folder: name a SEG-Y file")
+            size = os.stat(path).st_size
+            with open(path, "rb") as file:
+                head = file.read(_TEXT_BYTES + _BINARY_BYTES)
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist: check the name of the SEG-Y file") from None
+        except OSError as problem:
+            raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
+        if size == 0:
+            raise InputError(f"{path} is empty: copy the SEG-Y file again")
+        if len(head) < _TEXT_BYTES + _BINARY_BYTES:
+            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
+        endian = _byte_order(path, head)
+        number = partial(_number, head, endian=endian)
+        revision = head[_REVISION - 1] if endian == "big" else max(head[_REVISION - 1 : _REVISION + 1])
+        is_new = revision == 2
+        samples = (is_new and number(_LONG_COUNT, 4)) or number(_COUNT, 2)
+        if samples < 1:
+            raise InputError(f"{path} cannot be read as SEG-Y: its binary header has 0 samples per trace")
+        long_interval = float(np.frombuffer(head, _type(endian, "f8"), 1, _LONG_INTERVAL - 1)[0]) if is_new else 0.0
+        if not 0 <= long_interval < np.inf:
+            raise InputError(f"{path} has an extended sample interval of {long_interval}: correct bytes 3273 to 3280")
+        first = (is_new and number(_FIRST, 8)) or _end_of_texts(path, number(_TEXTS, 2))
+        if first < _TEXT_BYTES + _BINARY_BYTES:
+            raise InputError(f"{path} has its first trace at byte {first}, in a header: correct bytes 3521 to 3528")
+        trailers, told = (number(_TRAILERS, 4), number(_TRACES, 8)) if is_new else (0, 0)
+        if trailers > 0x7FFFFFFF and not told:
+            raise InputError(
+                f"{path} has an unknown number of data trailers, and of traces: fill in bytes 3529 to 3532 or 3513 to "
+                "3520 of its binary header"
+            )
+        body = size - first - (0 if told else _TEXT_BYTES * trailers)
+        code = number(_FORMAT, 2)
+        # Revision 2.1 has cut the number of additional headers to two bytes.
+        counts = [number(_MORE_HEADERS, 4), number(_MORE_HEADERS, 2)] if is_new else [0]
+        lengths = [_TRACE_HEADER_BYTES * (1 + more) + samples * np.dtype(_SAMPLES[code]).itemsize for more in counts]
+        fits = [body >= told * length if told else body >= length and body % length == 0 for length in lengths]
+        length = lengths[fits.index(True)] if any(fits) else lengths[0]
+        if not any(fits):
+            wanted = f"{told}" if told else "a whole number"
+            raise InputError(
+                f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / length:.2f} traces "
+                f"of {samples} samples, not {wanted} of them; copy it again"
+            )
+        require_segyio()
+        return cls(
+            path,
+            endian,
+            samples,
+            told or body // length,
+            long_interval or float(number(_INTERVAL, 2)),
+            revision,
+            0.3048 if number(_UNITS, 2) == _FEET else 1.0,
+            code,
+            first,
+            length - samples * np.dtype(_SAMPLES[code]).itemsize,
+            long_interval > 0,
+        )
+
+    def text(self) -> str:
+        """Return the textual header."""
+        return _decoded(self._read([0], _TEXT_BYTES, 0).tobytes())
+
+    def binary(self) -> dict[int, int]:
+        """Return the numbers of the binary header that revisions 0 and 1 define, by their bytes in the file."""
+        import segyio
+
+        raw = self._read([0], _TEXT_BYTES + _BINARY_BYTES, 0)
+        sizes = _sizes(segyio.BinField.enums())
+        kept = [byte for byte in sizes if byte < _REVISION_1]
+        return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in kept}
+
+    def headers(self, *names: str) -> dict[str, np.ndarray]:
+        """Read fields of all trace headers, named as in ``segyio.TraceField``: int64, one number per trace."""
+        import segyio
+
+        sizes = _sizes(segyio.TraceField.enums())
+        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int64)] for name in names}
+        for first in range(0, self.traces, _HEADERS_AT_A_TIME):
+            raw = self.raw_headers(np.arange(first, min(first + _HEADERS_AT_A_TIME, self.traces)))
+            for name in names:
+                byte = int(getattr(segyio.TraceField, name))
+                parts[name].append(_integers(raw, byte, sizes[byte], "big"))
+        return {name: np.concatenate(each) for name, each in parts.items()}
+
+    def raw_headers(self, traces: np.ndarray) -> np.ndarray:
+        """Return the standard headers of traces as big-endian bytes: uint8, ``(len(traces), 240)``."""
+        import segyio
+
+        raw = self._read(traces, _TRACE_HEADER_BYTES)
+        if self.endian == "little":
+            for byte, size in _sizes(segyio.TraceField.enums()).items():
+                if byte < _NAME or self.revision < 2:  # revision 2 has a name there
+                    place = slice(byte - 1, byte - 1 + size)
+                    raw[:, place] = raw[:, place][:, ::-1]
+        return raw
+
+    def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
+
+        `names` must contain those in `TIMING`.
+        """
+        headers = self.headers(*names)
+        live = ~np.isin(headers["TraceIdentificationCode"], OTHER_TRACES)
+        if not live.any():
+            raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
+        return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
+
+    def has_extended_positions(self) -> bool:
+        """Return whether trace header extension 1 holds positions."""
+        return bool(self.extension(*_POSITIONS).any())
+
+    def extension(self, *places: int) -> np.ndarray:
+        """Return numbers of trace header extension 1, by their bytes in it: float64, ``(len(places), traces)``.
+
+        The file may have none: there are then no columns.
+        """
+        if self.header_bytes == _TRACE_HEADER_BYTES:
+            return np.empty((len(places), 0))
+        name = self._read([0], _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES).tobytes()[_NAME - 1 :]
+        if name not in _EXTENSION:
+            return np.empty((len(places), 0))
+        raw = self._read(np.arange(self.traces), _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES)
+        return np.stack([raw[:, p - 1 : p + 7].copy().view(_type(self.endian, "f8"))[:, 0] for p in places])
+
+    def read(self, traces: np.ndarray) -> np.ndarray:
+        """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
+        kind = np.dtype(_SAMPLES[self.format])
+        native = np.dtype(np.float32) if self.format == _IBM else kind
+        result = np.empty((len(traces), self.samples), dtype=np.promote_types(native, np.float32))
+        step = max(1, _PIECE_BYTES // self._trace_bytes)
+        for rows, first in _runs(traces):
+            for start in range(rows.start, rows.stop, step):
+                stop = min(start + step, rows.stop)
+                raw = self._read([first + start - rows.start], (stop - start) * self._trace_bytes)
+                samples = raw.reshape(stop - start, -1)[:, self.header_bytes :].copy()
+                values = samples.view(_type(self.endian, kind.str[1:]))
+                result[start:stop] = _from_ibm(values) if self.format == _IBM else values
+        return result
+
+    @property
+    def _trace_bytes(self) -> int:
+        return self.header_bytes + self.samples * np.dtype(_SAMPLES[self.format]).itemsize
+
+    def _read(self, traces: Sequence[int] | np.ndarray, size: int, first: int | None = None) -> np.ndarray:
+        """Read so many bytes of each of some traces from their beginning on: uint8, ``(len(traces), size)``.
+
+        `first` is the position of the first trace.
+        """
+        begin, result = self.first if first is None else first, np.empty((len(traces), size), np.uint8)
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                for row, trace in zip(result, traces, strict=True):
+                    file.seek(begin + int(trace) * self._trace_bytes)
+                    view = memoryview(row)  # pyright: ignore[reportArgumentType] - it is a buffer
+                    while view and (got := file.readinto(view)):
+                        view = view[got:]
+                    if view:
+                        raise InputError(f"{self.path} has become shorter: copy it again")
+        except OSError as problem:
+            raise InputError(f"{self.path} cannot be read ({problem.strerror}): check its permissions") from None
+        return result
+
+
+def _from_ibm(bits: np.ndarray) -> np.ndarray:
+    """Return IBM floats as float32: a sign, an exponent of 16 with bias 64, and 24 bits of a fraction below 1."""
+    fraction = (bits & 0xFFFFFF).astype(np.float32)
+    with np.errstate(over="ignore"):  # infinite samples are an error when they are used
+        sizes = np.ldexp(fraction, 4 * (bits >> 24 & 0x7F).astype(np.int32) - (4 * 64 + 24))
+    return np.where(bits >> 31, -sizes, sizes)
+
+
+def _byte_order(path: Path, head: bytes) -> str:
+    """Return the byte order that a file of revision 2 names, or else that in which its format code is known."""
+    named = int.from_bytes(head[_ORDER - 1 : _ORDER + 3], "big")
+    if named in (0x02010403, 0x03040102):
+        raise InputError(f"{path} has bytes that are swapped in pairs: swap them back")
+    orders = {_BIG: ("big",), _LITTLE: ("little",)}.get(named, ("big", "little"))
+    for order in orders:
+        if _number(head, _FORMAT, 2, order) in _SAMPLES:
+            return order
+    code = _number(head, _FORMAT, 2, orders[0])
+    raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
+
+
+def _end_of_texts(path: Path, extended: int) -> int:
+    """Return where the textual headers after the binary one end; of an unknown number, the last one says so."""
+    place = _TEXT_BYTES + _BINARY_BYTES
+    if extended <= 0x7FFF:
+        return place + _TEXT_BYTES * extended
+    with open(path, "rb") as file:
+        file.seek(place)
+        while len(block := file.read(_TEXT_BYTES)) == _TEXT_BYTES:
+            place += _TEXT_BYTES
+            if "((SEG:ENDTEXT))" in _decoded(block).upper().replace(" ", ""):
+                return place
+    raise InputError(
+        f"{path} has a variable number of text headers, of which none ends with ((SEG: EndText)): write their number "
+        "into bytes 3505 to 3506"
+    )
+
+
+def _decoded(text: bytes) -> str:
+    """Return an ASCII or EBCDIC text: their spaces differ."""
+    return text.decode("ascii" if text.count(b" ") >= text.count(b"\x40") else "cp037", "replace")
+
+
+def _number(head: bytes, byte: int, size: int, endian: Any) -> int:
+    """Return an unsigned number of the file header; the standard counts bytes from 1."""
+    return int.from_bytes(head[byte - 1 : byte - 1 + size], endian)
+
+
+def _type(endian: str, kind: str) -> np.dtype:
+    return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
+
+
+def _sizes(fields: Any) -> dict[int, int]:
+    """Return the bytes of each number of a header, which the next one follows."""
+    places = sorted({int(field) for field in fields})
+    return {byte: after - byte for byte, after in zip(places, [*places[1:], places[-1] + 4], strict=True)}
+
+
+def _integers(raw: np.ndarray, byte: int, size: int, endian: str) -> np.ndarray:
+    """Return a signed number of each header, (headers, bytes), as int64."""
+    return raw[:, byte - 1 : byte - 1 + size].copy().view(_type(endian, f"i{size}"))[:, 0].astype(np.int64)
+
+
+def require_segyio() -> None:
+    """Raise `InputError` if SEG-Y can be neither read nor written."""
+    if importlib.util.find_spec("segyio") is None:
+        raise InputError("SEG-Y needs the package segyio: install collops[segy]")
+
+
+def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
+    """Apply SEG-Y scalars: positive ones multiply, negative ones divide, and 0 counts as 1. Return float64."""
+    factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
+    return np.where(scalars < 0, values / factor, values * factor)
+
+
+def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
+    """Return the time of the first sample in seconds; raise `InputError` if the traces begin at different times."""
+    delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
+    if np.ptp(delays) > 0:
+        raise InputError(
+            f"{file.path} has delay recording times from {delays.min():g} to {delays.max():g} ms: "
+            "shift the traces to one common delay"
+        )
+    return float(delays[0]) / 1e3
+
+
+def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: list[str] | None = None) -> float:
+    """Return the sample interval in seconds; sentences about other intervals in the file are added to `notes`.
+
+    It is taken from the trace header extension of revision 2, its extended binary field, the trace headers, or the
+    binary header: the first value that is not zero.
+    """
+    found = _intervals(file, headers)
+    if not found:
+        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
+    least, most = next(iter(found.values()))
+    if least < most:
+        raise InputError(
+            f"{file.path} mixes sample intervals from {least:g} to {most:g} microseconds: "
+            "resample the traces to one interval"
+        )
+    if notes is not None:
+        notes += other_intervals(file, headers, most, "microseconds")
+    return most / 1e6
+
+
+def other_intervals(file: SegyFile, headers: Mapping[str, np.ndarray], used: float, unit: str) -> list[str]:
+    """Return sentences about the sample intervals in a file that differ from the one in use by more than rounding."""
+    return [
+        f"{file.path} has a sample interval of {_range(*ends)} {unit} in {place}; {used:g} is used"
+        for place, ends in _intervals(file, headers).items()
+        if np.abs(np.array(ends) - used).max() >= 1
+    ]
+
+
+def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Return the smallest and the largest sample interval of each kind of header, by its place, if it is not zero.
+
+    They are in microseconds, for depths in millimetres, in the order in which the standard prefers them.
+    """
+    found = {
+        "bytes 145 to 152 of trace header extension 1": file.extension(_TRACE_INTERVAL)[0],
+        "bytes 3273 to 3280 of the binary header": np.array([file.interval * file.exact]),
+        # A negative number is an unsigned one above 32767 that was read as signed.
+        "bytes 117 to 118 of the trace headers": headers["TRACE_SAMPLE_INTERVAL"] % 0x10000,
+        "bytes 3217 to 3218 of the binary header": np.array([file.binary()[_INTERVAL] % 0x10000]),
+    }
+    return {place: (float(each.min()), float(each.max())) for place, each in found.items() if each.any()}
+
+
+def unused_times(headers: Mapping[str, np.ndarray]) -> list[str]:
+    """Return a sentence for each of `UNUSED_TIMES` that is not zero in all traces, of which `headers` are."""
+    found = []
+    for name, words in UNUSED_TIMES.items():
+        times = scaled(headers[name], headers["ScalarTraceHeader"])
+        if count := int(np.count_nonzero(times)):
+            ends = _range(float(times.min()), float(times.max()))
+            found.append(f"{words} are not zero in {count} of {len(times)} traces, {ends} ms: they are not applied")
+    return found
+
+
+def _range(least: float, most: float) -> str:
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"
+
+
+def is_segy(path: str | Path | None) -> bool:
+    """Return whether the name of a file is one of SEG-Y."""
+    return path is not None and Path(path).suffix.lower() in (".sgy", ".segy")
+
+
+def uses_degrees(file: SegyFile, units: np.ndarray) -> bool:
+    """Return whether the coordinate units of traces (bytes 89-90) are degrees.
+
+    Revision 0 defines only lengths and arc seconds there, and its files often hold other codes.
+    """
+    return bool(np.isin(units, _ARC_UNITS if file.revision > 0 else _ARC_UNITS[:1]).any())
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Traces that become a SEG-Y file: the samples of this rank, and the headers of all ranks."""
+
+    title: str  # first line of the textual header
+    values: Any  # this rank's traces, shape ``(traces, samples)``: an array, or what computes its slices of rows
+    places: np.ndarray  # their numbers in the file, from 0
+    interval: int  # between samples in microseconds, or for depths in millimetres
+    headers: Mapping[str, np.ndarray]  # integers, one per trace of the file, by the names of ``segyio.TraceField``
+    like: tuple[SegyFile, np.ndarray] | None = None  # a file, and the numbers of its traces that have the other fields
+
+    @property
+    def count(self) -> int:
+        """Traces of the file."""
+        return len(next(iter(self.headers.values())))
+
+    def export(self, path: Path, comm: Communicator, history: Sequence[str]) -> Path:
+        """Write a file with a processing history, as `collops.extend.applications.Exporter` describes. Collective."""
+        return write_together(path, comm, self, [*history, TRACE_HEADER_BYTES])
+
+
+def segy_bytes(traces: int, samples: int) -> int:
+    """Return the size of a file that `write_together` writes."""
+    return _TEXT_BYTES + _BINARY_BYTES + traces * (_TRACE_HEADER_BYTES + 4 * samples)
+
+
+def fits_segy(interval: float, samples: int) -> bool:
+    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace.
+
+    It holds whole microseconds (millimetres). Rounding may move the last sample by half an interval at most.
+    """
+    whole = round(interval * 1e6)
+    return 1 <= whole <= 0xFFFF and samples <= 0xFFFF and 2 * samples * abs(interval * 1e6 - whole) <= whole
+
+
+def whole_interval(interval: float, samples: int) -> int:
+    """Return an interval in seconds in microseconds, for depths one in kilometres in millimetres."""
+    if not fits_segy(interval, samples):
+        raise InputError(
+            f"SEG-Y holds intervals of 1 to 65535 whole microseconds and 65535 samples a trace at most, not "
+            f"{1e6 * interval:g} and {samples}: choose another --interval"
+        )
+    return round(interval * 1e6)
+
+
+def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequence[str] = ()) -> Path:
+    """Write the traces of all ranks as a big-endian file of IEEE floats, revision 1; return its path. Collective.
+
+    `text` continues the textual header: long lines are wrapped, and what exceeds the header is cut. A file at `path` is
+    replaced as a whole.
+
+    The first rank writes, since clients of a network file system may not write to one page of a file at a time. It
+    receives 16 MiB at once.
+    """
+    counts = [int(count) for count in comm.allgather(np.array(len(traces.places)))]
+    places = comm.gatherv(np.ascontiguousarray(traces.places, dtype=np.int64), counts, root=0)
+    firsts = np.cumsum([0, *counts])
+    step = max(1, _PIECE_BYTES // ((_TRACE_HEADER_BYTES + 4 * traces.values.shape[1]) * comm.size))
+    with ExitStack() as stack:
+
+        def create() -> Path:
+            temporary = stack.enter_context(atomic(path))
+            _create(temporary, traces, text)
+            return temporary
+
+        temporary = path
+        with local_stage(comm):
+            if comm.rank == 0:
+                temporary = in_time(create, path)
+        for first in range(0, max(counts), step):
+            shares = [min(max(count - first, 0), step) for count in counts]
+            with local_stage(comm):
+                own = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
+            piece = comm.gatherv(own, shares, root=0)
+            with local_stage(comm):
+                if comm.rank == 0:
+                    at = [places[start + first :][:share] for start, share in zip(firsts, shares, strict=False)]
+                    in_time(partial(_fill, temporary, traces, np.concatenate(at), piece), path, piece.nbytes)
+        with local_stage(comm):
+            in_time(stack.close, path)
+    return path
+
+
+def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
+    """Create a file of the full size with its textual and binary header."""
+    require_segyio()
+    import segyio
+
+    samples = traces.values.shape[1]
+    spec = segyio.spec()
+    spec.format = int(segyio.SegySampleFormat.IEEE_FLOAT_4_BYTE)
+    spec.samples = np.arange(samples)
+    spec.tracecount = traces.count
+    feet = False
+    with segyio.create(str(path), spec) as file:
+        if traces.like is not None:
+            feet = traces.like[0].metres != 1
+            file.bin.update(traces.like[0].binary())
+        file.text[0] = _text_header([traces.title, *text])
+        file.bin.update(
+            {
+                segyio.BinField.Interval: traces.interval,
+                segyio.BinField.Samples: samples,
+                segyio.BinField.Format: spec.format,
+                segyio.BinField.MeasurementSystem: _FEET if feet else 1,
+                segyio.BinField.SEGYRevision: 1,
+                segyio.BinField.SEGYRevisionMinor: 0,
+                segyio.BinField.TraceFlag: 1,
+                segyio.BinField.ExtendedHeaders: 0,
+            }
+        )
+    os.truncate(path, segy_bytes(traces.count, samples))
+
+
+def _text_header(lines: Sequence[str]) -> str:
+    import segyio
+
+    plain = [line.encode("ascii", "replace").decode() for line in lines]
+    wrapped = [part for line in plain for part in textwrap.wrap(line, 76, break_on_hyphens=False) or [""]][:38]
+    numbered = dict(enumerate(wrapped, start=1)) | {39: "SEG-Y REV1", 40: "END TEXTUAL HEADER"}
+    return segyio.tools.create_text_header(numbered)
+
+
+def _fill(path: Path, traces: Traces, places: np.ndarray, values: np.ndarray) -> None:
+    """Write some traces, with their headers, at their places in a file."""
+    import segyio
+
+    fields = {int(getattr(segyio.TraceField, name)): values for name, values in traces.headers.items()}
+    sampling = {
+        int(segyio.TraceField.TRACE_SAMPLE_COUNT): values.shape[1],
+        int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): traces.interval,
+    }
+    with ExitStack() as stack:
+        file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
+        known = None if traces.like is None else traces.like[0].raw_headers(traces.like[1][places])
+        for row, place in enumerate(places.tolist()):
+            header = file.header[place]
+            if known is not None:
+                header.buf[:] = known[row].tobytes()  # all 240 bytes, much faster than field by field
+            header.update({field: int(each[place]) for field, each in fields.items()} | sampling)
+        for rows, first in _runs(places):
+            file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)
+
+
+def _runs(numbers: np.ndarray) -> Iterator[tuple[slice, int]]:
+    """Yield the parts of an array in which numbers follow each other, as those of a shot nearly always do.
+
+    Each part is a slice with the first number in it: the traces of a part are read or written at once.
+    """
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    for first, last in zip([0, *breaks], [*breaks, len(numbers)], strict=True):
+        if last > first:
+            yield slice(int(first), int(last)), int(numbers[first])

@@ -1,0 +1,148 @@
+"""Wavelets, spectra and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collops.errors import InputError
+
+if TYPE_CHECKING:
+    from collops import Communicator
+
+__all__ = [
+    "check_unbiased",
+    "count_biased",
+    "frequency_from_power",
+    "frequency_of",
+    "highest_frequency",
+    "noise_from_power",
+    "power_spectrum",
+    "ricker",
+    "ricker_half",
+    "ricker_shape",
+    "smooth_step",
+    "with_noise",
+]
+
+
+def ricker_shape(position: np.ndarray) -> np.ndarray:
+    r"""Return :math:`(1 - 2 u^2) e^{-u^2}` at :math:`u = \pi x`, with `position` :math:`x` in peak wavelengths."""
+    argument = (np.pi * position) ** 2
+    return (1 - 2 * argument) * np.exp(-argument)
+
+
+def smooth_step(position: np.ndarray) -> np.ndarray:
+    """Rise smoothly from 0 to 1 between the positions 0 and 1."""
+    inside = np.clip(position, 0, 1)
+    return inside * inside * (3 - 2 * inside)
+
+
+def ricker_half(frequency: float, interval: float) -> float:
+    """Return the number of samples on either side of the centre of a Ricker wavelet; may be infinite."""
+    return float(np.ceil(4.3 / (np.pi * frequency) / interval))
+
+
+def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
+    """Return a Ricker wavelet, cut where it has decayed to a millionth, and the index of its centre.
+
+    The peak frequency is in hertz, the sample interval in seconds.
+    """
+    half = int(ricker_half(frequency, interval))
+    return ricker_shape(frequency * interval * np.arange(-half, half + 1)), half
+
+
+def power_spectrum(traces: Iterable[np.ndarray], samples: int) -> np.ndarray:
+    """Return the power spectrum, of shape ``(samples // 2 + 1,)``, summed over the rows of all arrays of traces."""
+    from scipy.fft import rfft
+
+    power = np.zeros(samples // 2 + 1)
+    for rows in traces:
+        power += (np.abs(rfft(rows.astype(np.float64), axis=1)) ** 2).sum(axis=0)
+    return power
+
+
+def count_biased(traces: Sequence[np.ndarray]) -> np.ndarray:
+    """Return how many traces (rows of arrays) have a mean that exceeds their deviation, and how many are not zero."""
+    counts = np.zeros(2)
+    for rows in traces:
+        means, squares = rows.mean(axis=1, dtype=np.float64), (rows.astype(np.float64) ** 2).mean(axis=1)
+        counts += np.count_nonzero(2 * means**2 > squares), np.count_nonzero(squares)
+    return counts
+
+
+def check_unbiased(counts: np.ndarray, name: str) -> None:
+    """Raise `InputError` if that is most traces of all ranks; `name` is that of their file."""
+    if 2 * counts[0] > counts[1]:
+        raise InputError(
+            f"the traces of {name} do not oscillate about zero: they are velocities or another model, not seismic "
+            "data, or need their mean subtracted"
+        )
+
+
+def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> float:
+    r"""Estimate the frequency of the Ricker wavelet whose power spectrum has the same centre of mass.
+
+    Notes
+    -----
+    The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
+    :math:`\Gamma(3) / \Gamma(5/2) / \sqrt 2 = 1.064` times :math:`f_0`.
+    """
+    # A constant offset of the samples is an error of the recording.
+    frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
+    total = power.sum()
+    return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
+
+
+def frequency_of(wavelet: np.ndarray, interval: float) -> float:
+    """Return `frequency_from_power` of a wavelet, whose spectrum zeros after it make finer."""
+    size = 8 * len(wavelet)
+    padded = np.pad(wavelet, (0, size - len(wavelet)))
+    return frequency_from_power(power_spectrum([padded[None]], size), size, interval)
+
+
+def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
+    """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
+    signal = power[1:] - noise_from_power(power) ** 2
+    found = np.cumsum(signal)
+    below = int(np.argmax(found >= 0.99 * found[-1])) if found.size and found[-1] > 0 else -1
+    return float(np.fft.rfftfreq(samples, interval)[below + 1])
+
+
+def noise_from_power(power: np.ndarray) -> float:
+    """Estimate the norm of white noise in traces from the sum of their power spectra.
+
+    Noise is all that there is in the tenth of the frequencies, next to each other, whose mean power is smallest. Traces
+    without energy at some frequencies, as after a filter, therefore have too small an estimate.
+    """
+    tenth = max(1, len(power) // 10)
+    bands = power[1 : 1 + (len(power) - 1) // tenth * tenth].reshape(-1, tenth)
+    # By Parseval's theorem: the mean power of a frequency is that of the samples times their number.
+    return float(np.sqrt(bands.mean(axis=1).min(initial=np.inf))) if bands.size else 0.0
+
+
+def with_noise(
+    clean: Sequence[np.ndarray], numbers: range, relative: float, seed: int, comm: Communicator
+) -> tuple[list[np.ndarray], float]:
+    """Add white noise; return new arrays and the norm of the noise. Collective.
+
+    `clean` has one array per record of this rank (the traces of a shot, or a row of a volume), `numbers` the numbers of
+    these among the records of all ranks. The noise of a record depends on its number and the seed alone, and is thus
+    the same on any number of ranks. `relative` is its root mean square over that of the data.
+    """
+
+    def square(values: np.ndarray) -> float:
+        return float((values.astype(np.float64) ** 2).sum())
+
+    own = np.array([sum(map(square, clean)), float(sum(record.size for record in clean))])
+    signal, samples = comm.allreduce(own)
+    deviation = relative * float(np.sqrt(signal / samples)) if samples else 0.0
+    noisy = [record.copy() for record in clean]
+    if deviation > 0:
+        for number, values in zip(numbers, noisy, strict=True):
+            generator = np.random.default_rng([seed, number])
+            values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
+    norm = sum((square(a - b) for a, b in zip(noisy, clean, strict=True)), 0.0)
+    return noisy, float(np.sqrt(comm.allreduce(np.array(norm))[()]))

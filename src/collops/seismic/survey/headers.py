@@ -1,0 +1,168 @@
+"""The headers of a survey in any format: from the positions of its traces to axes, shots and depths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.seismic.kirchhoff.stations import distinct_rows
+from collops.seismic.survey.checks import Terms, check_positions
+from collops.seismic.survey.geometry import Bins, Geometry, Line
+
+if TYPE_CHECKING:
+    from collops.seismic.segy import SegyFile
+    from collops.seismic.survey.zarr import ZarrShots
+
+# A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
+# crossline numbers, and without them, as a crooked line has none.
+_WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
+
+
+@dataclass(frozen=True)
+class TraceHeaders:
+    """Headers of the live traces of a file, in metres; pairs have the shape ``(2, traces)``."""
+
+    numbers: np.ndarray  # of the traces in the file, from 0, increasing
+    source: np.ndarray  # easting and northing
+    group: np.ndarray  # the same of the receiver
+    depth: np.ndarray  # of source and receiver below sea level
+    offset: np.ndarray  # 0 where it is unknown
+    shot: np.ndarray  # shape (keys, traces): traces of a shot have the same ones
+    record: np.ndarray | None  # field record number; without it, shots are numbered
+    channel: np.ndarray | None  # without it, the traces of each shot are numbered
+    bins: np.ndarray  # inline and crossline number, 0 where they are unknown
+    cdp: np.ndarray  # easting and northing of the midpoint or the bin, 0 where they are unknown
+
+
+@dataclass(frozen=True)
+class SurveyHeaders:
+    """The headers of a survey."""
+
+    file: SegyFile | ZarrShots
+    geometry: Geometry  # positions of all shots
+    traces: list[np.ndarray]  # for each shot the numbers of its traces in the file, in the order of its receivers
+    line: Line  # position of the line, or of the axes in 3-D, on the map
+    bins: Bins | None  # the numbering of a 3-D survey
+    datum: float  # elevation of depth 0 in metres above sea level
+    records: np.ndarray  # field record number of every shot
+    channels: list[np.ndarray]  # for each shot the channel (trace number in the field record) of its receivers
+    notes: list[str]  # decisions of the reader, in sentences for the user
+    warnings: list[str]  # doubts of the reader, in sentences for the user
+    defaults: Mapping[str, str]  # options that the file names, if this package wrote it
+
+    def number(self, name: str, kind: Callable[[str], Any]) -> Any:
+        """Return a number among the `defaults`, or None."""
+        text = self.defaults.get(name)
+        try:
+            return None if text is None else kind(text)
+        except ValueError:
+            raise InputError(f"{self.file.path} says {name.upper()}={text}: give --{name}") from None
+
+
+def survey_headers(
+    file: SegyFile | ZarrShots,
+    sampling: tuple[int, float, float],
+    traces: TraceHeaders,
+    terms: Terms,
+    dims: int | None,
+    notes: list[str],
+    defaults: Mapping[str, str],
+) -> SurveyHeaders:
+    """Find axes, shots and depths of a survey, or raise `InputError` if there are none.
+
+    Shots keep their order in the file. Depths count from sea level, or from the highest station if one lies above it.
+
+    With `dims` 2 `Line.through` chooses the line. With 3 the axes are those of the bins that inline and crossline
+    numbers define (`Bins.fit`) at the CDP positions, or else at the midpoints; without numbers, `Line.around` chooses
+    them. By default a survey is 3-D if stations lie further off the line than a tenth of its length, a quarter without
+    numbers. `sampling` has the number of samples, and the interval and the time of the first one in seconds; sentences
+    are added to `notes`.
+    """
+    if dims not in (None, 2, 3):
+        raise InputError(f"a survey has 2 or 3 dimensions, not {dims}")
+    shots, shot_of = distinct_rows(traces.shot.T)
+    warnings = check_positions(file.path, traces.source, traces.group, traces.offset, len(shots), terms)
+    stations = np.concatenate([traces.source, traces.group], axis=1)
+    line = Line.through(*stations)
+    length, off_line = float(np.ptp(line.distance(*stations))), float(np.abs(line.across(*stations)).max())
+    if length == 0:
+        raise InputError(f"{file.path} has all sources and receivers at one point: fill in {terms.positions}")
+    numbered = bool((np.ptp(traces.bins, axis=1) > 0).all())
+    least = (_WIDE_WITH_NUMBERS if numbered else _WIDE) * length
+    bins, wide = None, dims == 3 or (dims is None and off_line > least)
+    if wide:
+        notes.append(f"stations lie up to {off_line:.0f} m off a line: the survey is 3-D (--dims 2 for a line)")
+        if off_line <= 1e-6 * length:
+            raise InputError(
+                f"{file.path} has all sources and receivers on one line: a 3-D image needs them on an area"
+            )
+        line, bins = _axes(traces, stations, notes)
+    elif off_line > 0.02 * length:
+        notes.append(f"stations lie up to {off_line:.0f} m off the straight line that the 2-D migration assumes")
+
+    depths, datum = _below_datum(traces.depth, notes)
+    sources, groups = (
+        np.stack([*([line.across(*places)] if wide else []), line.distance(*places), depth])
+        for places, depth in zip((traces.source, traces.group), depths, strict=True)
+    )
+    order = np.split(np.argsort(shot_of, kind="stable"), np.cumsum(np.bincount(shot_of))[:-1])
+    first_traces = [each[0] for each in order]
+    # Shots with the same receivers share one object, so that they share an operator.
+    distinct: dict[bytes, np.ndarray] = {}
+    receivers = [distinct.setdefault(groups[:, each].tobytes(), groups[:, each]) for each in order]
+    geometry, record, channel = Geometry(sources[:, first_traces], receivers, *sampling), traces.record, traces.channel
+    return SurveyHeaders(
+        file,
+        geometry,
+        [traces.numbers[each] for each in order],
+        line,
+        bins,
+        datum,
+        np.arange(geometry.shots) + 1 if record is None else record[first_traces],
+        geometry.counted() if channel is None else [channel[each] for each in order],
+        notes,
+        warnings,
+        defaults,
+    )
+
+
+def read_traces(headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
+    """Read the traces of some shots only: one array per shot, shape ``(receivers, samples)``."""
+    if not shots:
+        return []
+    numbers = [headers.traces[shot] for shot in shots]
+    together = headers.file.read(np.concatenate(numbers))
+    return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
+
+
+def _axes(traces: TraceHeaders, stations: np.ndarray, notes: list[str]) -> tuple[Line, Bins | None]:
+    """Return the axes of a 3-D survey on the map, and its bins if inline and crossline numbers define them."""
+    if traces.bins.any():
+        midpoints = (traces.source + traces.group) / 2
+        at, where = (traces.cdp, "CDP positions") if traces.cdp.any() else (midpoints, "midpoints")
+        try:
+            line, bins = Bins.fit(*traces.bins, *at)
+        except InputError as problem:
+            notes.append(f"bins are not used: {problem}")
+        else:
+            apart = " x ".join(f"{each:.4g}" for each in bins.spacing)
+            notes.append(f"bins of {apart} m (across inlines x along them) from numbers and {where}")
+            return line, bins
+    line = Line.around(*stations)
+    east, north = line.direction
+    notes.append(f"x points {np.degrees(np.arctan2(north, east)):.1f} degrees north of east")
+    return line, None
+
+
+def _below_datum(depths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, float]:
+    """Return depths of source and receiver of every trace below the datum, and the datum's elevation."""
+    datum = max(-float(depths.min()), 0.0)
+    depths = depths + datum
+    place = f"the highest station, {datum:g} m above sea level" if datum > 0 else "sea level"
+    ends = [" to ".join(f"{end:g}" for end in sorted({each.min(), each.max()})) for each in depths]
+    notes.append(f"depths in metres below {place}: sources {ends[0]}, receivers {ends[1]}")
+    return depths, datum

@@ -1,0 +1,192 @@
+"""The normal equations of a survey, from traces that are read shot by shot and never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops import VStack
+from collops.errors import InputError, LayoutError
+from collops.extend.applications import local_stage
+from collops.extend.engines import Engine
+from collops.extend.operators import LocalSum, Scratch
+from collops.seismic.kirchhoff.split import SplitImage
+from collops.seismic.signals import count_biased
+
+if TYPE_CHECKING:
+    from collops import DistributedArray
+    from collops.seismic.survey.survey import Survey
+
+__all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
+
+Weights = Callable[[int], Any]
+"""From the number of a shot to what its traces count, a number or an array that broadcasts to them."""
+
+Traces = Callable[[range], list[np.ndarray]]
+"""From numbers of shots to an array of traces for each."""
+
+
+@dataclass(frozen=True)
+class NormalEquations:
+    r"""The equations :math:`A^T W^2 A m = A^T W^2 d` of an image :math:`m` and data :math:`d`; vectors are images.
+
+    Attributes
+    ----------
+    operator : LinearOperator
+        :math:`A^T W^2 A`, for :func:`collops.cg`. It models and migrates a few shots at a time, and sends one allreduce
+        of the image.
+    right : DistributedArray
+        :math:`A^T W^2 d`, replicated.
+    energy : float
+        :math:`\|W d\|^2`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.seismic.survey import Geometry, Grid, Survey
+    >>> line = np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])
+    >>> survey = Survey(Geometry(line[:, 1:2], [line], samples=100, interval=0.004))
+    >>> survey.traces = [np.random.default_rng(0).normal(size=(3, 100))]
+    >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
+    >>> equations = survey.normal_equations(A)
+    >>> image = collops.cg(equations.operator, equations.right, niter=5, tol=0).x
+    >>> bool(equations.misfit(image) < equations.energy**0.5)
+    True
+    """
+
+    operator: LocalSum
+    right: DistributedArray
+    energy: float
+
+    def misfit(self, x: DistributedArray) -> float:
+        r"""Return the norm of the residual of the data, :math:`\|W (d - A x)\|`. Collective.
+
+        It is the root of a difference of two energies: relative to the data, it cannot be told from zero where it is
+        below the root of the rounding error of the dtype (3e-4 in float32).
+        """
+        from collops import dots
+
+        (product,) = dots((x, 2.0 * self.right - self.operator.forward(x)))
+        return float(np.sqrt(max(0.0, self.energy - float(product))))
+
+
+class _Normal:
+    """The normal operator of some consecutive shots that one local operator models.
+
+    `memory` returns an array of at least the size of the modelled traces; ``None`` on an engine of immutable arrays.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        shots: range,
+        weights: Weights | None,
+        survey: Survey,
+        engine: Engine,
+        memory: Callable[[], Any],
+    ) -> None:
+        self.operator, self.shots, self._weights = operator, shots, weights
+        self._traces = [survey.trace_shape(shot) for shot in shots]
+        self.shape, self.dtype, self._engine = (operator.shape[1],) * 2, operator.dtype, engine
+        self._memory = memory
+        self.capturable = weights is None and getattr(operator, "capturable", True)  # weights come from the host
+
+    def forward_local(self, x: Any, out: Any = None) -> Any:
+        """Model the shots from a flat image, and migrate the result."""
+        weights = self._flat_weights()
+        if weights is not None and not weights.any():
+            return self._engine.xp.zeros(self.shape[1], self.dtype)
+        memory = self._memory()
+        modelled = self.operator.forward_local(x, None if memory is None else memory[: self.operator.shape[0]])
+        if weights is not None:
+            modelled *= self._engine.from_host(weights**2)
+        return self.operator.adjoint_local(modelled, out)
+
+    adjoint_local = forward_local
+
+    def migrated(self, traces: list[np.ndarray], weighted: bool) -> tuple[Any, float]:
+        """Return the image of traces, an array for each shot, times the squared weights, and their weighted energy.
+
+        `weighted` says that the traces have been multiplied by the weights once.
+        """
+        flat = np.concatenate([each.ravel() for each in traces]).astype(self.dtype, copy=False)
+        if (weights := self._flat_weights()) is not None:
+            flat = flat if weighted else flat * weights
+        energy = float(np.square(flat, dtype=np.float64).sum())
+        twice = flat if weights is None else flat * weights
+        return self.operator.adjoint_local(self._engine.from_host(twice), None), energy
+
+    def _flat_weights(self) -> np.ndarray | None:
+        if self._weights is None:
+            return None
+        weights = []
+        for shot, shape in zip(self.shots, self._traces, strict=True):
+            given = np.asarray(self._weights(shot))
+            if given.ndim > 2 or any(n not in (1, m) for n, m in zip(given.shape[::-1], shape[::-1], strict=False)):
+                raise InputError(f"weights of shape {given.shape} do not fit the traces of shot {shot + 1}, {shape}")
+            weights.append(np.broadcast_to(given, shape).ravel())
+        return np.concatenate(weights).astype(self.dtype, copy=False)
+
+
+def shots_of_parts(survey: Survey, A: Any) -> list[range]:
+    """Return the shots of this rank that each local operator of `A` models.
+
+    Raises LayoutError if `A` is not the operator of the survey.
+    """
+    if isinstance(A, SplitImage):
+        raise LayoutError(
+            "the normal equations need a replicated image, as no rank has all points of its shots: use survey.data() "
+            "with this operator, or make one with split=False"
+        )
+    if not isinstance(A, VStack) or A.range is not survey.layout:
+        raise LayoutError(f"the normal equations need the operator of this survey, not {A!r}")
+    parts, first = [], survey.shots.start
+    for each in A.operators:
+        last, size = first, 0
+        while size < each.shape[0] and last < survey.shots.stop:
+            size += int(np.prod(survey.trace_shape(last)))
+            last += 1
+        if size != each.shape[0]:
+            raise LayoutError(f"the normal equations need local operators of whole shots, not {each!r}")
+        parts.append(range(first, last))
+        first = last
+    return parts
+
+
+def normal_equations(
+    survey: Survey, A: Any, weights: Weights | None, engine: Engine, weighted: Traces | None = None
+) -> NormalEquations:
+    """Read the traces of each shot once, and migrate them; see :meth:`Survey.normal_equations`. Collective.
+
+    `weighted` returns the traces of shots times their weights, by default those of the survey.
+    """
+    from collops import DistributedArray
+
+    comm = survey.comm
+    with local_stage(comm):
+        shots, operators = shots_of_parts(survey, A), A.operators
+        # The traces of all parts in turn, from the first application on.
+        size = max((each.shape[0] for each in operators), default=0)
+        memory = partial(Scratch().get, "traces", (size,), A.dtype, engine)
+        parts = [
+            _Normal(each, own, weights, survey, engine, memory) for each, own in zip(operators, shots, strict=True)
+        ]
+    images: Any = A.domain
+    operator = LocalSum(parts, comm, dims=images.shape)
+    counts, energy = np.zeros(2), 0.0
+    total = engine.xp.zeros(images.size, A.dtype)
+    with local_stage(comm):
+        for part in parts:
+            traces = (weighted or survey.read_shots)(part.shots)
+            counts += count_biased(traces)
+            image, square = part.migrated(traces, weighted is not None)
+            total, energy = total + image, energy + square
+    if weighted is None:
+        survey.check_counts(counts)
+    right = DistributedArray(images, comm, comm.allreduce(total).reshape(images.shape))
+    return NormalEquations(operator, right, float(comm.allreduce(np.array(energy))))

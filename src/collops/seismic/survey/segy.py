@@ -1,0 +1,216 @@
+"""Surveys in SEG-Y: read the geometry from the headers and the traces of a rank; headers of surveys and images."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.seismic.segy import (
+    TIMING,
+    SegyFile,
+    Traces,
+    sample_interval,
+    scaled,
+    start_time,
+    unused_times,
+    uses_degrees,
+    whole_interval,
+)
+from collops.seismic.survey.checks import Terms, refuse_stack
+from collops.seismic.survey.geometry import Geometry, Grid, Line
+from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+
+__all__ = ["image_traces", "shot_traces"]
+
+_SIGNATURE = "COLLOPS SURVEY 1"
+_FIELDS = [
+    "FieldRecord",
+    "TraceNumber",
+    "EnergySourcePoint",
+    "offset",
+    "SourceX",
+    "SourceY",
+    "GroupX",
+    "GroupY",
+    "SourceGroupScalar",
+    "ElevationScalar",
+    "ReceiverGroupElevation",
+    "SourceSurfaceElevation",
+    "SourceDepth",
+    "CoordinateUnits",
+    "INLINE_3D",
+    "CROSSLINE_3D",
+    "CDP_X",
+    "CDP_Y",
+    *TIMING,
+]
+_TERMS = Terms(
+    "bytes 73 to 88 of its trace headers",
+    "offsets (bytes 37 to 40)",
+    "scalar of the coordinates (bytes 71 to 72)",
+    "mark these traces as dead (bytes 29 to 30)",
+)
+
+
+def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
+    """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
+
+    Shots are identified by field record number, energy source point and source position. Coordinates and elevations are
+    multiplied by their scalars, and feet become metres. Traces marked as dead, dummy or auxiliary are left out.
+    """
+    file = SegyFile.inspect(path)
+    numbers, headers = file.live_headers(*_FIELDS)
+    notes: list[str] = []
+    if len(numbers) < file.traces:
+        notes.append(
+            f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and left out"
+        )
+    if uses_degrees(file, headers["CoordinateUnits"]):
+        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
+
+    def metres(scalar: str, *names: str) -> np.ndarray:
+        return np.stack([scaled(headers[name], headers[scalar]) * file.metres for name in names])
+
+    source, group, cdp = (metres("SourceGroupScalar", f"{of}X", f"{of}Y") for of in ("Source", "Group", "CDP_"))
+    if not (source.any() or group.any()):
+        if cdp.any():
+            refuse_stack(file.path)
+        raise InputError(f"{path} has no source and receiver coordinates: fill in {_TERMS.positions}")
+    elevation, surface, below = metres(
+        "ElevationScalar", "ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth"
+    )
+    traces = TraceHeaders(
+        numbers,
+        source,
+        group,
+        np.stack([below - surface, -elevation]),
+        headers["offset"] * file.metres,
+        np.stack([headers[name] for name in ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")]),
+        headers["FieldRecord"],
+        headers["TraceNumber"],
+        np.stack([headers["INLINE_3D"], headers["CROSSLINE_3D"]]),
+        cdp,
+    )
+    notes += unused_times(headers)
+    if file.has_extended_positions():
+        notes.append("positions of trace header extension 1 are not read: the standard trace headers are used")
+    sampling = file.samples, sample_interval(file, headers, notes), start_time(file, headers)
+    text = file.text()
+    named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
+    defaults = {name.lower(): value for name, value in named}
+    return survey_headers(file, sampling, traces, _TERMS, dims, notes, defaults)
+
+
+def survey_traces(
+    geometry: Geometry, shots: range, traces: Sequence[np.ndarray], defaults: Mapping[str, str]
+) -> tuple[Traces, list[str]]:
+    """Return this rank's part of a survey, an array for each of its `shots`, and the text of the file.
+
+    Positions are stored to a tenth of a millimetre if the line is shorter than 214 km. The text holds `defaults`:
+    options of the migration by name, which apply when the file is read.
+    """
+    interval = whole_interval(geometry.interval, geometry.samples)
+    if abs(interval - geometry.interval * 1e6) > 1e-3:
+        raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
+    headers = _positions(geometry, Line(), 0.0, np.arange(geometry.shots) + 1, geometry.counted())
+    values = np.concatenate([np.empty((0, geometry.samples), np.float32), *traces])
+    made = Traces(_SIGNATURE, values, geometry.rows(shots), interval, headers)
+    text = ["SYNTHETIC PRESTACK SURVEY, IEEE FLOATS, METRES, SECONDS, HERTZ", ""]
+    return made, text + [f"{name.upper()}={value}" for name, value in defaults.items()]
+
+
+def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
+    """Return traces that belong in the place of those of a survey: those of this rank's `shots`, shot by shot.
+
+    They keep the order and the headers of the live traces of a SEG-Y file. Those of other files are in the order of the
+    shots, with the headers that are known.
+    """
+    geometry, file = headers.geometry, headers.file
+    interval = whole_interval(geometry.interval, geometry.samples)
+    if not isinstance(file, SegyFile):
+        known = _positions(geometry, headers.line, headers.datum, headers.records, headers.channels)
+        return Traces(title, values, geometry.rows(shots), interval, known)
+    numbers = np.sort(np.concatenate(headers.traces))
+    own = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
+    # Revision 1, in which these traces are written, defines codes that a file of revision 0 may hold by chance.
+    changes = {"CoordinateUnits": np.ones_like(numbers)}
+    return Traces(title, values, np.searchsorted(numbers, own), interval, changes, (file, numbers))
+
+
+def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
+    """Return the columns of an image, which all ranks hold and the first one writes, at their places on the map."""
+    east, north = headers.line.position(*grid.columns())
+    scalar, one = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
+    x, y = np.rint(east * scalar), np.rint(north * scalar)
+    columns = np.cumsum(one)
+    inline, crossline = (each + 1 for each in np.divmod(columns - 1, grid.nx))
+    if headers.bins is not None and (numbers := headers.bins.numbers(grid)) is not None:
+        inline, crossline = (each.ravel() for each in np.meshgrid(*numbers, indexing="ij"))
+    fields = {
+        "TRACE_SEQUENCE_LINE": columns,
+        "TRACE_SEQUENCE_FILE": columns,
+        "CDP": columns,
+        "TraceIdentificationCode": one,
+        "CoordinateUnits": one,
+        "SourceGroupScalar": -scalar * one,
+        "ElevationScalar": -100 * one,
+        "ReceiverDatumElevation": round(100 * headers.datum) * one,
+        "SourceDatumElevation": round(100 * headers.datum) * one,
+        **dict.fromkeys(("SourceX", "GroupX", "CDP_X"), x),
+        **dict.fromkeys(("SourceY", "GroupY", "CDP_Y"), y),
+        "INLINE_3D": inline,
+        "CROSSLINE_3D": crossline,
+    }
+    own = slice(None if rank == 0 else 0)
+    traces = image.reshape(-1, grid.nz)[own]
+    return Traces(title, traces, (columns - 1)[own], whole_interval(grid.dz / 1e3, grid.nz), fields)
+
+
+def _positions(
+    geometry: Geometry, line: Line, datum: float, records: np.ndarray, channels: Sequence[np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the trace headers that a geometry determines, with axes on the map and depth 0 at an elevation."""
+    shot, (source, group) = geometry.shot_of_trace, geometry.on_map(line)
+    scalar, depth_scalar = _scalar(np.stack([source[:2], group[:2]])), _scalar(np.stack([source[2], group[2]]))
+    delay = 1e3 * geometry.start
+    # Few programs know a scalar of times: only delays of other than whole milliseconds have one.
+    finest = _scalar(np.array([delay]), 0x7FFF, "delays up to 32767 ms")
+    time_scalar = finest if abs(delay - round(delay)) > 1e-6 else 1
+    numbers = {"field record": records[shot], "channel": np.concatenate(list(channels))}
+    for name, each in numbers.items():
+        if (largest := np.abs(each).max()) > 0x7FFFFFFF:
+            raise InputError(f"SEG-Y holds {name} numbers up to 2147483647 only, not {largest}: number them anew")
+    constant = np.ones_like(shot)
+    return {
+        "TRACE_SEQUENCE_LINE": np.arange(geometry.traces) + 1,
+        "FieldRecord": numbers["field record"],
+        "EnergySourcePoint": shot + 1,
+        "TraceNumber": numbers["channel"],
+        "TraceIdentificationCode": constant,
+        "CoordinateUnits": constant,
+        "SourceGroupScalar": -scalar * constant,
+        "ElevationScalar": -depth_scalar * constant,
+        **{
+            f"{name}{axis}": np.rint(values * scalar)
+            for name, pair in (("Source", source), ("Group", group))
+            for axis, values in zip("XY", pair, strict=False)
+        },
+        "offset": np.rint(np.concatenate([geometry.offsets(number) for number in range(geometry.shots)])),
+        "SourceDepth": np.rint(source[2] * depth_scalar),
+        "SourceSurfaceElevation": np.rint(datum * depth_scalar) * constant,
+        "ReceiverGroupElevation": np.rint((datum - group[2]) * depth_scalar),
+        "DelayRecordingTime": round(delay * time_scalar) * constant,
+        "ScalarTraceHeader": -time_scalar * constant,
+    }
+
+
+def _scalar(values: np.ndarray, largest: int = 0x7FFFFFFF, what: str = "coordinates up to 2147483647 m") -> int:
+    """Return the finest divisor for which all `values` fit the integers of a trace header, of 32 bits by default."""
+    for scalar in (10000, 1000, 100, 10, 1):
+        if np.abs(values).max() * scalar <= largest:
+            return scalar
+    raise InputError(f"SEG-Y holds {what} only")

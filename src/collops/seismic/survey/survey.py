@@ -1,0 +1,682 @@
+"""A survey on all ranks: who has which shots, their traces, and the operator between them and an image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.extend.applications import is_zarr, local_stage, write_result
+from collops.extend.communication import raised_together
+from collops.extend.engines import Engine
+from collops.extend.engines import engine as engine_called
+from collops.seismic.conditioning import sound_traces
+from collops.seismic.segy import write_together
+from collops.seismic.signals import (
+    check_unbiased,
+    count_biased,
+    frequency_from_power,
+    frequency_of,
+    highest_frequency,
+    power_spectrum,
+    ricker,
+)
+from collops.seismic.survey import segy, zarr
+from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
+from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
+from collops.seismic.survey.headers import SurveyHeaders, read_traces
+from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
+
+if TYPE_CHECKING:
+    from collops import Communicator, DistributedArray, Layout, LinearOperator
+    from collops.seismic.kirchhoff import FixedTables, Weighting
+    from collops.seismic.kirchhoff.weights import Amplitude
+    from collops.seismic.survey.normal import NormalEquations, Weights
+
+__all__ = ["mode_of"]
+
+_STEEPEST = 60.0  # dip of the image of recorded data, in degrees
+
+
+def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
+    """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
+
+    Every rank reads the headers of all traces. The samples are read when they are first needed (`Survey.traces`), by
+    each rank those of its own shots.
+
+    Parameters
+    ----------
+    path : str or Path
+        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in one, that xarray, MDIO
+        (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
+        source_coord_y, group_coord_x and group_coord_y have some of its other axes. What is in a folder, or in a path
+        with the suffix .zarr, is Zarr.
+    comm : Communicator, optional
+        The ranks that share the survey; the world by default.
+    dims : {2, 3}, optional
+        Whether positions are distances along a line, or on an area. By default 3 if stations lie further from the line
+        that fits them best than a quarter of its length, or a tenth if inline and crossline numbers vary.
+
+    Returns
+    -------
+    Survey
+        The survey, whose `Survey.notes` say how the headers were understood.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file cannot be read or its headers do not describe shots.
+
+    Examples
+    --------
+    >>> import collops
+    >>> collops.seismic.survey.read("line.sgy")
+    Traceback (most recent call last):
+    collops.errors.InputError: line.sgy does not exist: check the name of the SEG-Y file
+    """
+    from collops.extend.communication import communicator_or_world
+
+    comm = communicator_or_world(comm)
+    with local_stage(comm):
+        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims)
+    return Survey(headers.geometry, comm, headers)
+
+
+class Survey:
+    """The geometry of all shots, the same on every rank, and the traces of each rank's own shots.
+
+    Shots are divided among the ranks in their order, the first ranks having one shot more. Data are in the order of
+    shots, their receivers, and samples.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Positions and sampling.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    headers : SurveyHeaders, optional
+        The headers of the file that has the traces; `read` makes them. Without them `traces` must be set.
+
+    Attributes
+    ----------
+    geometry, comm, headers
+        The parameters.
+    shots, shares : range and list of range
+        The shots of this rank, and those of every rank.
+    filter : callable, optional
+        Applied to the traces of a shot, of shape ``(receivers, samples)``, when they are read from the file. `geometry`
+        has the sampling of its results.
+    line : Line
+        The axes of the survey on the map: x along it, and in 3-D y across it.
+    notes, warnings : list of str
+        Decisions and doubts, in sentences for the user.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic.survey import Geometry, Grid, Survey
+    >>> sources = np.array([[50.0, 150.0], [0.0, 0.0]])  # x and z, in metres
+    >>> receivers = [np.array([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]])] * 2
+    >>> survey = Survey(Geometry(sources, receivers, samples=100, interval=0.004))
+    >>> A = survey.operator(1500.0, Grid(nx=21, nz=11, dx=10.0, dz=10.0), frequency=25.0)
+    >>> A.shape
+    (600, 231)
+    """
+
+    def __init__(
+        self, geometry: Geometry, comm: Communicator | None = None, headers: SurveyHeaders | None = None
+    ) -> None:
+        from collops.extend.communication import communicator_or_world
+
+        self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
+        self.shares = [shots_of(rank, geometry.shots, self.comm.size) for rank in range(self.comm.size)]
+        self.shots = self.shares[self.comm.rank]
+        self.line = Line() if headers is None else headers.line
+        self.notes: list[str] = [] if headers is None else headers.notes
+        self.warnings: list[str] = [] if headers is None else headers.warnings
+        self.filter: Callable[[np.ndarray], np.ndarray] | None = None
+        self._traces: list[np.ndarray] | None = None
+
+    def __repr__(self) -> str:
+        shots, traces, samples = self.geometry.shots, self.geometry.traces, self.geometry.samples
+        return f"<Survey {self.geometry.dims}-D: {shots} shots, {traces} traces of {samples} samples>"
+
+    @property
+    def traces(self) -> list[np.ndarray]:
+        """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots.
+
+        Collective when they are first needed: each rank then reads those of its shots from the file. They may be
+        replaced, by each rank for itself.
+
+        Raises
+        ------
+        InputError
+            On every rank, if there is no file, or if samples are not finite, all zero, or do not oscillate about zero.
+            On this rank, if others take their place that have other shapes.
+        """
+        if self._traces is None:
+            with local_stage(self.comm):
+                traces = self.read_shots(self.shots)
+                counts = count_biased(traces)
+            self.check_counts(counts)
+            self._traces = traces
+        return self._traces
+
+    @traces.setter
+    def traces(self, traces: Iterable[np.ndarray]) -> None:
+        traces = list(traces)
+        shapes, needed = [np.shape(each) for each in traces], self._shapes()
+        if shapes != needed:
+            raise InputError(f"the shots of rank {self.comm.rank} need traces of the shapes {needed}, not {shapes}")
+        self._traces = traces
+
+    def read_shots(self, shots: range) -> list[np.ndarray]:
+        """Return the traces of some shots of this rank: those in memory, or else from the file without keeping them.
+
+        Raises
+        ------
+        InputError
+            On this rank, if there is no file, or if samples are not finite.
+        """
+        if self._traces is not None:
+            return self._traces[shots.start - self.shots.start : shots.stop - self.shots.start]
+        if self.headers is None:
+            raise InputError("the survey has no traces: set its traces, or read it from a file")
+        traces = read_traces(self.headers, shots)
+        check_traces(shots, traces)
+        return traces if self.filter is None else [self.filter(each) for each in traces]
+
+    def check_counts(self, counts: np.ndarray) -> None:
+        """Raise `InputError` if the numbers of this rank's traces by `count_biased` are no data's. Collective."""
+        counts, name = (
+            self.comm.allreduce(counts),
+            "the survey" if self.headers is None else str(self.headers.file.path),
+        )
+        with raised_together():
+            if not counts[1]:
+                raise InputError(f"{name} holds nothing but zeros: there is nothing to migrate")
+            check_unbiased(counts, name)
+
+    def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
+        """Return the traces of all shots in the range of the operator. Collective when they are first needed.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            Where they are: ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+
+        Returns
+        -------
+        DistributedArray
+            1-D, split by shots.
+        """
+        return self.array(self.traces, dtype=dtype, engine=engine)
+
+    def array(
+        self, parts: list[np.ndarray], *, dtype: Any = "float32", engine: str | Engine | None = None
+    ) -> DistributedArray:
+        """Return an array in the range of the operator, from an array for each shot of this rank, such as weights."""
+        from collops import DistributedArray
+
+        own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
+        return DistributedArray(self.layout, self.comm, engine_called(engine).from_host(own))
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the data: 1-D, split by shots."""
+        from collops import Layout
+
+        ends = np.cumsum([0, *(each.shape[1] for each in self.geometry.receivers)]) * self.geometry.samples
+        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares]
+        return Layout.split((int(ends[-1]),), self.comm.size, sizes=sizes)
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The parameters of a migration in the file, if `save` wrote it, by name."""
+        return {} if self.headers is None else self.headers.defaults
+
+    def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Cut this rank's part of the data into one array per shot, of shape ``(receivers, samples)``."""
+        shapes = self._shapes()
+        ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
+        return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
+
+    def model(self, velocity: Any, *, inline: int | None = None) -> Model:
+        """Read a velocity and check its units. Collective.
+
+        Parameters
+        ----------
+        velocity : number, str, Path or array
+            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
+            values on the grid.
+        inline : int, optional
+            Which inline of a SEG-Y velocity a survey along a line takes; by default the middle one.
+
+        Returns
+        -------
+        Gradient, Section, Volume or array
+            A velocity that the other methods take.
+        """
+        name = "given" if isinstance(velocity, np.ndarray) else str(velocity)
+        with local_stage(self.comm):
+            model = load_velocity(velocity, self.geometry.dims, inline)
+            self._warn(check_speed(model, name))
+        return model
+
+    def grid(self, velocity: Any, **numbers: Any) -> Grid:
+        """Choose an image grid that covers the survey, keeping the numbers that are given. Collective.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`; it determines how deep the last echoes come from.
+        **numbers
+            Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. Without any,
+            those that the file names apply, if this package wrote it.
+
+        Returns
+        -------
+        Grid
+            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart, and rows at
+            most a quarter of the shortest wavelength in the data, of those that there are.
+        """
+        model = self.model(velocity)
+        if self.headers is not None and all(value is None for value in numbers.values()):
+            # All or none: one of them combined with one that is given would describe neither grid.
+            kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
+            with raised_together():
+                numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
+        highest = 0.0
+        if not isinstance(model, np.ndarray) and numbers.get("dz") is None and numbers.get("nz") is None:
+            geometry = self.geometry
+            highest = highest_frequency(self.spectrum(), geometry.samples, geometry.interval)
+        with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
+            if isinstance(model, np.ndarray):
+                found = self._grid_of(model, numbers)
+            else:
+                found = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
+        return found
+
+    def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
+        """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
+        model = self.model(velocity)
+        with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
+            table_factor(grid, 0, np.dtype(np.float32), self.comm)
+            grid.check_contains(self.geometry)
+            values = on_grid(model, grid, self.line, self.notes)
+        return values
+
+    def spectrum(self, *, outliers: float = 10.0) -> np.ndarray:
+        """Return the power spectrum of all traces together, of shape ``(samples // 2 + 1,)``. Collective.
+
+        Traces are left out as by `frequency`. Those that are not in memory are read shot by shot. It is zero if the
+        survey has neither a file nor traces.
+        """
+        samples = self.geometry.samples
+        power = np.zeros(samples // 2 + 1)
+        with local_stage(self.comm):
+            for shot in self.shots if self.headers is not None or self._traces is not None else ():
+                (traces,) = self.read_shots(range(shot, shot + 1))
+                power += power_spectrum([traces[sound_traces(traces, outliers)]], samples)
+        return self.comm.allreduce(power)
+
+    def frequency(self, *, outliers: float = 10.0) -> float:
+        """Return the peak frequency of the wavelet in Hz, from the file if this package wrote it, else from the data.
+
+        Collective. The spectrum of a Ricker wavelet of this frequency has the same centre of mass as that of the data.
+        Dead traces are left out, and traces more than `outliers` times as strong as their neighbours; 0 keeps all.
+        """
+        with local_stage(self.comm):
+            known = self.headers and self.headers.number("frequency", float)
+        if known is not None:
+            return known
+        samples, interval = self.geometry.samples, self.geometry.interval
+        found = float(f"{frequency_from_power(self.spectrum(outliers=outliers), samples, interval):.3g}")
+        note = f"wavelet: Ricker of {found:g} Hz, from the spectrum of the data (--frequency)"
+        self.notes += [note] if note not in self.notes else []
+        return found
+
+    def check(self, velocity: np.ndarray, grid: Grid, frequency: float) -> None:
+        """Check a velocity on a grid and the frequency of a wavelet against the survey; doubts become `warnings`.
+
+        Raises
+        ------
+        InputError
+            If the wavelet does not fit the traces, or no wave reaches any receiver within the record.
+        """
+        check_frequency(frequency, self.geometry)
+        self._warn(check_reach(self.geometry, grid, velocity, frequency))
+
+    def operator(
+        self,
+        velocity: Any,
+        grid: Grid,
+        *,
+        frequency: float | None = None,
+        wavelet: tuple[Any, int] | None = None,
+        mode: str | None = None,
+        dtype: Any = "float32",
+        engine: str | Engine | None = None,
+        weighting: Weighting | None = None,
+        antialias: bool = False,
+        coarsen: int | None = None,
+        streamed: bool = False,
+        folder: str | Path | None = None,
+        split: bool | None = None,
+        kept: list[FixedTables] | None = None,
+    ) -> LinearOperator:
+        """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
+
+        Each shot has receivers of its own. Travel times are computed once for each distinct position, by one of the
+        ranks that need them, and a rank keeps those of its own shots. Consecutive shots with the same receivers form
+        one local operator; see :class:`collops.seismic.kirchhoff.LocalKirchhoff` for the equation.
+
+        Parameters
+        ----------
+        velocity
+            As for `model`.
+        grid : Grid
+            The image grid, which contains all stations.
+        frequency : float, optional
+            Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
+        wavelet : tuple of array and int, optional
+            The taps of another wavelet, at the interval of the traces, and the index of its time zero.
+        mode : {"eikonal", "analytic"}, optional
+            Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
+            increases linearly with depth; by default the formula where the velocity is given as a number or text.
+        dtype : dtype
+            float32 or float64.
+        engine : str, optional
+            ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        weighting : Weighting, optional
+            Amplitudes and apertures of :mod:`collops.seismic.kirchhoff`; by default none, that is, travel times only.
+            For recorded data take the result of `weighting`.
+        antialias : bool
+            Whether to filter what is steeper than the receivers sample.
+        coarsen : int, optional
+            Keep tables at every so many image points along each axis, between which the kernels interpolate; see
+            :class:`collops.operators.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
+            memory.
+        streamed : bool
+            Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
+            reads those of one shot after the other, or of as many consecutive shots with the same receivers as these
+            are. Traces stay in memory.
+        folder : str or Path, optional
+            A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
+            into the memory are streamed if it is given, and otherwise an error.
+        split : bool, optional
+            Whether to split the image over the ranks along its first axis, for images and tables that one device cannot
+            hold: a rank then has tables of all stations at its own points only. By default the image is split if
+            neither it nor coarser tables fit into the memory otherwise.
+        kept : list, optional
+            The travel times of each local operator are appended to it.
+
+        Returns
+        -------
+        LinearOperator
+            Its domain is replicated, of the grid's shape, its range the layout of the data. Forward sends no message,
+            adjoint one allreduce of the image. With a domain that is split, both send one message with the traces of
+            each block of about 64 million samples.
+
+        Raises
+        ------
+        InputError
+            On every rank, if an argument cannot be used.
+        """
+        from collops.seismic.kirchhoff import Weighting, threads_of_rank
+        from collops.seismic.kirchhoff.geometry import checked_wavelet
+        from collops.seismic.survey.operator import SurveyModelling
+
+        comm, geometry = self.comm, self.geometry
+        model = self.model(velocity)
+        with raised_together():
+            mode = mode_of(model, mode, self.defaults.get("mode"))
+        values = self.velocity(model, grid)
+        with local_stage(comm):
+            if wavelet is not None:
+                if frequency is not None:
+                    raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
+                frequency = frequency_of(checked_wavelet(*wavelet)[0], geometry.interval)
+        if frequency is None:
+            frequency = self.frequency()
+        with local_stage(comm):
+            weighting = weighting or Weighting()
+            weighting.check(len(grid.shape))
+            self.check(values, grid, frequency)
+            taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
+            compute = engine_called(engine)
+            chosen = weighting, antialias, np.dtype(dtype), compute
+        threads = threads_of_rank(comm, compute.name)
+        modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
+        place = None if folder is None else Path(folder)
+        operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
+        if kept is not None:
+            kept += tables
+        return operator
+
+    def weighting(
+        self,
+        grid: Grid,
+        *,
+        amplitude: Amplitude | None = None,
+        aperture: float | None = None,
+        max_dip: float | None = None,
+    ) -> Weighting:
+        r"""Choose the weights of the operator; what is chosen for recorded data becomes a note.
+
+        Recorded data come from a file that this package did not write as a synthetic survey. They get the amplitude
+        of point sources, ``"2.5d"`` or ``"3d"``, whose wavelet has the phase of reflections. Dips go up to 60 degrees:
+        the echo of a steeper plane takes more than twice the time of a flat plane's at the same depth. The aperture
+        is :math:`z \sin 60° + h`, with the depth :math:`z` of the image and the largest half offset :math:`h`: the
+        midpoint of an echo from a plane of that dip is no farther away, if it arrives within the record.
+
+        Parameters
+        ----------
+        grid : Grid
+            The image grid.
+        amplitude : str, optional
+            Another amplitude. Aperture and dip then have no limit unless they are given.
+        aperture, max_dip : float, optional
+            Other limits, in metres and degrees.
+
+        Returns
+        -------
+        Weighting
+            For `operator`.
+        """
+        from collops.seismic.kirchhoff import Weighting
+
+        if amplitude is None and (self.headers is None or self.defaults):
+            amplitude = self.defaults.get("amplitude", "none")  # type: ignore[assignment]
+        if amplitude is not None:
+            if amplitude == "none" and self.headers is not None and not self.defaults:
+                part = {2: "a sixteenth", 3: "an eighth"}[self.geometry.dims]
+                self.notes.append(f"travel times only: zero-phase data are imaged {part} of a wavelength too shallow")
+            return Weighting(amplitude, aperture, max_dip)
+        offset = max(float(np.abs(self.geometry.offsets(shot)).max()) for shot in range(self.geometry.shots))
+        if aperture is None:
+            aperture = float(np.ceil(grid.z[-1] * np.sin(np.radians(max_dip or _STEEPEST)) + offset / 2))
+        found = Weighting({2: "2.5d", 3: "3d"}[self.geometry.dims], aperture, max_dip or _STEEPEST)  # type: ignore[arg-type]
+        self.notes.append(
+            f"amplitudes of point sources ({found.amplitude}), up to {found.aperture:g} m from source and receiver and "
+            f"dips of {found.dip:g} degrees (--amplitude none for travel times only)"
+        )
+        return found
+
+    def normal_equations(
+        self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
+    ) -> NormalEquations:
+        """Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
+
+        Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
+        iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
+        overwrites them. Iterates are those of :func:`collops.cgls` with the data in memory, up to rounding.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            From `operator`.
+        weights : callable, optional
+            Returns what the traces of a shot, given by its number, count: a number or an array that broadcasts to
+            ``(receivers, samples)``, such as a mute. Called for each shot in each iteration, and not collective.
+        engine : str, optional
+            That of the operator.
+
+        Raises
+        ------
+        LayoutError
+            On every rank, if the operator is not that of the survey.
+        InputError
+            On every rank, if traces cannot be read or are no data, as for `traces`.
+        """
+        from collops.seismic.survey.normal import normal_equations
+
+        return normal_equations(self, operator, weights, engine_called(engine))
+
+    def by_offset(
+        self,
+        operator: LinearOperator,
+        classes: int = 8,
+        *,
+        traces: list[np.ndarray] | None = None,
+        engine: str | Engine | None = None,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Migrate the data in classes of offset, each by itself: common-offset images. Collective.
+
+        A column of all images is a common-image gather: with the right velocity, its reflectors are flat.
+
+        Parameters
+        ----------
+        operator : LinearOperator
+            From `operator`.
+        classes : int
+            Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
+        traces : list of arrays, optional
+            The traces to migrate, by shots of this rank; by default `traces` of the survey.
+        engine : str, optional
+            That of the operator.
+
+        Returns
+        -------
+        offsets : array
+            Mean distance from source to receiver of each class, in metres, increasing.
+        images : list of arrays
+            The adjoint image of each class, of the grid's shape, in host memory.
+        """
+        geometry, traces = self.geometry, self.traces if traces is None else traces
+        every = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
+        together = np.concatenate(every)
+        edges = np.unique(np.quantile(together, np.linspace(0, 1, classes + 1)))[1:-1]
+        _, number = np.unique(np.searchsorted(edges, together, side="right"), return_inverse=True)
+        offsets = np.bincount(number, together) / np.bincount(number)
+        of_shot = np.split(number, np.cumsum([len(each) for each in every])[:-1])[self.shots.start : self.shots.stop]
+        images = []
+        for which in range(len(offsets)):
+            parts = [np.where((each == which)[:, None], own, 0) for each, own in zip(of_shot, traces, strict=True)]
+            image = operator.adjoint(self.array(parts, dtype=operator.dtype, engine=engine))
+            images.append(image.engine.to_host(image.gather()))
+        return offsets, images
+
+    def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
+        """Write positions and traces as a file that `read` and ``collops lsm`` understand. Collective.
+
+        In SEG-Y positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre
+        if they are below 214 km. In Zarr they are float64, where they are on the map. Samples are stored as float32.
+
+        Parameters
+        ----------
+        path : str or Path
+            A file, which is replaced: SEG-Y, which the first rank writes, or a Zarr store with the suffix .zarr.
+        grid : Grid
+            The image grid that applies when the file is read.
+        **defaults
+            Options of ``collops lsm`` that do so as well: velocity, mode and frequency; None means none.
+        """
+        texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
+        if is_zarr(path):
+            every = range(self.geometry.shots)
+            return write_result(
+                Path(path), self.comm, zarr.trace_fields(self, every, data=self.traces), {zarr.DEFAULTS: texts}
+            )
+        with local_stage(self.comm):
+            traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
+        return write_together(Path(path), self.comm, *traces)
+
+    def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
+        """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file, which is replaced.
+        image : array or DistributedArray
+            The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
+        grid : Grid
+            Its grid; depth steps are whole millimetres, or nearly so, and at most 65.535 m.
+        title : str
+            First line of the textual header.
+        """
+        from collops import DistributedArray
+
+        if isinstance(image, DistributedArray):
+            image = image.engine.to_host(image.gather())
+        with local_stage(self.comm):
+            if self.headers is None:
+                raise InputError("the survey was not read from a file: its image has no place on the map")
+            if np.shape(image) != grid.shape:
+                raise InputError(f"the image has shape {np.shape(image)}, the grid {grid.shape}")
+            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank)
+        return write_together(Path(path), self.comm, traces)
+
+    def trace_shape(self, shot: int) -> tuple[int, int]:
+        """Return the shape of the traces of a shot: ``(receivers, samples)``."""
+        return self.geometry.receivers[shot].shape[1], self.geometry.samples
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [self.trace_shape(shot) for shot in self.shots]
+
+    def _warn(self, warnings: list[str]) -> None:
+        self.warnings += [each for each in warnings if each not in self.warnings]
+
+    def _cover(self, profile: Any, numbers: dict[str, Any]) -> Grid:
+        return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
+
+    def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:
+        """Choose the grid of a velocity without distances: columns cover the survey, and cells are square."""
+        names = "xz" if values.ndim == 2 else "yxz"
+        sizes = {f"n{axis}": size for axis, size in zip(names, values.shape, strict=True)}
+        numbers = numbers | {name: numbers.get(name) or size for name, size in sizes.items()}
+        profile = Gradient(float(values.mean()))
+        if any(numbers.get(f"d{axis}") is None for axis in names):
+            found = self._cover(profile, numbers | {"dz": 1.0})
+            spacings = {f"d{axis}": getattr(found, f"d{axis}") for axis in names[:-1]} | {"dz": found.dx}
+            numbers |= {name: numbers.get(name) or spacing for name, spacing in spacings.items()}
+            steps = ", ".join(f"{numbers[f'd{axis}']:g} m along {axis}" for axis in names)
+            remedy = ", ".join(f"--d{axis}" for axis in names)
+            self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
+        return self._cover(profile, numbers)
+
+
+def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
+    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
+
+    Where the velocity decreases with depth, the rays of the formula would leave the ground.
+    """
+    if asked not in (None, "eikonal", "analytic"):
+        raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
+    formula = isinstance(model, Gradient) and model.gradient >= 0
+    if asked == "analytic" and isinstance(model, np.ndarray):
+        column = model.reshape(-1, model.shape[-1])[0]
+        formula = column[-1] >= column[0] and np.allclose(model, np.linspace(column[0], column[-1], len(column)))
+    if asked == "analytic" and not formula:
+        raise InputError(
+            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
+            "give one such as --velocity 1800 or 1500+0.6z"
+        )
+    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")

@@ -1,0 +1,265 @@
+"""Velocities in depth: constants and gradients as text, NumPy files, and SEG-Y volumes or sections of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.extend.applications import not_finite, open_array
+from collops.seismic.segy import SegyFile, is_segy, other_intervals, scaled, uses_degrees
+from collops.seismic.survey.geometry import Grid, Line
+
+__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
+
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
+_HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A velocity that changes linearly with depth, ``surface + gradient * z``."""
+
+    surface: float  # velocity at depth 0, in m/s
+    gradient: float = 0.0  # in 1/s; 0 for a constant velocity
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Return the velocity in m/s at depths in m."""
+        return self.surface + self.gradient * np.asarray(z, dtype=np.float64)
+
+    def __str__(self) -> str:
+        surface, gradient = (repr(float(v)).removesuffix(".0") for v in (self.surface, self.gradient))
+        sign = "" if gradient.startswith("-") else "+"
+        return f"{surface}{sign}{gradient}z" if self.gradient else surface
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Velocities on vertical columns, from a file."""
+
+    velocity: np.ndarray  # shape ``(columns, rows)``, m/s
+    depth: np.ndarray  # depth of the rows in metres, increasing
+    east: np.ndarray  # map coordinates of the columns in metres
+    north: np.ndarray
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # doubts about the file, in sentences for the user
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Return the mean velocity of all columns at depths in m."""
+        return np.interp(z, self.depth, self.velocity.mean(axis=0))
+
+
+@dataclass(frozen=True)
+class Section(Volume):
+    """Velocities on a vertical section, from a file."""
+
+    distance: np.ndarray  # distance of the columns from the first one, in metres, increasing
+    inline: int  # number of the inline
+
+
+Model = Gradient | Volume | np.ndarray
+"""A velocity: a formula, columns on the map, or values at the points of a grid."""
+
+
+def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
+    """Return a velocity, given as a number, a text (`parse_velocity`), the path of a file or as values on a grid.
+
+    `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.
+    """
+    if inline is not None and dims == 3:
+        raise InputError("--inline chooses a section, and a 3-D image needs the whole volume: leave it out")
+    if isinstance(velocity, Gradient | Volume):
+        return velocity
+    if isinstance(velocity, np.ndarray) and velocity.ndim:
+        return _checked_values(velocity, dims, "the velocity")
+    parsed = velocity if isinstance(velocity, Path) else parse_velocity(str(velocity))
+    if isinstance(parsed, Gradient):
+        return parsed
+    if parsed.suffix.lower() == ".npy":
+        return read_npy(parsed, dims)
+    return read_section(parsed, inline) if dims == 2 else read_volume(parsed)
+
+
+def parse_velocity(text: str) -> Gradient | Path:
+    """Return a sum of numbers and multiples of ``z`` (``1500+0.6z``) as a gradient, or the path of a file.
+
+    A file is recognised by its suffix .npy, .sgy or .segy. Nothing is evaluated.
+    """
+    if Path(text).suffix.lower() == ".npy" or is_segy(text):
+        return Path(text)
+    surface = gradient = 0.0
+    position = 0
+    while position < len(text) or position == 0:
+        term = _TERM.match(text, position)
+        if term is None or (position > 0 and term["sign"] is None):
+            raise InputError(f"cannot understand the velocity {text!r}: {_HELP}")
+        value = float(term["number"] or 1) * (-1 if term["sign"] == "-" else 1)
+        if term["depth"] or term["bare"]:
+            gradient += value
+        else:
+            surface += value
+        position = term.end()
+    if not (np.isfinite(surface) and np.isfinite(gradient)):
+        raise InputError(f"the velocity {text!r} is not finite: {_HELP}")
+    if surface <= 0:
+        raise InputError(f"the velocity {text!r} is {surface:g} m/s at depth 0, which is not positive: {_HELP}")
+    return Gradient(surface, gradient)
+
+
+def read_npy(path: Path, dims: int = 2) -> np.ndarray:
+    """Read velocities of shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``, in m/s from a NumPy file, as float64."""
+    return _checked_values(open_array(path, ())[0], dims, str(path))
+
+
+def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
+    if velocity.ndim != dims or min(velocity.shape) < 2 or velocity.dtype.kind not in "fiu":
+        shape = "(nx, nz)" if dims == 2 else "(ny, nx, nz)"
+        raise InputError(
+            f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
+            f"give real velocities of shape {shape}, at least 2 along each axis"
+        )
+    velocity = np.array(velocity, dtype=np.float64, order="C")
+    _check(velocity, name)
+    return velocity
+
+
+def read_section(path: Path, inline: int | None = None) -> Section:
+    """Read one vertical section of velocities in depth from a SEG-Y file.
+
+    The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
+    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
+    recording time in metres.
+    """
+    file, headers, all_east, all_north, depth, notes = _columns_of(path)
+    inlines = np.unique(headers["INLINE_3D"])
+    if inline is None:
+        inline = int(inlines[len(inlines) // 2])
+    elif inline not in inlines:
+        raise InputError(f"{path} has no inline {inline}: choose one from {inlines[0]} to {inlines[-1]}")
+    numbers = np.flatnonzero(headers["INLINE_3D"] == inline)
+    east, north = all_east[numbers], all_north[numbers]
+    distance = Line.through(east, north).distance(east, north)
+    order = np.argsort(distance, kind="stable")
+    distance = distance[order] - distance.min()
+    if (np.diff(distance) <= 0).any():
+        raise InputError(
+            f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
+        )
+    velocity = _velocities(file, numbers[order])
+    return Section(velocity, depth, east[order], north[order], distance, inline, notes=notes)
+
+
+def read_volume(path: Path) -> Volume:
+    """Read all velocities in depth from a SEG-Y file; see `read_section` for the bytes."""
+    file, _, east, north, depth, notes = _columns_of(path)
+    return Volume(_velocities(file, np.arange(file.traces)), depth, east, north, notes=notes)
+
+
+def _columns_of(
+    path: Path,
+) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return a file in depth, its headers, easting and northing of its traces, depths of its samples, and notes."""
+    file = SegyFile.inspect(path)
+    fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
+    headers = file.headers(*fields, "TRACE_SAMPLE_INTERVAL")
+    if uses_degrees(file, headers["CoordinateUnits"]):
+        raise InputError(f"{path} has coordinates in degrees: project them to metres first")
+    if file.interval == 0:
+        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
+    east, north = (scaled(headers[name], headers["SourceGroupScalar"]) * file.metres for name in ("CDP_X", "CDP_Y"))
+    depth = float(headers["DelayRecordingTime"][0]) + file.interval / 1000 * np.arange(file.samples)
+    notes = other_intervals(file, headers, file.interval, "millimetres")
+    return file, headers, east, north, depth * file.metres, tuple(notes)
+
+
+def _velocities(file: SegyFile, traces: np.ndarray) -> np.ndarray:
+    velocity = file.read(traces).astype(np.float64)
+    _check(velocity, str(file.path))
+    return velocity * file.metres
+
+
+def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+    """Return the velocity at the points of `grid`: float64, of its shape, m/s.
+
+    An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
+    the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends. A
+    volume is interpolated between its columns, of which the nearest one continues beyond their area. Each decision adds
+    a sentence to `notes`.
+    """
+    if isinstance(model, Gradient):
+        velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
+        _check(velocity, f"the velocity {model}")
+    elif isinstance(model, Section):
+        velocity = _resample(model, grid, line, notes)
+        notes += model.notes
+    elif isinstance(model, Volume):
+        velocity = _interpolate(model, grid, line or Line(), notes)
+        notes += model.notes
+    else:
+        velocity = model
+        if velocity.shape != grid.shape:
+            sizes = " and ".join(f"--n{axis}" for axis in grid.axes)
+            raise InputError(
+                f"the velocity has shape {velocity.shape}, but the image is {grid.shape}: leave out {sizes}"
+            )
+    return velocity
+
+
+def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+    at, where = grid.x0 + section.distance, ""
+    if line is not None:
+        along = line.distance(section.east, section.north)
+        if along.min() <= grid.x[-1] and along.max() >= grid.x[0]:
+            if np.ptp(along) < section.distance[-1] / 2:
+                raise InputError(
+                    f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: "
+                    "give a section along it"
+                )
+            order = np.argsort(along)
+            at, section = along[order], replace(section, velocity=section.velocity[order])
+            where = f", up to {np.abs(line.across(section.east, section.north)).max():.0f} m off the line"
+    columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
+    velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
+    notes.append(
+        f"velocity from inline {section.inline}: "
+        f"{at[0]:.0f} to {at[-1]:.0f} m{where} and down to {section.depth[-1]:.0f} m, "
+        f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
+    )
+    return velocity
+
+
+def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np.ndarray:
+    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+
+    at = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
+    columns = np.stack(grid.columns(), axis=1)
+    (left, near), (right, far) = at.min(axis=0), at.max(axis=0)
+    where = f"the velocity's columns are at x of {left:.0f} to {right:.0f} m and y of {near:.0f} to {far:.0f} m"
+    (first_x, first_y), (last_x, last_y) = columns.min(axis=0), columns.max(axis=0)
+    if left > last_x or right < first_x or near > last_y or far < first_y:
+        raise InputError(f"{where}, off the image: check their coordinates (bytes 181 to 188) and scalar (71 to 72)")
+    if len(at) < 3 or np.divide(*np.linalg.svd(at - at.mean(axis=0), compute_uv=False)[::-1]) < 1e-3:
+        raise InputError(f"{where}, on one line: a 3-D image needs a volume, a number or an expression")
+    rows = np.stack([np.interp(grid.z, volume.depth, column) for column in volume.velocity])
+    # Slightly inwards, since rounded positions may put columns on the edge of the area beyond it.
+    columns += 1e-3 * (at.mean(axis=0) - columns)
+    velocity = LinearNDInterpolator(at - at[0], rows)(columns - at[0])
+    beyond = np.isnan(velocity[:, 0])
+    velocity[beyond] = NearestNDInterpolator(at, rows)(columns[beyond])
+    notes.append(f"{where}, and down to {volume.depth[-1]:.0f} m; {beyond.mean():.0%} of the image lies beyond")
+    return velocity.reshape(grid.shape)
+
+
+def _check(velocity: np.ndarray, name: str) -> None:
+    def at(place: tuple[int, ...]) -> str:
+        names = ("line", "column", "row")[-len(place) :]
+        return ", ".join(f"{axis} {number}" for axis, number in zip(names, place, strict=True))
+
+    if (place := not_finite(velocity)) is not None:
+        raise InputError(f"{name} is {velocity[place]} at {at(place)}: replace it with a finite number")
+    if velocity.min() <= 0:
+        lowest = tuple(map(int, np.unravel_index(int(velocity.argmin()), velocity.shape)))
+        raise InputError(f"{name} is {velocity.min():g} m/s at {at(lowest)}: velocities must be positive")
