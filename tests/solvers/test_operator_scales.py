@@ -254,6 +254,14 @@ def test_infinity_explains_nothing(comm):
         assert not any(explained_by_rounding(1e-30, y, x, 1e-8, 0.0))
 
 
+def test_a_large_residual_is_no_rounding_error(comm):
+    """The rounding error of A x exceeds the data: nothing is known of the residual, nor of the gradient."""
+    y = collops.ones(4, comm=comm)
+    assert explained_by_rounding(1e20, y, y, 1e-4, 1e10) == (True, True)
+    assert explained_by_rounding(1e20, y, y, 1e-2, 1e10) == (False, True)
+    assert explained_by_rounding(1e20, y, y, 1e-4, 1e15) == (True, False)
+
+
 class Roots:
     """The square roots of data, in other units."""
 

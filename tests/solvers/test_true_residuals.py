@@ -188,8 +188,11 @@ def test_damped_lsqr_does_not_restart_from_another_start(comm):
     exact = Diagonal(np.linspace(1.0, 3.0, 12), comm=comm)
     y = exact @ from_global(np.ones(12), exact.domain, comm=comm)
     for solver in (lsqr, lsmr):
-        result = solver(Drifting(exact, {4}), y, niter=200, damp=0.5)
+        result, unchecked = (
+            solver(Drifting(exact, {4}), y, niter=200, damp=0.5, verify=each) for each in (True, False)
+        )
         assert result.status is Status.STAGNATED and not result.status.successful
+        assert result.iterations == unchecked.iterations
 
 
 def test_the_check_costs_one_product_at_the_end(comm):
@@ -247,8 +250,9 @@ def test_a_checkpoint_after_a_restart_can_be_resumed(comm, tmp_path):
     np.testing.assert_array_equal(result.x.gather(), whole.x.gather())
 
 
-def test_numbers_of_the_bidiagonalisation(comm):
-    """All numbers of LSQR and LSMR with a start and a damping, by dense algebra."""
+@pytest.mark.parametrize("verify", [True, False])
+def test_numbers_of_the_bidiagonalisation(comm, verify):
+    """All numbers of LSQR and LSMR with a start and a damping, computed or by recurrence, by dense algebra."""
     rows, damp = 9 * comm.size, 0.7
     matrix = random_matrix(rows, 5, "c16", 3)
     op = VStack([np.split(matrix, comm.size)[comm.rank]], comm)
@@ -256,7 +260,7 @@ def test_numbers_of_the_bidiagonalisation(comm):
     y, x0 = from_global(data, op.range, comm=comm), from_local(start, op.domain)
     for solver, damped in ((lsqr, "r2norm"), (lsmr, "rnorm")):
         for niter in (3, 50):  # in the midst, and at the end
-            result = solver(op, y, x0, niter=niter, damp=damp)
+            result = solver(op, y, x0, niter=niter, damp=damp, verify=verify)
             x = np.asarray(result.x.local_array)
             residual = data - matrix @ x
             expected = {
