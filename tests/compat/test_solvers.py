@@ -241,3 +241,17 @@ def test_messages_of_an_iteration(comm) -> None:
         assert set(messages.counts()) <= {"allreduce", "agreement"}
         assert messages.counts().get("agreement", 0) <= 1
     assert counts[1] - counts[0] <= 2 * 2
+
+
+@pytest.mark.parametrize("name", ["ista", "fista"])
+def test_a_residual_that_is_not_a_number_counts_as_an_increase(comm, name) -> None:
+    products = []
+
+    def forward(x):
+        products.append(x)
+        return x * (np.nan if len(products) == 3 else 1.0)
+
+    op = pylops_mpi.MPIBlockDiag([pylops.FunctionOperator(forward, lambda y: y, COLUMNS, COLUMNS)])
+    y = Distributed.to_dist(np.ones(op.shape[0]))
+    with pytest.raises(ValueError, match="residual increasing"):
+        getattr(pylops_mpi, name)(op, y, start(op, y), niter=20, eps=0.1, alpha=0.3, tol=0.0, monitorres=True)
