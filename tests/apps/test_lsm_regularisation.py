@@ -203,7 +203,7 @@ def test_the_weight_predicts_the_held_out_shots_best(comm, monkeypatch):
 def test_the_image_after_the_last_iteration_counts_where_their_number_is_given(comm, monkeypatch, iterations, weight):
     monkeypatch.setattr(migrate, "TRIED", (0.1, 0.03))
     shares = iter([np.array([1.0, 0.2, 0.9]), np.array([1.0, 0.5, 0.6])])
-    monkeypatch.setattr("collops.solvers.cross_validate", lambda *_, **__: next(shares))
+    monkeypatch.setattr("collops.extend.solvers.cross_validate", lambda *_, **__: next(shares))
     problem = small_problem(comm, towed=False)
     job, operator, traces = modelled(comm, problem, iterations=iterations, regularise="laplacian")
     found = invert(job, operator, traces, [np.zeros(len(each), bool) for each in traces])
@@ -250,7 +250,7 @@ def test_points_that_hardly_anything_illuminates_are_not_amplified_further(comm)
 @pytest.mark.serial
 def test_windows_of_local_spectra_are_as_long_along_all_axes(comm, monkeypatch):
     found: list[Any] = []
-    monkeypatch.setattr("collops.preconditioners.local_spectra", lambda normal, windows, **_: found.append(windows))
+    monkeypatch.setattr("collops.extend.solvers.local_spectra", lambda normal, windows, **_: found.append(windows))
     grid = Grid(200, 300, 10.0, 5.0, ny=10, dy=25.0)
     for size in (80, 10):  # points along y
         local_inverse_root(job_of(Options(), comm), None, 100.0, dataclasses.replace(grid, ny=size))

@@ -187,7 +187,7 @@ def test_the_room_that_is_asked_for_is_that_of_the_result(comm, folder, monkeypa
 
 def test_no_room_is_one_error_before_the_solver(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.apps.files.free_room", lambda where: 100_000)
-    monkeypatch.setattr("collops.solvers.cgls", not_reached)
+    monkeypatch.setattr("collops.cgls", not_reached)
     with pytest.raises(InputError, match=r"the results need .* MiB, and .* has room for 97\.7 KiB"):
         start("lsm", comm, out=str(folder / "out"))
 

@@ -28,7 +28,7 @@ PHASES = {
     "travel times": ("collops.seismic.survey.operator", "tables_of_stations"),
     "operator": ("collops.operators.stacks", "_LocalStack.__init__"),
     "fingerprint": ("collops.solvers.driver", "open_checkpoints"),
-    "solver": ("collops.solvers.driver", "_iterate"),
+    "solver": ("collops.solvers.driver", "_Loop._iterate"),
     "samples": ("collops.uncertainty.posterior", "block_cg"),
     "last checkpoint": ("collops.solvers.checkpoint_folder", "CheckpointFolder.write"),
     "pictures": ("collops.apps.recipe", "_draw"),

@@ -9,7 +9,7 @@ import scipy.sparse
 import collops
 from collops import operators as ops
 from collops.errors import UnsupportedTypeError
-from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
 from tests.operators.problems import matrix
 
 pytestmark = pytest.mark.usefixtures("jax_double")
@@ -24,7 +24,7 @@ def split_kirchhoff(comm):
     axes, t, line = (10.0 * np.arange(5), 10.0 * np.arange(6)), 0.004 * np.arange(40), np.array([[5.0, 40.0], [0, 0]])
     layout = collops.Layout.split((6, 5), comm.size, sizes=[3, 3, 0, 0][: comm.size] if comm.size > 1 else None)
     options = {"mode": "analytic", "kernels": "numpy", "coarsen": 2, "comm": comm, "layout": layout}
-    return ops.Kirchhoff(*axes, t, line, line, 1500.0, np.ones(3), 1, **options)
+    return Kirchhoff(*axes, t, line, line, 1500.0, np.ones(3), 1, **options)
 
 
 CASES = {

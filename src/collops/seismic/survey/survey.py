@@ -401,7 +401,7 @@ class Survey:
             Whether to filter what is steeper than the receivers sample.
         coarsen : int, optional
             Keep tables at every so many image points along each axis, between which the kernels interpolate; see
-            :class:`collops.operators.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
+            :class:`collops.seismic.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
             memory.
         streamed : bool
             Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
