@@ -49,7 +49,7 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-MOST_CASES_ON_ALL_RANKS = 8
+MOST_CASES_ON_ALL_RANKS = 4
 JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
