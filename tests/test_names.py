@@ -102,3 +102,21 @@ def test_modules_list_what_other_folders_import():
         if listed is not None and module not in objects and listed != imported:
             wrong[module] = sorted(listed ^ imported)
     assert wrong == {}
+
+
+@pytest.mark.serial
+def test_paths_from_before_the_guests_moved_name_the_same_modules():
+    program = """
+import collops.apps.survey.geometry, collops.apps.segy, collops.operators.kirchhoff, collops.apps.jacobi.problem
+import collops
+from collops import jacobi, seismic
+assert collops.apps.survey.geometry is seismic.survey.geometry and collops.apps.segy is seismic.segy
+assert collops.operators.kirchhoff.Kirchhoff is collops.Kirchhoff is seismic.Kirchhoff
+assert collops.apps.jacobi.problem is jacobi.problem
+print(seismic.segy.__name__, seismic.segy.__spec__.name)
+try:
+    import collops.apps.nothing
+except ModuleNotFoundError:
+    print("ok")
+"""
+    assert run(program) == ["collops.seismic.segy", "collops.seismic.segy", "ok"]

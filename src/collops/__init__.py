@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from collops import _forks, errors  # notes each fork from now on
+from collops import _forks, _moved, errors  # notes each fork from now on
 from collops.errors import CollopsError
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ _ROOMS = {
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         *("CSRMatrix", "dottest"),
     ),
+    "collops.seismic": ("Kirchhoff",),  # a guest, which is imported where a program asks for it
     "collops.solvers": (
         *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres"),
         *("hybrid_lsqr", "ista", "lsmr", "lsqr", "minres", "power_iteration"),
