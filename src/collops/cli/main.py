@@ -27,7 +27,7 @@ __all__ = ["application"]
 
 @cache
 def application() -> typer.Typer:
-    """Return the program with its commands, also those of installed distributions, which are imported here."""
+    """Return the program with its own commands and, imported here, the commands of installed distributions."""
     program = typer.Typer(
         name="collops",
         help="Large inverse problems on many CPUs and GPUs.",

@@ -221,7 +221,7 @@ def _discard(folder: Path, path: Path) -> None:
 
 
 def _entries(folder: Path) -> list[str]:
-    """Return the names in a folder; none if there is no such folder, which its writer may remove at any moment."""
+    """Return the names in a folder; none if its writer has removed it, which may happen at any moment."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:

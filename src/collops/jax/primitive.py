@@ -210,8 +210,8 @@ def linear_map(
     """Return ``forward(x)``, a linear map with the transpose `adjoint`.
 
     Both are functions of one array that JAX can trace; they may call collectives where `collective` says so of each.
-    ``None`` says of `adjoint` that it raises an error, as soon as JAX asks for the transpose. `shapes` are those of `x`
-    and of the result, which has the dtype of `x`.
+    With ``None`` as its second entry, `adjoint` only raises an error, as soon as JAX asks for the transpose. `shapes`
+    has the shapes of `x` and of the result, which has the dtype of `x`.
     """
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes, collective=collective)
 

@@ -64,7 +64,7 @@ class _Memory(NamedTuple):
 class Checkpoints:
     """The checkpoints of one run; `signals` is a context that records those which ask to stop.
 
-    `units` are those of the state in the checkpoint to resume from, and of the states to write.
+    `units` belong to the state in the checkpoint to resume from, and to the states to write.
     """
 
     folder: CheckpointFolder

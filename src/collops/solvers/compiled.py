@@ -233,7 +233,7 @@ def _forward_mode_only(method: Any, array: Any) -> Any:
 
     def refuse(_: Any) -> Any:
         raise UnsupportedTypeError(
-            f"{method.name} has no implicit derivative in reverse mode, such as that of jax.grad: pass "
+            f"{method.name} cannot be differentiated implicitly in reverse mode, as by jax.grad: pass "
             "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
         )
 
@@ -245,7 +245,7 @@ def _loop(
 ) -> Any:
     """Return solution, number of iterations, rows, number of the status, and variances or ``None``.
 
-    Derivatives are those of all iterations with `unroll`.
+    With `unroll`, derivatives pass through all iterations.
     """
     state = method.init(operator, data, x0)
     first = _row(method, state)

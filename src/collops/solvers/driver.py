@@ -77,7 +77,7 @@ class Run:
         recurrence has passed, they begin anew from this solution, up to five times; then the status is ``STAGNATED``,
         unless rounding errors explain the residual. CG and CGLS, but for pipelined CG, save these products where no
         test has passed: they update a residual vector, which stays close to the true one. False is for solutions whose
-        accuracy does not matter, such as those of a preconditioner.
+        accuracy does not matter, such as solves inside a preconditioner.
     differentiate : {"implicit", "unroll"}
         For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
         equations that it solves, by one more solution, or that of all iterations.
@@ -343,7 +343,7 @@ class _Loop:
         self.description = ""
 
     def begin(self, stack: ExitStack) -> None:
-        """Make the first state, that of a checkpoint if the run is resumed, and show the progress bar. Collective."""
+        """Make the first state, or restore it from a checkpoint, and show the progress bar. Collective."""
         run, checkpoints = self.run_options, self.checkpoints
         if checkpoints is not None:
             found = checkpoints.units

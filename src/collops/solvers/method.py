@@ -144,7 +144,7 @@ class Method:
 
         Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
         last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
-        the first ones. By default ``None``, for a method whose numbers are no recurrences.
+        the first ones. By default ``None``, for a method that computes its numbers from the solution.
         """
         return None
 
@@ -163,8 +163,8 @@ class Method:
         """Return binary logarithms of squares that the method computes, as far as its first numbers show them.
 
         `now` are those before the first iteration, or those after it, and `before` then the ones before it; `state` may
-        be that of a later iteration. From these the driver finds whether the operator is of ordinary size. The squares
-        include that of the solution. By default there are none.
+        belong to a later iteration. From these the driver finds whether the operator is of ordinary size. The squares
+        include the squared norm of the solution. By default there are none.
         """
         return ()
 

@@ -280,7 +280,7 @@ def explained_by_rounding(
     `norm` is an estimate of the norm of the operator, which `x` satisfies with a relative error of some units of
     rounding then [Higham 2002, section 7.1]. A residual that is not far below the data does not count, nor a gradient
     that is not far below the product of `norm` and residual: the operator is singular in this precision. `length` is
-    the norm of the unknowns of the operator, by default that of `x`.
+    the norm of the unknowns of the operator, by default the norm of `x`.
     """
     rounding = _UNITS * float(np.finfo(real_of(x.dtype)).eps)
     size, data = (square**0.5 for square in dots(*consistent((x, x), (y, y))))

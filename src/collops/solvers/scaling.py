@@ -39,7 +39,7 @@ class Units(NamedTuple):
 
     data: Any = 1.0
     operator: Any = 1.0
-    columns: Any = None  # of a block whose columns have units of their own, of which that of the data is the largest
+    columns: Any = None  # units of the columns of a block, if they differ; `data` is the largest
 
     @property
     def trivial(self) -> bool:
@@ -58,11 +58,11 @@ class Units(NamedTuple):
         return _times(_times(value, 1 / self.data, degree[0]), 1 / self.operator, degree[1])
 
     def outward(self, value: Any, degree: Degree) -> Any:
-        """Return a number that was computed in these units in those of the problem as it was given."""
+        """Convert a number from these units to the units of the problem as it was given."""
         return _times(_times(value, self.data, degree[0]), self.operator, degree[1])
 
     def array(self, array: Any, degree: Degree) -> Any:
-        """Return an array that was computed in these units in those of the problem; the array itself if they are 1."""
+        """Convert an array from these units to the units of the problem; the array itself if they are 1."""
         if array is None:
             return None
         # One after the other, since their product may be out of range.
@@ -126,7 +126,7 @@ class Problem:
         return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
 
     def solution(self, x: Any) -> Any:
-        """Return a solution that was computed in the units of this problem in those in which it was given."""
+        """Convert a solution from the units of this problem to the units in which it was given."""
         return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
 
     def checked_solution(self, x: Any) -> Any:
@@ -185,9 +185,9 @@ def divided(array: Any, unit: float) -> Any:
 
 
 def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> Units:
-    """Return the unit of the data; with `exact` that of ordinary data is near their size, too.
+    """Return the unit of the data; with `exact`, ordinary data get a unit near their size, too.
 
-    `exponents` are those of the columns of the data, and then those of the starting point, over all ranks.
+    `exponents` belong to the columns of the data, and then of the starting point, over all ranks.
     """
     count = max(1, len(exponents) // 2)
     found = [next((number for number in exponents[place::count] if number != _NONE), _NONE) for place in range(count)]
@@ -247,7 +247,7 @@ def out_of_range(magnitudes: Sequence[float], dtype: np.dtype) -> bool:
 def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
     """Raise InputError if a gradient at the starting point counts as zero because its square underflows. Collective.
 
-    `magnitudes` are those of a method whose test of the gradient has passed before the first iteration.
+    `magnitudes` come from a method whose test of the gradient has passed before the first iteration.
     """
     method, A, comm = problem.method, problem.A, group_of(problem.y)
     if method.square or not any(map(math.isnan, magnitudes)):

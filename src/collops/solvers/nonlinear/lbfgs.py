@@ -91,7 +91,7 @@ class LBFGS(Descent):
         """
         free = self._free(state.x, state.gradient)
         if not state.pairs:  # the minimum of the linearised problem along the gradient, in any units
-            # The image of a unit vector: its square is that of the Jacobian, not the fourth power.
+            # Apply it to a unit vector: the size of the Jacobian enters squared, not to the fourth power.
             image = self.problem.jacobian(state.x).forward(axpby(state.gg**-0.5, free, 0.0, free))
             image = divided(image, state.gradient_unit)  # the size of the Jacobian, if that is far from 1
             length = over(1.0, *real_products((image, image)))
