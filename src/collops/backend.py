@@ -19,7 +19,7 @@ from collops._nvrtc import cuda_kernel
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
-__all__ = ["Engine", "engine", "engine_of", "is_traced"]
+__all__ = ["Engine", "KernelTable", "engine", "engine_of", "is_traced"]
 
 _LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to copy less on an H200
 _COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu
@@ -42,6 +42,10 @@ class Engine:
     traced : bool
         Whether arrays may be tracers of a program that is being compiled or differentiated. Messages are then
         primitives of that program, see :mod:`collops.jax`.
+    streams : bool
+        Whether operations are queued on streams of a device, of which there can be several, as with CuPy.
+    cuda : bool
+        Whether the device runs CUDA, so that its libraries and kernels can be called; not so with CuPy for ROCm.
     xp : module
         The array namespace: ``numpy``, ``cupy`` or ``jax.numpy``.
     empty : callable
@@ -55,7 +59,7 @@ class Engine:
     ('numpy', 'host', array([0, 1, 2]))
     """
 
-    __slots__ = ("empty", "memory", "mutable", "name", "traced", "xp")
+    __slots__ = ("cuda", "empty", "memory", "mutable", "name", "streams", "traced", "xp")
 
     def __init__(self, name: str, xp: Any, memory: str, *, mutable: bool = True, traced: bool = False) -> None:
         self.name = name
@@ -64,6 +68,8 @@ class Engine:
         self.memory = memory
         self.mutable = mutable
         self.traced = traced
+        self.streams = False
+        self.cuda = False
 
     def __repr__(self) -> str:
         return f"<engine {self.name} ({self.memory} memory)>"
@@ -150,6 +156,41 @@ class _NumpyEngine(Engine):
         return np.asarray(array)
 
 
+class KernelTable:
+    """The modules of a package that hold one set of functions in the forms of each engine, imported at first use.
+
+    Parameters
+    ----------
+    package : str
+        Full name of the package.
+    default : str
+        Name of the module for all other engines.
+    **modules : str
+        Names of the modules by name of the engine.
+
+    Examples
+    --------
+    >>> from collops.backend import KernelTable, engine
+    >>> kernels_for = KernelTable("collops.array.kernels", "generic", numpy="numpy_kernels", cupy="cupy_kernels")
+    >>> kernels_for(engine("numpy")).__name__
+    'collops.array.kernels.numpy_kernels'
+    """
+
+    __slots__ = ("_default", "_loaded", "_modules", "_package")
+
+    def __init__(self, package: str, default: str, **modules: str) -> None:
+        self._package, self._default, self._modules = package, default, modules
+        self._loaded: dict[Engine, Any] = {}
+
+    def __call__(self, engine: Engine) -> Any:
+        """Return the module for `engine`."""
+        module = self._loaded.get(engine)
+        if module is None:
+            name = self._modules.get(engine.name, self._default)
+            module = self._loaded[engine] = importlib.import_module(f"{self._package}.{name}")
+        return module
+
+
 class BoxCopy(NamedTuple):
     """A launch of ``boxes.cu``: the bytes that a thread copies at once, and sizes and spacings in units of these."""
 
@@ -191,6 +232,8 @@ class _CupyEngine(Engine):
     def __init__(self) -> None:
         super().__init__("cupy", importlib.import_module("cupy"), "device")
         self.empty = self.xp.ndarray  # which cupy.empty calls, and a quarter faster
+        self.streams = True
+        self.cuda = not self.xp.cuda.runtime.is_hip
 
     def put(self, array: Any, index: Any, values: Any) -> Any:
         # CuPy reaches 40 % of the memory's bandwidth where rows are not aligned, 65 % elsewhere.
@@ -270,7 +313,7 @@ def register_engine(name: str, make: Callable[[], Engine]) -> None:
 @cache
 def memory_of(chosen: Engine) -> int:
     """Return the memory that this process may use, used or not, or that of the rank's device, in bytes."""
-    if chosen.name == "cupy":
+    if chosen.streams:
         return chosen.xp.cuda.Device().mem_info[1]
     return memory_limit()
 

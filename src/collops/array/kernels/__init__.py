@@ -10,14 +10,13 @@ NumPy has ``products_with_two(rows, two)`` and ``combine_into_two(rows, matrix)`
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import KernelTable
 
 __all__ = ["LONG", "begins_with_last", "ended_with_first", "kernels_for", "loops"]
 
@@ -30,13 +29,8 @@ _LARGE = 16 << 20  # bytes of an array, of which the cache of a device can keep 
 _WAYS = np.int32(0), np.int32(1)
 _ends: set[int] = set()  # addresses where the arrays end of the last pass over large ones, if it ended there
 
-_SPECIAL = {"numpy": "numpy_kernels", "cupy": "cupy_kernels"}
-
-
-@cache
-def kernels_for(engine: Engine) -> Any:
-    """Return the module of kernels for `engine`."""
-    return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'generic')}")
+kernels_for = KernelTable(__name__, "generic", numpy="numpy_kernels", cupy="cupy_kernels")
+"""The module of kernels for an engine: ``kernels_for(engine)``."""
 
 
 def begins_with_last(nbytes: int, *arrays: Any) -> np.int32:

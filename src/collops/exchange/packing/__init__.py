@@ -10,10 +10,9 @@ Values are combined by the operations of :mod:`collops.comm.reductions` without 
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from collops.backend import Engine
+from collops.backend import KernelTable
 from collops.comm.reductions import check_reduction
 from collops.errors import UnsupportedTypeError
 from collops.exchange.packing.index import Index
@@ -38,6 +37,5 @@ def check_operation(op: str, dtype: Any) -> None:
         check_reduction(op, dtype)
 
 
-def packing_for(engine: Engine) -> Any:
-    """Return the module of moves for `engine`, imported at its first use."""
-    return importlib.import_module(f"collops.exchange.packing.{engine.name}_moves")
+packing_for = KernelTable(__name__, "jax_moves", numpy="numpy_moves", cupy="cupy_moves")
+"""The module of moves for an engine."""

@@ -7,13 +7,11 @@ results; memory passed for a result is filled where the engine's arrays can be w
 
 from __future__ import annotations
 
-import importlib
 from enum import IntEnum
-from functools import cache, partial
-from typing import Any
+from functools import partial
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import Engine
+from collops.backend import KernelTable
 
 __all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
 
@@ -42,14 +40,8 @@ class Rule(IntEnum):
     r"""HALF likewise."""
 
 
-_SPECIAL = {"numpy": "numpy_steps", "cupy": "cupy_steps"}
-
-
-@cache
-def step_kernels_for(engine: Engine) -> Any:
-    """Return the module of an engine's ``advance``, ``shrink``, ``group_norms``, ``group_shrink`` and others."""
-    return importlib.import_module(f"{__name__}.{_SPECIAL.get(engine.name, 'steps')}")
-
+step_kernels_for = KernelTable(__name__, "steps", numpy="numpy_steps", cupy="cupy_steps")
+"""The module of an engine's ``advance``, ``shrink``, ``group_norms``, ``group_shrink`` and others."""
 
 kernel = partial(cuda_kernel, __file__)
 """The CUDA kernels of the files in this folder: ``kernel(source, name, *options)``."""
