@@ -686,7 +686,7 @@ class PersistentMessages:
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
-        """Return when all are complete. Their memory is that of `arrays`."""
+        """Return when all are complete. They use the memory of `arrays`."""
         for _ in _TESTS:
             if self.done():
                 return

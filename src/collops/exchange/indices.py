@@ -95,7 +95,7 @@ def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray
     """Return which rank holds each element of a layout, and its place in that rank's ravelled part.
 
     The indices are global, in C order. Of several copies of an element, the one on the coordinates of `rank` is
-    returned. The errors are those of :func:`as_indices`, and :class:`LayoutError` if there is no such element.
+    returned. Errors as for :func:`as_indices`, and :class:`LayoutError` if there is no such element.
     """
     indices = as_indices(indices, "global indices", "element", layout.size)
     grid = [np.full(len(indices), place) for place in layout.coordinates(rank)]

@@ -156,7 +156,7 @@ def _integer(value: Any, name: str) -> int:
 
 
 def checked_convention(cotangents: str) -> bool:
-    """Return whether cotangents are those of replicated values."""
+    """Return whether cotangents belong to replicated values."""
     if cotangents not in _COTANGENTS:
         raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(_COTANGENTS)}")
     return cotangents == "replicated"
