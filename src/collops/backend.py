@@ -349,7 +349,7 @@ def _recognise(array: Any) -> Engine:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
-    raise UnsupportedTypeError(f"{type_name(array)} is no array of numpy, cupy or jax")
+    raise UnsupportedTypeError(f"expected an array of numpy, cupy or jax, not {type_name(array)}")
 
 
 def is_traced(value: Any) -> bool:

@@ -182,7 +182,7 @@ def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
     Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
-    if `x` is no array or its dtype cannot be sent.
+    if `x` is not an array or its dtype cannot be sent.
     """
     engine = engines.get(type(x))
     if engine is None:
@@ -207,7 +207,7 @@ def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
 def check_rank(rank: int, size: int, name: str) -> None:
     """Raise :class:`InputError` unless there is such a rank."""
     if rank not in range(size):
-        raise InputError(f"{name}={rank!r} is no rank of a communicator of {size}")
+        raise InputError(f"{name} must be a rank from 0 to {size - 1}, not {rank!r}")
 
 
 def check_tag(tag: int) -> None:

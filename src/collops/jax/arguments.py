@@ -106,7 +106,7 @@ def operation(op: Any, dtype: Any) -> str:
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
         raise UnsupportedTypeError(
-            f"{op!r} is no reduction of collops.jax: choose one by name, such as 'sum'. A compiled program cannot call "
+            f"collops.jax has no reduction {op!r}: choose one by name, such as 'sum'. A compiled program cannot call "
             "an operation that a user has defined: gather the arrays and combine them"
         )
     check_dtype(dtype)
