@@ -48,8 +48,8 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
     jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
-MOST_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-MOST_CASES_ON_ALL_RANKS = 4
+MAX_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
+MAX_CASES_ON_ALL_RANKS = 4
 JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
@@ -147,15 +147,16 @@ def pytest_collection_modifyitems(config, items) -> None:
     files += ONLY_TO_THREE_RANKS if size > 3 else ()
     left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
     if size > 2 and "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with many cases 3 ranks run every second one, and 4 ranks the others: all within half an hour.
+        # Of a test with many cases 3 ranks run every third one, and 4 ranks another third: one and two ranks run all.
         cases: dict[str, list] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for each in cases.values():
-            left_out.update(each[size % 2 :: 2] if len(each) > MOST_CASES_ON_ALL_RANKS else ())
+            if len(each) > MAX_CASES_ON_ALL_RANKS:
+                left_out.update(case for number, case in enumerate(each) if number % 3 != size % 3)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
-    if collops.world().size > MOST_RANKS_WITH_JAX:
+    if collops.world().size > MAX_RANKS_WITH_JAX:
         reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
             if "jax" in item.nodeid and not item.nodeid.startswith(JAX_ON_ALL_RANKS):

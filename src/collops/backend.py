@@ -43,7 +43,7 @@ class Engine:
         Whether arrays may be tracers of a program that is being compiled or differentiated. Messages are then
         primitives of that program, see :mod:`collops.jax`.
     streams : bool
-        Whether operations are queued on streams of a device, of which there can be several, as with CuPy.
+        Whether operations are queued on streams of a device, as with CuPy. There can be several streams.
     cuda : bool
         Whether the device runs CUDA, so that its libraries and kernels can be called; not so with CuPy for ROCm.
     xp : module
@@ -148,7 +148,7 @@ class _NumpyEngine(Engine):
         super().__init__("numpy", np, "host")
 
     def adopt(self, array: Any) -> Any:
-        # Products of matrices and sums of masked arrays differ from those of arrays.
+        # Products of matrices and sums of masked arrays differ from the same operations on arrays.
         if type(array) is np.ndarray or isinstance(array, np.generic):
             return array
         if np.ma.is_masked(array):
@@ -312,7 +312,7 @@ def register_engine(name: str, make: Callable[[], Engine]) -> None:
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return the memory that this process may use, used or not, or that of the rank's device, in bytes."""
+    """Return the memory that this process may use, used or not, or the memory of the rank's device, in bytes."""
     if chosen.streams:
         return chosen.xp.cuda.Device().mem_info[1]
     return memory_limit()
@@ -349,7 +349,7 @@ def _recognise(array: Any) -> Engine:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(array, jax.Array):
         return engine("jax")
-    raise UnsupportedTypeError(f"{type_name(array)} is no array of numpy, cupy or jax")
+    raise UnsupportedTypeError(f"expected an array of numpy, cupy or jax, not {type_name(array)}")
 
 
 def is_traced(value: Any) -> bool:

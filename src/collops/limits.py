@@ -33,7 +33,7 @@ class _Limit(NamedTuple):
 def available_memory(processes: int = 1, root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> int:
     """Return the bytes that each of `processes` on this machine can still allocate, by the tightest limit.
 
-    The limits are the memory of the machine, those of the control groups around this process, Slurm's
+    The limits are the memory of the machine, the limits of the control groups around this process, Slurm's
     (``SLURM_MEM_PER_NODE``, ``SLURM_MEM_PER_CPU``), and the address space of this process (``ulimit -v``), each without
     what is in use. File cache that can be dropped is not in use.
 
@@ -120,7 +120,7 @@ def _limits(root: Path, environment: Mapping[str, str]) -> Iterator[_Limit]:
 def _control_groups(root: Path) -> Iterator[_Limit]:
     """Yield the limits of the memory groups of this process and of all groups around them.
 
-    In a container the path of a group may be that outside, of which only the upper end is visible inside.
+    In a container the path of a group may be the path outside, and only its upper end is visible inside.
     """
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)

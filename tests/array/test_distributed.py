@@ -57,7 +57,7 @@ def test_scatter_reports_the_roots_error_everywhere(comm):
     given = np.zeros(4) if comm.rank == 0 else None
     with pytest.raises(LayoutError, match="does not fit"):
         ca.from_global(given, layout, comm=comm, root=0)
-    with pytest.raises(InputError, match="no rank"):
+    with pytest.raises(InputError, match="must be a rank from 0 to"):
         ca.from_global(given, layout, comm=comm, root=comm.size)
 
 

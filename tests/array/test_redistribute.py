@@ -75,7 +75,7 @@ def test_refusals(comm):
     for wrong in (Layout.split((3, 4), comm.size), Layout.split((4, 3), comm.size + 1), (4, 3)):
         with pytest.raises(LayoutError, match="cannot be redistributed"):
             x.redistribute(wrong)
-    with pytest.raises(InputError, match="no rank"):
+    with pytest.raises(InputError, match="must be a rank from 0 to"):
         x.gather(root=comm.size)
 
 

@@ -210,8 +210,8 @@ LAST = object()  # stands for the last rank
         (None, [0], [3], "names root 3 of rank 0, which has 3 roots"),
         (None, [0], [-1], "names root -1 of rank 0"),
         (None, [[0]], [[0]], "must have one axis"),
-        (None, [0], [2**63], "9223372036854775808, which is no 64-bit index"),
-        (None, [0], [2**70], "which is no 64-bit index"),
+        (None, [0], [2**63], "9223372036854775808, which does not fit into a 64-bit index"),
+        (None, [0], [2**70], "which does not fit into a 64-bit index"),
         ([2**63], [0], [0], "leaves has 9223372036854775808"),
         (None, [-(2**64)], [0], "remote_ranks has -18446744073709551616"),
         (None, [[0], [0, 1]], [0], "must be a list of integers"),
@@ -267,7 +267,7 @@ def test_wrong_types_and_shapes(comm):
         forest.bcast(np.zeros((2, 3)), np.zeros((4, 2)))
     with pytest.raises(LayoutError, match="contiguous"):
         forest.bcast(np.zeros(2), np.zeros(8)[::2])
-    with pytest.raises(UnsupportedTypeError, match="no array"):
+    with pytest.raises(UnsupportedTypeError, match="expected an array"):
         forest.bcast([1.0, 2.0], np.zeros(4))
     with pytest.raises(UnsupportedTypeError, match="complex"):
         forest.reduce(np.zeros(4, complex), np.zeros(2, complex), "max")

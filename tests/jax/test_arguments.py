@@ -96,7 +96,7 @@ def test_a_pytree_is_one_program(comm, monkeypatch):
     same(cj.allreduce({}, comm=comm), {})
     with pytest.raises(UnsupportedTypeError, match="'avg' of int"):
         cj.allreduce(tree, "avg", comm=comm)
-    with pytest.raises(InputError, match="no rank"):
+    with pytest.raises(InputError, match="must be a rank from 0 to"):
         cj.bcast(tree, comm.size, comm=comm)
 
 

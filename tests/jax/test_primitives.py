@@ -201,7 +201,7 @@ def test_argument_errors(comm):
         cj.alltoall(x, comm=comm)
     with pytest.raises(LayoutError, match="rows"):
         cj.allgatherv(x, [1] * comm.size, comm=comm)
-    with pytest.raises(InputError, match="no rank"):
+    with pytest.raises(InputError, match="must be a rank from 0 to"):
         cj.bcast(x, comm.size, comm=comm)
     with pytest.raises(InputError, match="root must be an integer"):
         cj.bcast(x, 0.0, comm=comm)

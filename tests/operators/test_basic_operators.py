@@ -116,7 +116,7 @@ def test_diagonal_refuses_what_does_not_fit(comm):
         Diagonal(np.ones(4), (3, 5), comm=comm)
     with pytest.raises(UnsupportedTypeError, match="complex128"):
         Diagonal(np.ones(4) * 1j, dtype="f8", comm=comm)
-    with pytest.raises(UnsupportedTypeError, match="no array"):
+    with pytest.raises(UnsupportedTypeError, match="expected an array"):
         Diagonal("diagonal", comm=comm)
     if comm.size > 1:
         with pytest.raises(LayoutError, match="redistribute"):

@@ -238,3 +238,28 @@ def test_strided_input(comm):
     x.local_array.flags.writeable = False
     with pytest.raises(InputError, match="read-only"):
         op.forward(zeros(op.domain, comm=comm), x)
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "c8"])
+def test_a_shared_sum_of_results_of_another_dtype(comm, kind):
+    """An operator of single precision may compute in double precision; the ranks add up what fits into the result."""
+
+    class Rounded:
+        """A matrix that returns its results in dtype `kind`."""
+
+        def __init__(self, dense):
+            self.dense, self.shape, self.dtype = dense, dense.shape, np.dtype("c8" if kind == "c8" else "f4")
+
+        def matvec(self, x):
+            return (self.dense @ x).astype(kind)
+
+        def rmatvec(self, y):
+            return (self.dense.conj().T @ y).astype(kind)
+
+    parts = [np.arange(1.0, 1 + 3 * (2 + rank)).reshape(2 + rank, 3) for rank in range(comm.size)]
+    A = VStack([Rounded(parts[comm.rank])], comm=comm)
+    whole, y = np.vstack(parts), np.arange(1.0, 1 + A.shape[0])
+    data = from_global(y.astype(A.dtype), A.range)
+    for result in (A.H @ data, A.adjoint(data, zeros(A.domain, comm=comm, dtype=A.dtype))):
+        assert result.dtype == A.dtype and result.local_array.dtype == A.dtype
+        np.testing.assert_allclose(result.local_array, whole.T @ y, rtol=1e-6)

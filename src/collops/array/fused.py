@@ -142,7 +142,7 @@ def sums_squares(array: Any) -> bool:
 def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Array, Square]:
     """Combine as :func:`axpby` does, and begin the square of the result. No messages.
 
-    On devices with real arrays this is one pass over memory. Parameters and errors are those of :func:`axpby`.
+    On devices with real arrays this is one pass over memory. Parameters and errors as for :func:`axpby`.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def update_solution_and_direction(
     x, direction : DistributedArray or StackedArray
         Overwritten and returned; of one layout, and without shared memory.
     length, ratio
-        Coefficients, as for :func:`axpby`, whose exceptions are those of this function.
+        Coefficients, as for :func:`axpby`; the exceptions are the same, too.
     gradient : DistributedArray or StackedArray
         The gradient, in the same layout.
 

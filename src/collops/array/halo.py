@@ -39,7 +39,7 @@ def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
 class HaloPlan:
     """How the blocks of a layout are extended on all sides. Collective: all ranks make it, in the same order.
 
-    `layout` is that of the arrays without halo; `widths` are the numbers of elements before and after the block, per
+    `layout` describes the arrays without halo; `widths` are the numbers of elements before and after the block, per
     axis, wider than a neighbour's block if need be. Unless the array is `periodic`, there are zeros beyond its ends.
     The arrays with halo have the layout ``extended``: the same process grid, every block larger by the widths, also
     one without elements; this rank's has the ``shape``, and its own block is ``inner`` in it.
@@ -107,7 +107,7 @@ class HaloPlan:
 
 
 def _without(boxes: list[tuple[int, Box]], rank: int, number: int | None) -> list[tuple[int, Box]]:
-    """Return the boxes without that `number` of those of `rank`."""
+    """Return the boxes without box `number` of `rank`."""
     places = [place for place, (peer, _) in enumerate(boxes) if peer == rank]
     return [pair for place, pair in enumerate(boxes) if number is None or place != places[number]]
 

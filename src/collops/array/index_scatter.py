@@ -136,7 +136,7 @@ class IndexScatter(OnTransport):
     def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
 
-        Arguments and errors are those of :meth:`forward`, with source and target exchanged. A replicated source is a
+        Arguments and errors as for :meth:`forward`, with source and target exchanged. A replicated source is a
         :class:`LayoutError`, because its copies would no longer be equal.
         """
         if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:

@@ -98,7 +98,7 @@ def scalar_operand(x: Any, other: Any) -> Any:
 def check_engine(x: Any, other: Any) -> None:
     """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
 
-    Arrays of NumPy can, those of its own engine, and none of other packages.
+    Arrays of NumPy and of its own engine can; arrays of other packages cannot.
     """
     engine = engine_of(other)
     if engine is not x.engine and engine.name != "numpy":

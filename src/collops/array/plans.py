@@ -71,7 +71,7 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
     """Return the plan for arrays of `layout`. Collective: the first use of a process grid or mask makes communicators.
 
     Raises LayoutError for another number of ranks, or if the masks of stacked parts contradict each other, and
-    UnsupportedTypeError if `comm` is no communicator.
+    UnsupportedTypeError if `comm` is not a communicator.
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")

@@ -22,7 +22,7 @@ def plot(x: Any, ax: Axes | None = None, **options: Any) -> Axes | None:
     x : DistributedArray
         With one or two axes. For complex numbers, lines show both parts and an image shows the absolute value.
     ax : matplotlib.axes.Axes, optional
-        By default those of a new figure.
+        By default a new figure's axes.
     **options
         For :meth:`matplotlib.axes.Axes.plot` or :meth:`~matplotlib.axes.Axes.imshow`.
 

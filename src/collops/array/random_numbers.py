@@ -33,7 +33,7 @@ _BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind: str, seed: int) -> Any:
     """Return one rank's part of a random array.
 
-    Parameters and exceptions are those of :func:`collops.random`; `seed` is any integer.
+    Parameters and exceptions as for :func:`collops.random`; `seed` is any integer.
     """
     if kind not in ("normal", "uniform"):
         raise InputError(f"kind of random numbers must be 'normal' or 'uniform', not {kind!r}")

@@ -51,7 +51,7 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
 def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
-    Parameters are those of :meth:`sum`.
+    Parameters as for :meth:`sum`.
     """
     axes = _checked_axes(x, axis, out)
     if dtype is None:

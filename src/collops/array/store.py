@@ -41,7 +41,7 @@ MARK = "collops"
 """The attribute that describes an array, a stack or a dictionary."""
 
 COMPLETE = "collops_complete"
-"""The attribute that has the shape of an array of which every chunk has been written."""
+"""The attribute with the shape of an array whose chunks have all been written."""
 
 _CHUNK_BYTES = 64 << 20
 
@@ -340,7 +340,7 @@ def create_array(
         chunks=chunks,
         dtype=stored,
         fill_value=fill,
-        # Without directories for chunks, each of which would need an fsync.
+        # Without directories for chunks, since each would need an fsync.
         chunk_key_encoding={"name": "default", "separator": "."},
         attributes={**attributes, COMPLETE: shape},
         **options,

@@ -43,7 +43,7 @@ def console(*, to_stderr: bool) -> Console:
 
 
 class OutputLostError(OSError):
-    """Standard output or error cannot be written any more; `exit_code` is that of the command."""
+    """Standard output or error cannot be written any more; `exit_code` is the command's."""
 
     def __init__(self, name: str, problem: OSError) -> None:
         super().__init__(f"standard {name} cannot be written: {problem.strerror or problem}")

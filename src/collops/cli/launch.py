@@ -31,7 +31,7 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
     The launcher is the command in COLLOPS_MPIEXEC, with its options; else the ``mpiexec`` next to this Python
     interpreter, where the wheel of an MPI library installs it; else ``srun`` inside a Slurm allocation; else the
     ``mpiexec`` on PATH. In an allocation SLURM_MPI_TYPE chooses ``srun``, and so does MPI4PY_LIBMPI, which names
-    another MPI than that of the wheel. Raises `InputError` if there is no launcher, or the ranks are too many for this
+    another MPI than the wheel's. Raises `InputError` if there is no launcher, or the ranks are too many for this
     machine.
     """
     program = [sys.executable, "-m", "collops", *arguments]

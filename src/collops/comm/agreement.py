@@ -103,7 +103,7 @@ def shared_error(kind: str, text: str) -> Exception:
 
 
 def table(lines: Mapping[int, str], size: int, otherwise: str, hosts: Sequence[str] = ()) -> str:
-    """Return a text with one line for all ranks that have the same; `otherwise` is that of ranks without a line.
+    """Return a text with one line for all ranks that have the same; `otherwise` stands for ranks without a line.
 
     `hosts` is for :func:`name_hosts`.
     """

@@ -22,7 +22,7 @@ __all__ = ["Call", "check_rank", "check_tag", "in_elements", "rows_of_ranks"]
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
 engines: dict[type, Engine] = {np.ndarray: _HOST}
-"""The engines of types whose arrays are sent as they are, which excludes those of JAX."""
+"""The engines of types whose arrays are sent as they are, which excludes JAX arrays."""
 # Dtypes, and operations with dtypes, that have passed their check.
 _carried: set[Any] = set()
 _reduced: set[tuple[str, Any]] = set()
@@ -42,8 +42,8 @@ PARAMETERS = {
 }
 """The parameters of the communicator's methods, besides the array and ``out``."""
 KINDS = (*PARAMETERS, "barrier")
-# How the shape of the result follows from that of the array, where it is not the same: the first axis has a block for
-# each rank, of which one or all are received; or it has rows for each rank; or the result gets an axis for the ranks.
+# How the shape of the result follows from the shape of the array, where they differ: the first axis has a block for
+# each rank, and one or all blocks are received; or it has rows for each rank; or the result gets an axis for the ranks.
 _LAYOUTS = {
     **dict.fromkeys(("scatter", "reduce_scatter"), "block"),
     "alltoall": "blocks",
@@ -135,11 +135,11 @@ def validated(
 ) -> tuple[Call, Engine]:
     """Return the record of a collective call, and the engine of its arrays.
 
-    Parameters are the communicator, and those of its methods, with counts in rows. The numbers of rows of all ranks are
-    exchanged if they are missing. Raises `InputError` for a rank that does not exist, and on a rank that passes neither
-    `x` nor `out` to a scatter; `LayoutError` if shapes and counts do not match, or an array of a group is not
-    contiguous; `UnsupportedTypeError` if the dtype cannot be sent, `op` has no meaning for it, or `out` is of another
-    engine or dtype or read-only.
+    Parameters are the communicator and the parameters of its methods, with counts in rows. The numbers of rows of all
+    ranks are exchanged if they are missing. Raises `InputError` for a rank that does not exist, and on a rank that
+    passes neither `x` nor `out` to a scatter; `LayoutError` if shapes and counts do not match, or an array of a group
+    is not contiguous; `UnsupportedTypeError` if the dtype cannot be sent, `op` has no meaning for it, or `out` has
+    another engine or dtype or is read-only.
     """
     reducing, rooted, layout, to_root, in_place = _RULES[kind]
     size = comm.size
@@ -182,7 +182,7 @@ def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
     Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
-    if `x` is no array or its dtype cannot be sent.
+    if `x` is not an array or its dtype cannot be sent.
     """
     engine = engines.get(type(x))
     if engine is None:
@@ -207,7 +207,7 @@ def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
 def check_rank(rank: int, size: int, name: str) -> None:
     """Raise :class:`InputError` unless there is such a rank."""
     if rank not in range(size):
-        raise InputError(f"{name}={rank!r} is no rank of a communicator of {size}")
+        raise InputError(f"{name} must be a rank from 0 to {size - 1}, not {rank!r}")
 
 
 def check_tag(tag: int) -> None:

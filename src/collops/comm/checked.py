@@ -58,7 +58,7 @@ class Expectation(NamedTuple):
 class CallAgreement:
     """Agrees on the calls of one communicator's ranks, with `sites` also on the line of the program that makes them.
 
-    `channel` carries the expectations and nothing else; `failures` are those of the communicator.
+    `channel` carries the expectations and nothing else; `failures` belongs to the communicator.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ def _agree(facts: Facts, others: Facts) -> bool:
 
 
 class CheckedTransport(Transport):
-    """The transport `inner`, whose calls are agreed upon first; `memory` is that of its arrays on every rank."""
+    """The transport `inner`, whose calls are agreed upon first; `memory` is the memory of its arrays on every rank."""
 
     def __init__(self, inner: Transport, calls: CallAgreement, memory: str) -> None:
         self.name = inner.name
@@ -189,7 +189,7 @@ class CheckedTransport(Transport):
         self._calls.collective(*described_call(call, self._memory), *pieces)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        """Start messages of a plan, once all ranks have agreed; those of users start when they are waited for."""
+        """Start messages of a plan, once all ranks have agreed; messages of users start when they are waited for."""
         if tag >= FIRST_USER_TAG:
             return _Checked(self, sends, receives, tag)
         gives, takes = ([(peer, array.nbytes) for peer, array in part] for part in (sends, receives))
@@ -236,7 +236,7 @@ class CheckedTransport(Transport):
 
 
 class _Checked(Pending):
-    """Messages of a user that start when they are waited for: those of a group are agreed upon together."""
+    """Messages of a user that start when they are waited for; ranks agree on the messages of a group together."""
 
     def __init__(
         self, transport: CheckedTransport, sends: Sequence[Message], receives: Sequence[Message], tag: int

@@ -407,7 +407,7 @@ class Communicator:
         Raises
         ------
         InputError
-            If the values differ; it shows those of all ranks.
+            If the values differ; the message shows the values of all ranks.
         """
         if self.size == 1:
             return list(largest)
@@ -469,7 +469,7 @@ class Communicator:
             self.wait_until(lambda: event.done, operation)
 
     def wait_until(self, test: Callable[[], bool], operation: str, needs: Collection[int] | None = None) -> None:
-        """Call `test` until it returns true; errors are those of :meth:`wait`. Not collective; with several ranks.
+        """Call `test` until it returns true; errors as for :meth:`wait`. Not collective; with several ranks.
 
         It is also an error if the program of a rank in `needs` has ended, without which `test` cannot return true.
         """
@@ -539,8 +539,8 @@ class Communicator:
         registered : bool
             On GPUs, whether the memory is in a window of NCCL (2.27 or newer) instead: NCCL's collectives read and
             write it without copies to buffers of their own. NVSHMEM has one heap for the ranks that first ask for
-            memory; other communicators, such as those of :meth:`split`, always get windows of NCCL. No difference on
-            hosts.
+            memory; other communicators, such as the results of :meth:`split`, always get windows of NCCL. No
+            difference on hosts.
 
         Returns
         -------

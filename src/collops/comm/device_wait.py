@@ -10,7 +10,7 @@ _LONGER_SECONDS = 30.0  # than the host, whose error says more
 
 
 def wait_while_source() -> str:
-    """Return CUDA source, to be put before that of kernels which wait for other devices.
+    """Return CUDA source to be put before the source of kernels that wait for other devices.
 
     It defines ``WAIT_WHILE(condition)``, a loop that ends with an error of the device half a minute after the deadline
     of the host's waits (``COLLOPS_TIMEOUT``). Empty where waits have no deadline: then define a plain loop.

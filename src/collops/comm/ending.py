@@ -47,7 +47,7 @@ at_fork(_answering.clear)
 def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
     """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
 
-    `failures` are those of the world. Where calls are checked, the end of the program is one for its `agreement`.
+    `failures` belongs to the world. Where calls are checked, its `agreement` checks the end of the program too.
     """
     mpi = mpi_or_tcp()
 

@@ -221,7 +221,7 @@ class Failures:
             raise
 
     def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None) -> None:
-        """Return when all `requests` are complete, each of which needs one of the `peers`; see :meth:`wait`."""
+        """Return when all `requests` are complete; each needs one of the `peers`. See :meth:`wait`."""
         try:
             for request, peer in zip(requests, peers, strict=False):  # no requests are left after an earlier wait
                 self.wait(request, operation, (peer,))
@@ -468,7 +468,7 @@ class Failures:
         self._reports.clear()
 
     def _exchange(self, mine: FailureNotice) -> dict[int, FailureNotice]:
-        """Send this rank's notice, and return those of all ranks that answer in time."""
+        """Send this rank's notice, and return the notices of all ranks that answer in time."""
         self._send(mine)
         end = time.monotonic() + _GRACE_SECONDS
         while len(self._notices) < self.channel.size - 1 and time.monotonic() < end:

@@ -269,7 +269,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def operating_system_errors(comm: Communicator) -> AbstractContextManager[None]:
-    """Raise errors of the body on every rank, also those of files; see `collective_errors`. Collective."""
+    """Raise errors of the body, file errors included, on every rank; see `collective_errors`. Collective."""
     return collective_errors(comm, OSError)
 
 

@@ -81,7 +81,7 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
     connection, _, job = rest.partition("/")
     if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
         return ""
-    # A launcher that the rank has started gives its processes new connections. Python closes that of the rank in
+    # A launcher that the rank has started gives its processes new connections. Python closes the rank's connection in
     # processes that it starts.
     return "a rank started this process" if _connection(environment) in ("", connection) else ""
 
@@ -113,7 +113,7 @@ at_fork(_fork)
 
 
 def check_world_of_one(has_mpi: bool, text: str) -> None:
-    """Raise `TransportError` if a launcher started several processes, of which this one sees itself only.
+    """Raise `TransportError` if a launcher started several processes, but this one sees only itself.
 
     `text` is the version of the MPI that mpi4py has loaded, or why there is none.
     """

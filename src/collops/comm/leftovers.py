@@ -5,7 +5,7 @@ the number of the job and of its step. A job that is killed (SIGKILL) leaves the
 requeues the job, its steps have the same numbers again: the ranks would attach to the old segment, and abort or wait in
 ``MPI_Init``, which has no deadline.
 
-A segment is removed only if its name is that of this very step, this user owns it, it is older than this process, and
+A segment is removed only if its name belongs to this very step, this user owns it, it is older than this process, and
 no process has mapped it. One rank of the node removes it, and the others wait until it has: if all removed it, a slow
 one would remove the new segment of a fast one.
 """

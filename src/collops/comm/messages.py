@@ -5,7 +5,7 @@ reductions and broadcasts go in two rounds, as a scatter and a gather of blocks 
 no rank sends more bytes than in a ring, and only two messages follow each other. A block is reduced in the order of
 ranks, by one rank or by all alike, so that all ranks get the same bits.
 
-The time of short calls is mostly that of the host. So parts of arrays are sent without views of them, and memory for
+Short calls spend most of their time on the host. So parts of arrays are sent without views of them, and memory for
 what arrives in a reduction is kept from call to call, with what the messages need to know of it.
 """
 

@@ -209,7 +209,7 @@ def split(comm: Any, color: int | None, key: int) -> Any:
 def values_kept_with(comm: Any) -> dict[str, Any]:
     """Return a dictionary that lives as long as an mpi4py communicator, whose handle another may get afterwards.
 
-    Raises `UnsupportedTypeError` if `comm` is no intracommunicator of mpi4py.
+    Raises `UnsupportedTypeError` if `comm` is not an intracommunicator of mpi4py.
     """
     mpi = mpi_or_tcp()
     if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
@@ -686,7 +686,7 @@ class PersistentMessages:
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
-        """Return when all are complete. Their memory is that of `arrays`."""
+        """Return when all are complete. They use the memory of `arrays`."""
         for _ in _TESTS:
             if self.done():
                 return

@@ -239,7 +239,7 @@ class NcclTransport(Transport):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages.
 
-        They are those of users. What one rank sends and receives in one call, the other may in two, so none is `short`.
+        Users send them. What one rank sends and receives in one call, the other may in two, so none is `short`.
         """
         if self._grouped:
             self._in_use.append(sends)
@@ -453,7 +453,7 @@ class NcclTransport(Transport):
         return found
 
     def _run_in_integers(self, call: Call) -> None:
-        """Reduce integers in place of elements that NCCL has no type or operation for, or of which it loses NaN.
+        """Reduce integers in place of elements that NCCL has no type or operation for, or whose NaN it loses.
 
         In a group, the result is converted when the group has been launched.
         """

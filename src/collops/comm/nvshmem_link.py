@@ -46,7 +46,7 @@ def missing_for_nvshmem() -> str | None:
 def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call NVSHMEM's device functions.
 
-    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. Raises what
+    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, or the parts of these that it needs. Raises what
     :func:`collops._nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
     :func:`missing_for_nvshmem` for that.
     """

@@ -21,7 +21,7 @@ _SHOWN = (("CUDA_VISIBLE_DEVICES", None), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_
 
 
 def show_own_device() -> None:
-    """Let CUDA and HIP show this process one GPU, that of its number on its node. Collective.
+    """Restrict this process to the GPU of its local rank, for CUDA and HIP. Collective.
 
     Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
     Raises `InputError` if this process uses CUDA already, with several GPUs.
@@ -52,7 +52,7 @@ def _listed(name: str | None) -> list[str] | None:
 
 
 def place_told() -> tuple[int, int] | None:
-    """Return rank and size of this process among those of its node, where the launcher tells them."""
+    """Return the local rank and the number of ranks on this node, if the launcher passes them."""
     for names in _PLACES:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal():
@@ -61,7 +61,7 @@ def place_told() -> tuple[int, int] | None:
 
 
 def place_on_node() -> tuple[int, int]:
-    """Return rank and size of this process among those of its node, before there is a communicator. Collective."""
+    """Return the local rank and the number of ranks on this node, before there is a communicator. Collective."""
     mpi, _ = load_mpi()
     if mpi is None:
         return 0, 1

@@ -3,7 +3,7 @@
 NCCL takes 7 to 11 µs for a few numbers between such GPUs, and an iteration of CGLS waits for up to three sums and two
 exchanges of halos, one after another. `peer_stores.cu` explains the kernels. Every rank has some memory for the
 communicator, which the others map by CUDA's handles for other processes. These need nothing but the control plane, and
-serve any ranks of a host, whereas NVSHMEM's heap serves those of one communicator only.
+serve any ranks of a host, whereas NVSHMEM's heap serves the ranks of one communicator only.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class PeerStores:
         return self._link.data.ptr
 
     def barrier(self) -> None:
-        """Order later work on the current stream after all earlier work on those of all ranks. Collective."""
+        """Order later work on the current stream after earlier work on the current streams of all ranks. Collective."""
         stream = self._current()
         if stream.ptr != self._stream:
             self._follow(stream)
@@ -155,7 +155,7 @@ class PeerStores:
     def _prepared_exchange(
         self, sends: Sequence[Message], receives: Sequence[Message]
     ) -> tuple[Launch | None, list[int], list[list[int]] | None]:
-        """Return the launch of an exchange, the places of its addresses among all messages, and those of the others.
+        """Return the launch of an exchange, the places of its addresses among all messages, and all other places.
 
         Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
         """

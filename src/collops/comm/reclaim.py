@@ -103,7 +103,7 @@ def unreachable(ranks: Collection[int]) -> list[str]:
 
 
 def reclaim(ranks: Sequence[int], notes: Sequence[Collection[str]]) -> None:
-    """Free what is unreachable on all of its ranks. Collective: `notes` are those of these `ranks` of the world."""
+    """Free what is unreachable on all of its ranks. Collective. `notes` come from these `ranks` of the world."""
     noted = {rank: set(keys) for rank, keys in zip(ranks, notes, strict=True)}
     for key in sorted(set().union(*noted.values())):
         resource = _resources.get(key)

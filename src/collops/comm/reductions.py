@@ -81,7 +81,7 @@ MOVED_BY_MPI = {
 
 
 class Operation(NamedTuple):
-    """A reduction by the names of libraries (an average is a sum there): MPI's, and that of array namespaces.
+    """A reduction by the names of libraries (an average is a sum there): MPI's name, and the name in array namespaces.
 
     `nccl` is NCCL's number where it has one.
     """

@@ -31,7 +31,7 @@ class _Mark(Pending):
 class SideStream(Pending):
     """A stream that events order after the caller's current stream and back; a CUDA graph can capture both.
 
-    Its work runs first if `priority` is lower than that of other streams.
+    Its work runs first if its `priority` is the lower number.
     """
 
     def __init__(self, priority: int | None = None) -> None:

@@ -253,7 +253,7 @@ class Symmetric:
         Parameters
         ----------
         source : str
-            CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or those of their headers that it needs. The
+            CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or the parts of these that it needs. The
             addresses that NVSHMEM takes are those of :attr:`local` on the rank that calls; ranks are those of `comm`.
             For registered memory NCCL's headers are included before it; its functions take ``window``, an attribute of
             this object, and bytes from the begin of :attr:`local`. (NCCL's address of that place is another one.)
@@ -574,7 +574,7 @@ def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
 def _free_all() -> None:
     """Free all memory that is left, newest first, when the programs of all ranks have ended.
 
-    Freeing is collective: MPI would pair these calls with those of a rank whose program still runs.
+    Freeing is collective: MPI would pair these calls with calls of a rank whose program still runs.
     """
     if running_mpi_or_tcp() is None:  # the program has finalised MPI
         return

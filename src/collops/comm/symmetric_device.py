@@ -182,7 +182,7 @@ class DeviceHeap(Symmetric):
         return [everyone.index(member) for member in members], self._library.unique_id()
 
     def _new_team(self, groups: tuple[tuple[int, ...] | None, ...], unique_ids: list[int]) -> int:
-        """Make the teams of all groups, in the same order on every rank, and return that of this rank."""
+        """Make the teams of all groups, in the same order on every rank, and return the team of this rank."""
         made, error = _NO_TEAM, None
         for members in dict.fromkeys(group for group in groups if group):
             try:

@@ -22,7 +22,7 @@ from collops.comm.reclaim import own
 from collops.comm.symmetric import Symmetric, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
-_PAGE = 4096  # of which windows have a whole number
+_PAGE = 4096  # bytes; windows consist of whole pages
 _THREADS = 256  # of a block
 _ADDRESSES = """
 extern "C" __global__ void addresses(ncclWindow_t window, void** found) {

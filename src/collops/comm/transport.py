@@ -18,7 +18,7 @@ from collops.comm.call import Call
 from collops.errors import CommunicationError
 
 FIRST_USER_TAG = 32768
-"""Messages of users have tags from here on, those of exchange plans lower ones."""
+"""Messages of users have tags from here on; exchange plans use lower ones."""
 
 Message: TypeAlias = tuple[int, Any]
 """The other rank, and the contiguous array that goes there or comes from there."""

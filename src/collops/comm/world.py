@@ -1,4 +1,4 @@
-"""Makes communicators: the world's, those of mpi4py's communicators, and those split off them.
+"""Makes communicators: the world, communicators made from mpi4py's, and their splits.
 
 Ranks exchange what they have and ask for, and each chooses the transport of device arrays by the same facts.
 """

@@ -48,7 +48,7 @@ class ExchangePlan:
     Raises
     ------
     LayoutError
-        If a peer is no rank of `comm`, or what this rank sends to itself does not fit.
+        If a peer is not a rank of `comm`, or what this rank sends to itself does not fit.
 
     Examples
     --------

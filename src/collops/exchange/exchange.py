@@ -281,7 +281,7 @@ class Exchange:
         return LocalWork(*ends, op, self.dtype, self.width, deterministic, packing_for(self.engine))
 
     def begin(self) -> Transfer:
-        """Return a transfer in the next place. All ranks begin those of one exchange in the same order."""
+        """Return a transfer in the next place. All ranks begin the transfers of one exchange in the same order."""
         place, use = self.turn()
         transfer = self.busy[place] = Transfer(self, place, use)
         self.prepare(place, use)

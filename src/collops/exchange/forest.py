@@ -71,7 +71,7 @@ class StarForest(OnTransport):
         ``"auto"``, or a transport of your own: a subclass of :class:`collops.extend.exchanges.Exchange`.
     deterministic : bool
         Whether a sum over leaves has the same bits in every run and on every transport: leaves are then added to their
-        root one after the other, this rank's own first, then those of the other ranks by rank, each rank's in the order
+        root one after the other, this rank's own first, then other ranks' leaves by rank, each rank's in the order
         of its leaves. Without it devices may add with atomic operations, which is faster where a few roots have very
         many leaves. All other operations give the same bits in any case.
     wire : str, optional
@@ -195,7 +195,7 @@ class StarForest(OnTransport):
             As for the class.
         layout : Layout
             Layout of the roots, on any process grid. Root arrays are this rank's parts, ravelled. Where copies exist,
-            leaves take the nearest: this rank's own, or that of its row or column of the process grid.
+            leaves take the nearest copy: on this rank, or in its row or column of the process grid.
         indices : sequence of int
             For each leaf the index of its root in the global array, in C order.
 
@@ -304,7 +304,7 @@ class StarForest(OnTransport):
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
         """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
 
-        Collective: two neighbour exchanges. The order is that of sums, see the class.
+        Collective: two neighbour exchanges. The order is the order of sums, see the class.
 
         Parameters
         ----------
@@ -321,7 +321,7 @@ class StarForest(OnTransport):
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
     def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> InFlight:
-        """Start a :meth:`fetch_and_op`. All ranks finish those of one forest in the same order. Collective."""
+        """Start a :meth:`fetch_and_op`. All ranks finish the operations of one forest in the same order. Collective."""
         (collect, fetch, flat), leaves, _ = self._prepared(_FETCH, op, leaves, roots)
         engine, multi = engine_of(leaves), self.multi
         if fetched is None:
@@ -346,7 +346,7 @@ class StarForest(OnTransport):
         leaves : array
             As for :meth:`bcast`.
         multi_roots : array, optional
-            Shape ``(sum of degrees, *block)``, contiguous; receives the leaves of root 0, those of root 1, ...
+            Shape ``(sum of degrees, *block)``, contiguous; receives the leaves of root 0, then of root 1, ...
 
         Returns
         -------

@@ -20,7 +20,7 @@ _LARGEST = 2**63 - 1
 
 
 def as_count(value: Any, what: str) -> int:
-    """Return a count; raise :class:`LayoutError` if it is no integer from 0 to ``2**63 - 1``."""
+    """Return a count; raise :class:`LayoutError` unless it is an integer from 0 to ``2**63 - 1``."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -38,7 +38,7 @@ def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.nda
     Raises
     ------
     LayoutError
-        If it is no list, an integer does not fit, or there is no such thing.
+        If it is not a list, an integer does not fit, or there is no such thing.
     UnsupportedTypeError
         If its elements are no integers.
     """
@@ -52,10 +52,10 @@ def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.nda
         # NumPy makes objects or floats of integers that have no common type.
         large = [value for value in np.asarray(values, object) if isinstance(value, int) and abs(value) > _LARGEST]
         if large:
-            raise LayoutError(f"{name} has {large[0]}, which is no 64-bit index")
+            raise LayoutError(f"{name} has {large[0]}, which does not fit into a 64-bit index")
         raise UnsupportedTypeError(f"{name} must be integers, not {array.dtype}")
     if array.dtype.kind == "u" and array.size and array.max() > _LARGEST:
-        raise LayoutError(f"{name} has {array.max()}, which is no 64-bit index")
+        raise LayoutError(f"{name} has {array.max()}, which does not fit into a 64-bit index")
     indices = array.astype(np.int64)
     wrong = indices[(indices < 0) | (indices >= count)] if what else indices[:0]
     if len(wrong):
@@ -95,7 +95,7 @@ def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray
     """Return which rank holds each element of a layout, and its place in that rank's ravelled part.
 
     The indices are global, in C order. Of several copies of an element, the one on the coordinates of `rank` is
-    returned. The errors are those of :func:`as_indices`, and :class:`LayoutError` if there is no such element.
+    returned. Errors as for :func:`as_indices`, and :class:`LayoutError` if there is no such element.
     """
     indices = as_indices(indices, "global indices", "element", layout.size)
     grid = [np.full(len(indices), place) for place in layout.coordinates(rank)]

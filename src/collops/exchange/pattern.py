@@ -81,7 +81,7 @@ class Pattern(NamedTuple):
 
 
 def edges_by_rank(ranks: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the edges to `rank` itself, and those of all others, ordered by rank.
+    """Return the positions of the edges to `rank` itself, and of all other edges, ordered by rank.
 
     Edges to one rank stay in their order, which determines the order of all sums.
     """

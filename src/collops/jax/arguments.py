@@ -106,7 +106,7 @@ def operation(op: Any, dtype: Any) -> str:
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
         raise UnsupportedTypeError(
-            f"{op!r} is no reduction of collops.jax: choose one by name, such as 'sum'. A compiled program cannot call "
+            f"collops.jax has no reduction {op!r}: choose one by name, such as 'sum'. A compiled program cannot call "
             "an operation that a user has defined: gather the arrays and combine them"
         )
     check_dtype(dtype)
@@ -156,7 +156,7 @@ def _integer(value: Any, name: str) -> int:
 
 
 def checked_convention(cotangents: str) -> bool:
-    """Return whether cotangents are those of replicated values."""
+    """Return whether cotangents belong to replicated values."""
     if cotangents not in _COTANGENTS:
         raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(_COTANGENTS)}")
     return cotangents == "replicated"

@@ -46,7 +46,7 @@ eager_site: ContextVar[str] = ContextVar("eager_site", default="")
 
 
 class Watch:
-    """Watches the calls of a communicator's native transports, whose `numbers` begin with that of the host.
+    """Watches the calls of a communicator's native transports; the first of their `numbers` is the host's.
 
     `settle` waits for the programs with collectives that this rank has started.
     """

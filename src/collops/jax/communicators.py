@@ -26,7 +26,7 @@ _SPINS_OF_MANY = 20
 class NativeComm:
     """A communicator as a parameter of primitives; equal to itself only.
 
-    `numbers` are those of its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``). Calls
+    `numbers` identify its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``). Calls
     are `checked` before data move, or else only `watched` while they wait, except those of a single process.
     `joined` is the clique whose devices are the ranks, if any.
     """
@@ -171,7 +171,7 @@ def _joined(joined: Clique) -> NativeComm:
         number = clique_transport(joined.devices)
         numbers = {"cuda": number, "rocm": number}
         return NativeComm(None, joined.size, numbers, on_one_node=True, joined=joined)
-    # Calls between the ranks have one order and one count, whether they are those of a clique or not.
+    # Calls between the ranks have one order and one count, with or without a clique.
     ranks = None if joined.comm is None else native_comm(joined.comm)
     number = native.library().collops_add_devices(
         ctypes.c_int64(native.library().collops_add_alone() if ranks is None else ranks.number("cpu")),

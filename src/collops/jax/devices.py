@@ -37,7 +37,7 @@ class Clique:
     Attributes
     ----------
     devices : tuple of jax.Device
-        Those of this process.
+        The devices of this process.
     comm : Communicator or None
         The processes whose devices are joined; ``None`` for this process alone.
     counts : tuple of int
@@ -101,7 +101,7 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     devices : sequence of jax.Device, optional
         Devices of this process, GPUs or CPU devices. By default all that it has.
     comm : Communicator, optional
-        Join the CPU devices of all its ranks: first those of rank 0, then those of rank 1, and so on. Ranks may have
+        Join the CPU devices of all its ranks, in the order of the ranks. Ranks may have
         different numbers of devices. By default only the devices of this process are joined.
 
     Returns

@@ -44,7 +44,7 @@ class Status:
 
 
 def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
-    """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters are those of :func:`sendrecv`.
+    """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters as for :func:`sendrecv`.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def recv(x: Any, source: int | None, tag: int | None = 0, *, comm: Any = None, s
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
     `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
-    ``0 * y``. Other parameters are those of :func:`sendrecv`.
+    ``0 * y``. Other parameters as for :func:`sendrecv`.
 
     Examples
     --------

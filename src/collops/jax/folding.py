@@ -53,7 +53,7 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     x = array(x)
     name = folded_operation(op, x) or operation(op, x.dtype)
     if name == "avg":
-        raise UnsupportedTypeError("'avg' is no operation of scan: use 'sum' and divide by the number of ranks")
+        raise UnsupportedTypeError("scan has no operation 'avg': use 'sum' and divide by the number of ranks")
     return _folded(_gathered(x, comm)[: comm.rank + 1], name)
 
 

@@ -100,7 +100,7 @@ class Jit:
         plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
         self._plain = plain
-        # Those of ``jax.jit``, whose compiled program is dispatched by JAX.
+        # Parameters of ``jax.jit``, whose compiled program is dispatched by JAX.
         self.trace, self.lower, self.eval_shape = plain.trace, plain.lower, plain.eval_shape
         self._replicated = replicated
         self._as_jax = not _PLACING.isdisjoint(options)
@@ -268,7 +268,7 @@ def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Cal
 
 
 def _whole(*_: Any, program: Any, name: str) -> tuple[Any, set[Any]]:
-    """Return the abstract results and the effects other than the order, such as those of ``jax.debug.print``."""
+    """Return the abstract results and the effects other than the order, such as the effect of ``jax.debug.print``."""
     return program.out_avals, program.effects - {ORDER}
 
 

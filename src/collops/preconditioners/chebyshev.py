@@ -29,7 +29,8 @@ def chebyshev(
         Degree of the polynomial: products with `A`.
     bounds : tuple of two floats, optional
         Smallest and largest eigenvalue of `A`, or of the product of `M` and `A`, between which the polynomial is small.
-        The largest must not be too small. By default that of 30 power iterations times 1.1, and a thirtieth of it.
+        The largest must not be too small. By default 1.1 times the estimate of 30 power iterations, and a thirtieth
+        of it.
     M : LinearOperator, optional
         Another preconditioner, such as :func:`jacobi`, with which each step begins.
 

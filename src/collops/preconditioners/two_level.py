@@ -50,7 +50,7 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     -----
     The iterations of CG do not grow with the number of ranks, since aggregates hardly depend on it. A rank's rows are
     cut into aggregates by repeated bisection across the levels of a breadth-first order of the strong entries. The
-    functions are those of smoothed aggregation [Vaněk et al. 1996]: columns of :math:`P = (I - \omega D^{-1} A) P_0`,
+    functions come from smoothed aggregation [Vaněk et al. 1996]: columns of :math:`P = (I - \omega D^{-1} A) P_0`,
     where :math:`P_0` is 1 on its aggregate, :math:`D` the diagonal of `A` and :math:`\omega = 4 / (3 \|D^{-1} A\|)`.
 
     Every rank has the LU factors of the coarse matrix and solves the whole coarse problem.

@@ -58,5 +58,5 @@ class CudaClock:
         event.synchronize()
 
     def elapsed(self, begin: Any, end: Any) -> float:
-        """Return the nanoseconds between two events, both of which have happened."""
+        """Return the nanoseconds between two events that have happened."""
         return 1e6 * self._in_use.cuda.get_elapsed_time(begin, end)

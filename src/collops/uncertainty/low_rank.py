@@ -47,9 +47,9 @@ def randomized_svd(
     rank : int
         Number of singular values, at most the smaller extent of `A`.
     oversample : int
-        Further random vectors. The error is that of the best approximation of this rank times a modest factor.
+        Further random vectors. The error is the error of the best approximation of this rank times a modest factor.
     power : int
-        Power steps, each of which applies the adjoint and `A` to all vectors. They bring that factor close to 1 where
+        Power steps; each applies the adjoint and `A` to all vectors. They bring that factor close to 1 where
         singular values decay slowly, but hide those below about 1e-16 to the power of 1 / (2 power + 1), relative to
         the largest.
     seed : int
@@ -114,13 +114,13 @@ def randomized_eigh(
     rank, oversample, seed, dtype, engine
         As for :func:`randomized_svd`.
     power : int
-        Power steps, each of which applies `A` to all vectors.
+        Power steps; each applies `A` to all vectors.
 
     Returns
     -------
     named tuple
         ``values``, a real array of the engine in the order of their modulus, largest first, on every rank, and
-        ``vectors``, a block of orthonormal ones. The values are within those of `A`.
+        ``vectors``, a block of orthonormal ones. The values lie between the smallest and the largest of `A`.
 
     Raises
     ------

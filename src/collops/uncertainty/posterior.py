@@ -184,7 +184,7 @@ class GaussianPosterior:
         """Estimate the variance of each element of the model by probing. Collective.
 
         It solves for random signs, as :func:`probe_diagonal` applies an operator to them. The error depends on how far
-        elements are correlated with others. It is smaller than that of as many samples where an element's correlations
+        elements are correlated with others. It is smaller than with as many samples where an element's correlations
         with all others have squares that add up to less than 2, and estimates may be negative where it is large.
 
         Parameters

@@ -25,7 +25,7 @@ LONG = 1 << 16
 
 The first use takes half a second, which shorter vectors seldom save."""
 
-_LARGE = 16 << 20  # bytes of an array, of which the cache of a device can keep a part
+_LARGE = 16 << 20  # bytes of an array; the cache of a device can keep a part of it
 _WAYS = np.int32(0), np.int32(1)
 _ends: set[int] = set()  # addresses where the arrays end of the last pass over large ones, if it ended there
 

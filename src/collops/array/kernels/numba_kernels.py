@@ -106,7 +106,7 @@ def products(rows, u, w, out):
 
 @compiled
 def combine(rows, matrix):
-    """Replace the last two rows by the products of `matrix` with all rows, four of which are read together."""
+    """Replace the last two rows by the products of `matrix` with all rows, reading four rows at a time."""
     last = len(rows) - 2
     for start in range(0, rows.shape[1], PIECE):
         end = min(start + PIECE, rows.shape[1])

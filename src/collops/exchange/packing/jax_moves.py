@@ -69,7 +69,7 @@ def _values(array: Any, index: Index) -> Any:
 
 
 def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
-    """Return an array combined with values, those of one point one after the other."""
+    """Return an array combined with values; values of one point are combined one after the other."""
     if not index.size:
         return array
     if array.dtype == bool:

@@ -71,7 +71,7 @@ class SharedExchange(Exchange):
             self._filled_there.append([_counter(there[rank][0, place], me) for rank in receivers])
             self._filled_here.append([_counter(mine[0, place], number[rank]) for rank in senders])
             self._read_there.append([_counter(there[rank][1, place], me) for rank in senders])
-        # These processors keep the order of stores, and that of loads; others need a fence.
+        # These processors keep the order of stores and the order of loads; others need a fence.
         self._fence = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._memory.fence
 
     def _allocated(self, near: Communicator, size: int) -> Symmetric:

@@ -211,7 +211,7 @@ def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
         return _idle
     meet = np.intersect1d(there.points, arriving.points).size > 0
     if meet or not (there.unique and arriving.unique):
-        # This rank's own values come before those of others.
+        # This rank's own values come before values of others.
         segments = cupy_moves.segments(Index(np.concatenate([there.points, arriving.points])))
         staying = here.size, *cupy_moves.described(here)
         kind, points = "exchange_in_turn", (*staying, len(segments[0]), *segments)
