@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from collops import backend, profile
-from collops.array import DistributedArray, from_global, kernels
+from collops.array import DistributedArray, from_global
+from collops.array.kernels import generic, kernels_for
 from collops.comm import call
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
@@ -95,7 +96,7 @@ def xp():
         patch.setitem(sys.modules, "cupy", cupy)
         patch.setitem(backend._by_type, Array, engine)
         patch.setitem(call.engines, Array, engine)
-        patch.setitem(kernels._SPECIAL, "cupy", "generic")
+        patch.setitem(kernels_for._loaded, engine, generic)
         yield cupy
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from collops.array.dtypes import as_dtype
 from collops.backend import engine_of
 from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import result_memory, store
+from collops.operators.memory import store
 
 _SINGLE = np.dtype(np.float32)
 _BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
@@ -68,7 +68,7 @@ class _HostMatrix(DenseMatrix):
                 self._traced = engine.from_host(self.matrix.view(as_dtype("bfloat16")))
             return store(_traced_product(self._traced if matrix is self.matrix else self._traced.T, x), out)
         x = _single(x)
-        target = result_memory(out, matrix.shape[0], x.dtype, np)
+        target = out if out is not None and out.dtype == x.dtype else np.empty(matrix.shape[0], x.dtype)
         if matrix is self.matrix:
             for rows, block in self._widened():
                 target[rows] = block @ x

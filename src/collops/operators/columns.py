@@ -12,14 +12,12 @@ from collops.operators.base import (
     Adjoint,
     AnyLayout,
     Combination,
-    Directed,
     LinearOperator,
     Product,
     check_operators,
-    new_array,
 )
 from collops.operators.dims import check_count
-from collops.operators.memory import store
+from collops.operators.memory import new_array, store
 
 _WIDTH = 64
 """Most columns that are applied together: more make products of matrices hardly faster, and need more memory."""
@@ -81,11 +79,11 @@ class Columns(LinearOperator):
         self._inherit([operator])
         self.operator, self.count = operator, count
         width = min(count, _WIDTH, max(_FEWEST, _ELEMENTS // max(1, _longest(operator))))
-        self._together = {
-            engine: {size: _together(operator, size, engine) for size in {width, count % width} - {0}}
+        self._batched = {
+            engine: {size: _batched(operator, size, engine) for size in {width, count % width} - {0}}
             for engine in (_engines(operator) if width > 1 else ())
         }
-        self.width = width if self._together else 1
+        self.width = width if self._batched else 1
 
     @staticmethod
     def join(arrays: Sequence[Any]) -> Any:
@@ -125,12 +123,12 @@ class Columns(LinearOperator):
         return _columns(block, column_layout(block.layout))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        if (parts := self._together.get(x.engine.name)) is not None:
+        if (parts := self._batched.get(x.engine.name)) is not None:
             return self._by_parts(parts, "_forward", x, self._new(self.range, x) if out is None else out)
         return _applied(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        if (parts := self._together.get(y.engine.name)) is not None:
+        if (parts := self._batched.get(y.engine.name)) is not None:
             return self._by_parts(parts, "_adjoint", y, self._new(self.domain, y) if out is None else out)
         return _applied(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
 
@@ -142,8 +140,8 @@ class Columns(LinearOperator):
         return out
 
 
-class _Together(Directed):
-    """The form of :class:`Columns` for an operator that applies to all columns together."""
+class _Batched(LinearOperator):
+    """An operator applied to blocks of columns by the batched forms of its products."""
 
     def __init__(self, operator: LinearOperator, count: int) -> None:
         domain, range_ = (block_layout(layout, count) for layout in (operator.domain, operator.range))
@@ -152,33 +150,36 @@ class _Together(Directed):
         self.operator = operator
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        return (self.operator._adjoint_columns if adjoint else self.operator._forward_columns)(x, out)
+        batched = self.operator._directions[adjoint].batched
+        assert batched is not None
+        return batched(x, out)
 
 
-def _together(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
-    """Return `operator` for blocks of an engine. Its parts apply to all columns together where they can."""
+def _batched(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
+    """Return `operator` for blocks of an engine. Its parts apply to all columns at once where they can."""
     if engine not in _engines(operator):
         return Columns(operator, count)
     if isinstance(operator, Adjoint):
-        return Adjoint(_together(operator.operator, count, engine))
+        return Adjoint(_batched(operator.operator, count, engine))
     if isinstance(operator, Product):
-        return Product([_together(factor, count, engine) for factor in operator.factors])
+        return Product([_batched(factor, count, engine) for factor in operator.factors])
     if isinstance(operator, Combination):
-        return Combination([(coefficient, _together(term, count, engine)) for coefficient, term in operator.terms])
-    return _Together(operator, count)
+        return Combination([(coefficient, _batched(term, count, engine)) for coefficient, term in operator.terms])
+    return _Batched(operator, count)
 
 
 def _engines(operator: LinearOperator) -> set[str]:
-    """Return the engines of the columns to which `operator`, or a part of it, applies together.
+    """Return the engines of the blocks to whose columns `operator`, or a part of it, applies at once.
 
-    An operator that takes real parts has none: its results have another dtype than that of operator and operand.
+    An operator that takes real parts has none: its results have another dtype than the common one of operator and
+    operand.
     """
     if not operator.clinear:
         return set()
     if inner := _inner(operator):
         return set[str]().union(*map(_engines, inner))
-    engine = operator._columns_engine
-    return {engine} if engine and operator._forward_columns and operator._adjoint_columns else set()
+    forward, adjoint = operator._directions
+    return {forward.batch_engine} if forward.batched is not None and adjoint.batched is not None else set()
 
 
 def _longest(operator: LinearOperator) -> int:

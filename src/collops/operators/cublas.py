@@ -19,7 +19,7 @@ import numpy as np
 
 from collops.errors import CollopsError, LayoutError
 from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import as_columns, check_holds, contiguous, result_memory, store
+from collops.operators.memory import check_holds, contiguous, store
 
 __all__ = ["multiply"]
 
@@ -51,10 +51,10 @@ class _CublasColumns(DenseMatrix):
             out.fill(0)  # cuBLAS would not write to it
             return out
         if not _has_rows(X, self.dtype):
-            X = store(X, self._scratch.get("given", X.shape, self.dtype, self._engine))
+            X = store(X, self._buffers.local("given", X.shape, self.dtype, self._engine))
         target = out
         if not _has_rows(out, self.dtype):
-            target = self._scratch.get("result", out.shape, self.dtype, self._engine)
+            target = self._buffers.local("result", out.shape, self.dtype, self._engine)
         multiply(X, matrix, target)
         return store(target, out)
 
@@ -78,7 +78,8 @@ class CublasMatrix(_CublasColumns):
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c" and not self._complex:
             return super()._product(matrix, x, out)
-        x, target = contiguous(x, self.dtype), result_memory(out, matrix.shape[0], self.dtype, cupy)
+        x = contiguous(x, self.dtype)
+        target = out if out is not None and out.dtype == self.dtype else cupy.empty(matrix.shape[0], self.dtype)
         if x.size == 0 or target.size == 0:
             target.fill(0)  # cuBLAS would not write to it
             return store(target, out)
@@ -121,7 +122,7 @@ class CublasBatch:
             return out
         result = out
         if self.dtype.kind != "c" and x.dtype.kind == "c":
-            x, result = as_columns(x), as_columns(out)
+            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
         # The product of the transposes in reverse order; our adjoint is the conjugate of their matrix, transposed
         # again.
         columns, inner, width = result.shape[1], x.shape[1], x.shape[2]

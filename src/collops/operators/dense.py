@@ -8,7 +8,7 @@ import numpy as np
 
 from collops._nvrtc import cuda_kernel
 from collops.backend import engine_of
-from collops.operators.memory import Coefficients, Scratch, applied, contiguous, result_memory, store
+from collops.operators.memory import Buffers, Coefficients, contiguous, store
 
 _THREADS = 256
 _LANES = 32
@@ -36,7 +36,7 @@ class DenseMatrix:
         self.dtype: np.dtype = matrix.dtype
         self._complex = self.dtype.kind == "c"
         self.columns_engine = self._engine.name if self._engine.mutable else None
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         self._coefficients = Coefficients(matrix)
 
     def forward_local(self, x: Any, out: Any) -> Any:
@@ -51,7 +51,7 @@ class DenseMatrix:
         # vectors are conjugated instead.
         result = self._product(self._transposed, self._conjugate_of(y), out)
         engine = engine_of(result)
-        return applied(engine.xp.conjugate, result, out=result if engine.mutable else None)
+        return engine.xp.conjugate(result, out=result) if engine.mutable else result.conj()
 
     def forward_columns(self, X: Any, out: Any) -> Any:
         """Fill `out` with the matrix times each row of `X`, and return it."""
@@ -83,7 +83,7 @@ class DenseMatrix:
     def _conjugate_of(self, y: Any) -> Any:
         if not self._engine.mutable or type(y) is not type(self.matrix) or y.dtype != self.dtype:
             return y.conj()
-        conjugated = self._scratch.get("conjugate", y.shape, self.dtype, self._engine)
+        conjugated = self._buffers.local("conjugate", y.shape, self.dtype, self._engine)
         return self._engine.xp.conjugate(y, out=conjugated)
 
 
@@ -123,7 +123,9 @@ class KernelMatrix(DenseMatrix):
         rows, columns = self._rows.shape
         if x.dtype != self.dtype or not x.flags.c_contiguous:
             x = contiguous(x, self.dtype)
-        target = result_memory(out, matrix.shape[0], self.dtype, self._engine.xp)
+        target = out
+        if out is None or out.dtype != self.dtype:
+            target = self._engine.xp.empty(matrix.shape[0], self.dtype)
         if not rows or not columns:
             target.fill(0)
         elif matrix is self._rows:

@@ -12,9 +12,9 @@ from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Directed
+from collops.operators.base import LinearOperator
 from collops.operators.dims import check_count
-from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled
+from collops.operators.memory import Buffers, check_holds, contiguous, filled
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["split", "replicated"]
 
 
-class Fredholm1(Directed):
+class Fredholm1(LinearOperator):
     r"""Fredholm integral of the first kind: the matrix of each slice applied to its own part of the model.
 
     Each rank passes any number of slices, possibly none; slices are numbered in the order of the ranks. If model
@@ -120,25 +120,25 @@ class Fredholm1(Directed):
         super().__init__(sides[0].layout, sides[1].layout, matrices.dtype, comm)
         self.capturable = all(entry[-1] for entry in ranks)
         self._batch = product
-        self._directions = (product.forward, *sides), (product.adjoint, *sides[::-1])
+        self._sides = (product.forward, *sides), (product.adjoint, *sides[::-1])
         self._engine = engine_of(matrices)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        product, given, taken = self._directions[adjoint]
+        product, given, taken = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
                 f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
             )
-        scratch, local = self._scratch, x.local_array
+        buffers, local = self._buffers, x.local_array
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
         slices = local if given.to_slices is None else given.to_slices.view(local)
-        target = scratch.result("output", out, dtype)
-        source = scratch.contiguous("input", slices, dtype, x.engine)
+        target = buffers.result("output", out, dtype)
+        source = buffers.contiguous("input", slices, dtype, x.engine)
         if taken.to_whole is None:
             return filled(out, product(source, target))
-        part = product(source, scratch.get("part", taken.part_shape, dtype, x.engine))
+        part = product(source, buffers.local("part", taken.part_shape, dtype, x.engine))
         return filled(out, taken.to_whole(part, target))
 
 
@@ -190,7 +190,7 @@ class _BatchedMatrix:
         # Transposes without conjugation are views of the same memory, and as fast.
         self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
         self._conjugates = self._complex and not keep_adjoint
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         self.capturable = self._engine.name != "cupy"  # CuPy raises when its calls of cuBLAS are captured
 
     def forward(self, x: Any, out: Any) -> Any:
@@ -201,16 +201,18 @@ class _BatchedMatrix:
         """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
         if not self._conjugates:
             return self._product(self._adjoints, y, out)
+        memory = self._buffers.local("", y.shape, y.dtype, self._engine)
+        if memory is None:
+            return self._product(self._adjoints, y.conj(), None).conj()
         conjugate = self._engine.xp.conjugate
-        y = applied(conjugate, y, out=self._scratch.get("", y.shape, y.dtype, self._engine))
-        return applied(conjugate, self._product(self._adjoints, y, out), out=out)
+        return conjugate(self._product(self._adjoints, conjugate(y, out=memory), out), out=out)
 
     def _product(self, matrices: Any, x: Any, out: Any) -> Any:
         if out is None:
             return self._engine.matmul(matrices, x)
         result = out
         if not self._complex and x.dtype.kind == "c":
-            x, result = as_columns(x), as_columns(out)
+            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
         if self._at_once:
             self._engine.xp.matmul(matrices, x, out=result)
         else:

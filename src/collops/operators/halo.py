@@ -7,12 +7,12 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
-from collops.operators.base import Directed
+from collops.operators.base import LinearOperator
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import filled, operand
+from collops.operators.memory import contiguous, filled
 
 
-class Halo(Directed):
+class Halo(LinearOperator):
     r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
 
     Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros
@@ -74,4 +74,4 @@ class Halo(Directed):
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         move = self._plan.add_back if adjoint else self._plan.fill
-        return filled(out, move(operand(x, out.dtype), out.local_array))
+        return filled(out, move(contiguous(x.local_array, out.dtype), out.local_array))

@@ -12,7 +12,7 @@ from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
-from collops.operators.base import FORMS, LinearOperator, recording
+from collops.operators.base import FORMS, Direction, LinearOperator
 from collops.operators.bfloat16 import bfloat16_matrix
 from collops.operators.dense import DenseMatrix, KernelMatrix
 from collops.operators.memory import Coefficients, check_holds, store
@@ -228,22 +228,23 @@ class OneRank:
         self.dtype = operator.dtype
         self.capturable = operator.capturable
         self.clinear = operator.clinear
+        forward, adjoint = operator._directions
+        self._sides = (forward, operator.domain, operator.range), (adjoint, operator.range, operator.domain)
 
     def forward_local(self, x: Any, out: Any, squares: Any = None) -> Any:
-        functions = self.operator._forward, self.operator._square_forward
-        return self._apply(functions, x, self.operator.domain, out, self.operator.range, squares)
+        return self._product(self._sides[0], x, out, squares)
 
     def adjoint_local(self, y: Any, out: Any, squares: Any = None) -> Any:
-        functions = self.operator._adjoint, self.operator._square_adjoint
-        return self._apply(functions, y, self.operator.range, out, self.operator.domain, squares)
+        return self._product(self._sides[1], y, out, squares)
 
-    def _apply(self, functions: tuple[Any, Any], source: Any, given: Any, out: Any, wanted: Any, squares: Any) -> Any:
+    def _product(self, side: tuple[Direction, Any, Any], source: Any, out: Any, squares: Any) -> Any:
+        direction, layout, range = side
         comm = self.operator.comm
-        memory = None if out is None else out.reshape(wanted.shape)
-        target = None if out is None else DistributedArray._made(wanted, comm, memory)
+        memory = None if out is None else out.reshape(range.shape)
+        target = None if out is None else DistributedArray._made(range, comm, memory)
         found = None if squares is None else []
-        x = DistributedArray._made(given, comm, source.reshape(given.shape))
-        value = recording(*functions, x, target, found).local_array
+        x = DistributedArray._made(layout, comm, source.reshape(layout.shape))
+        value = direction.with_squares(x, target, found).local_array
         if squares is not None:
             squares += found if value is memory else [(out, out)]
         return out if value is memory else store(value.reshape(-1), out)

@@ -19,9 +19,9 @@ from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
-from collops.operators.base import LinearOperator
+from collops.operators.base import Direction, LinearOperator
 from collops.operators.csr.blocks import block_for
-from collops.operators.memory import Scratch, filled, operand, store
+from collops.operators.memory import Buffers, contiguous, filled, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -115,7 +115,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     # Ways to make one
 
@@ -220,7 +220,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             return super()._astype(dtype)
         other = self._retyped(dtype)  # with the same star forest, whose buffers are those of a dtype
         other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
-        other._blocks, other._scratch = {}, Scratch()
+        other._blocks, other._buffers = {}, Buffers()
         return other
 
     @property
@@ -230,9 +230,13 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     # Products
 
+    def _direction(self, adjoint: bool) -> Direction:
+        batched = self._adjoint_columns if adjoint else self._forward_columns
+        return super()._direction(adjoint)._replace(batched=batched)
+
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        given = operand(x, out.dtype)
+        given = contiguous(x.local_array, out.dtype)
         own, other = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
         result = own.multiply(given, out.local_array, add=False)
@@ -243,7 +247,7 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        given, result = operand(y, out.dtype), out.local_array
+        given, result = contiguous(y.local_array, out.dtype), out.local_array
         own, other = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
@@ -258,7 +262,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return out
 
     def _forward_columns(self, x: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(operand(x, out.dtype).T)
+        given = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(given, np.empty((len(self.ghosts), given.shape[1]), given.dtype))
         result = self._own @ given
         result += self._other @ arriving.finish()
@@ -266,7 +270,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return out
 
     def _adjoint_columns(self, y: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(operand(y, out.dtype).T).conj()
+        given = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
         ghosts = (self._other.T @ given).conj().astype(given.dtype, copy=False)
         result = np.empty((self._own.shape[1], given.shape[1]), given.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
@@ -293,7 +297,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
-        self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
+        self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""
@@ -306,7 +310,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        kept = self._scratch.get("ghosts", self.ghosts.shape, dtype, engine)
+        kept = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
         return engine.xp.zeros(self.ghosts.shape, dtype) if kept is None else kept
 
 

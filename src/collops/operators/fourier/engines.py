@@ -17,7 +17,7 @@ import numpy as np
 
 from collops.backend import Engine
 from collops.exchange.peer_copy import mapped_memory
-from collops.operators.memory import Scratch, store
+from collops.operators.memory import Buffers, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -100,7 +100,7 @@ class Workspace:
         else:
             self.transforms = _ModuleTransforms(engine, threads)
         self.size = size
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
         self.barrier: Any = None
@@ -128,7 +128,7 @@ class Workspace:
 
     def _memory(self, slot: str) -> Any:
         if self.addresses is None or slot != PIECES:
-            return self._scratch.get(slot, (self.size,), self.complex, self.engine)
+            return self._buffers.local(slot, (self.size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
         memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
         return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))

@@ -12,7 +12,6 @@ import numpy as np
 from collops.backend import Engine
 from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
-from collops.operators.memory import applied
 
 __all__ = ["AxisTransform"]
 
@@ -155,7 +154,7 @@ class AxisTransform:
             factors = self._factors(1 / _ROOT if back else _ROOT)[self._first : self._first + self.taken]
             factors = factors.reshape(-1, *[1] * (source.ndim - 1 - self.axis))
             factors = self._weights[key] = engine.from_host(factors.astype(workspace.complex))
-        return applied(engine.xp.multiply, source, factors, out=target if engine.mutable else None)
+        return engine.xp.multiply(source, factors, out=target) if engine.mutable else source * factors
 
     def _factors(self, double: float) -> np.ndarray:
         """Return the factors of all frequencies: `scale`, times `double` for those that represent two."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from collops.backend import engine_of
 from collops.comm import Communicator
-from collops.operators.memory import Scratch, store
+from collops.operators.memory import Buffers, store
 
 __all__ = ["multiply"]
 
@@ -66,7 +66,7 @@ class Rows:
         self._data = None if column is None else data
         if column is not None and data is not None:
             self._here = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def converted(self, dtype: Any) -> Rows:
         """Return a copy with the matrix in another dtype."""
@@ -80,7 +80,7 @@ class Rows:
             return multiply(self._rows, x, out)
         assert self._column is not None
         shape = len(self._rows), x.shape[1]
-        part = multiply(self._rows, x, self._scratch.get("data", shape, x.dtype, self._engine))
+        part = multiply(self._rows, x, self._buffers.local("data", shape, x.dtype, self._engine))
         if not sum(self._data) * shape[1]:
             return part if out is None else out
         return self._column.allgatherv(part, self._data, out=out)

@@ -17,7 +17,7 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.side_stream import SideStream
 from collops.operators.matrix_mult.products import multiply
-from collops.operators.memory import Scratch, contiguous, store
+from collops.operators.memory import Buffers, contiguous, store
 
 
 class Panel(NamedTuple):
@@ -96,7 +96,7 @@ class Summa:
             columns = parts[0] if len(parts) == 1 else engine.xp.concatenate(parts, axis=1)
             self._mine.append(contiguous(columns.conj().T if self._transposed else columns, block.dtype))
         self._widest = max((each.width for each in self._plan), default=0)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         # On devices, messages travel on a second stream during the products; a CUDA graph can capture both.
         self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
         if self._side is not None:
@@ -231,7 +231,7 @@ class Summa:
     def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: Any) -> Any:
         """Return one of two buffers that alternate, as large as the widest round needs."""
         most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
-        memory = self._scratch.get((name, number % 2), (most * breadth,), dtype, self._engine)
+        memory = self._buffers.local((name, number % 2), (most * breadth,), dtype, self._engine)
         shape = rows, breadth
         return self._engine.xp.zeros(shape, dtype) if memory is None else memory[: rows * breadth].reshape(shape)
 

@@ -323,8 +323,7 @@ class Kirchhoff(LinearOperator):
         super().__init__(operator.domain, operator.range, operator.dtype, comm)
         self._inherit([operator])
         self._forward, self._adjoint = operator._forward, operator._adjoint
-        self._forward_columns, self._adjoint_columns = operator._forward_columns, operator._adjoint_columns
-        self._columns_engine = operator._columns_engine
+        self._directions = operator._directions
 
 
 def _checked_layout(layout: Any, grid: Grid, comm: Communicator) -> Layout:
