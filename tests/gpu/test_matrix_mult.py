@@ -8,8 +8,8 @@ import pytest
 from collops.array import DistributedArray, Layout, from_global, random
 from collops.errors import UnsupportedTypeError
 from collops.operators import MatrixMult
+from collops.operators.dense import multiply
 from collops.operators.matrix_mult import choice
-from collops.operators.matrix_mult.products import multiply
 from collops.solvers import cgls
 from tests.operators.problems import assert_close, matrix
 

@@ -11,8 +11,8 @@ from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, SecondDerivative, StackedVStack, VStack, lift_local
-from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.dense import DenseMatrix
+from collops.operators.dense import bfloat16_matrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.preconditioners import inner_solve
 from collops.solvers import (
     CGLS,
@@ -83,8 +83,8 @@ def test_dense_products(shape, dtype, order):
 
 
 def test_dense_products_of_other_types():
-    from collops.operators.cublas import CublasMatrix
-    from collops.operators.dense import KernelMatrix
+    from collops.operators.dense.cublas import CublasMatrix
+    from collops.operators.dense.device import KernelMatrix
 
     host = random_matrix(5, 3, "f4", 1)
     op = lift_local(cupy.asarray(host))

@@ -10,8 +10,8 @@ from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import MatrixMult, best_process_grid
+from collops.operators.dense import multiply
 from collops.operators.matrix_mult import choice, distributed
-from collops.operators.matrix_mult.products import multiply
 from collops.operators.matrix_mult.summa import rounds
 
 from .problems import assert_close, matrix

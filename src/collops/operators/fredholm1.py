@@ -13,6 +13,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
+from collops.operators.dense import batched
 from collops.operators.dims import check_count
 from collops.operators.memory import Buffers, check_holds, contiguous, filled
 
@@ -167,65 +168,3 @@ def _matrices(G: Any, dtype: Any) -> Any:
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
     return contiguous(G, kind)
-
-
-class _BatchedMatrix:
-    r"""Matrices (batch, rows, columns) in C order, each of which multiplies a matrix of its own.
-
-    BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
-    the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
-    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix. ``by_rows``
-    tells whether some rows of all products can be computed alone.
-    """
-
-    by_rows = False
-
-    def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
-        self._engine = engine_of(matrices)
-        self._matrices = matrices
-        self._at_once = at_once
-        self.dtype: np.dtype = matrices.dtype
-        self._complex = self.dtype.kind == "c"
-        transposes = matrices.swapaxes(1, 2)
-        # Transposes without conjugation are views of the same memory, and as fast.
-        self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
-        self._conjugates = self._complex and not keep_adjoint
-        self._buffers = Buffers()
-        self.capturable = self._engine.name != "cupy"  # CuPy raises when its calls of cuBLAS are captured
-
-    def forward(self, x: Any, out: Any) -> Any:
-        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` if that is given."""
-        return self._product(self._matrices, x, out)
-
-    def adjoint(self, y: Any, out: Any) -> Any:
-        """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
-        if not self._conjugates:
-            return self._product(self._adjoints, y, out)
-        memory = self._buffers.local("", y.shape, y.dtype, self._engine)
-        if memory is None:
-            return self._product(self._adjoints, y.conj(), None).conj()
-        conjugate = self._engine.xp.conjugate
-        return conjugate(self._product(self._adjoints, conjugate(y, out=memory), out), out=out)
-
-    def _product(self, matrices: Any, x: Any, out: Any) -> Any:
-        if out is None:
-            return self._engine.matmul(matrices, x)
-        result = out
-        if not self._complex and x.dtype.kind == "c":
-            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
-        if self._at_once:
-            self._engine.xp.matmul(matrices, x, out=result)
-        else:
-            for matrix, given, taken in zip(matrices, x, result, strict=True):
-                self._engine.xp.dot(matrix, given, out=taken)
-        return out
-
-
-def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
-    """Return the products of a batch of matrices: on CUDA devices by cuBLAS, which needs no options."""
-    engine = engine_of(matrices)
-    if engine.name == "cupy" and matrices.dtype.char in "fdFD" and not engine.xp.cuda.runtime.is_hip:
-        from collops.operators.cublas import CublasBatch
-
-        return CublasBatch(matrices)
-    return _BatchedMatrix(matrices, keep_adjoint, at_once)

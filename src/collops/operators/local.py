@@ -13,14 +13,11 @@ from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import FORMS, Direction, LinearOperator
-from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.dense import bfloat16_matrix, local_matrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import Coefficients, check_holds, store
 
 __all__ = ["applied_on_host"]
-
-_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
-
 
 _FEW = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
 
@@ -109,7 +106,7 @@ def lift_local(op: Any) -> LocalOperator:
         return OneRank(op)
     matrix = _matrix_behind(op)
     if matrix is not None:
-        return _dense(matrix)
+        return local_matrix(matrix)
     ours = _form_of_pylops(op)
     if ours is not None:
         return ours
@@ -283,24 +280,6 @@ def applied_on_host(
     return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
 
 
-def _dense(matrix: Any) -> DenseMatrix:
-    """Return the local operator of a 2-D array: on CUDA devices one that a CUDA graph can record.
-
-    For vectors, our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex
-    ones too.
-    """
-    engine = engine_of(matrix)
-    if engine.name == "cupy" and matrix.dtype.char in "fdFD":
-        real = matrix.dtype.kind == "f"
-        if not engine.xp.cuda.runtime.is_hip:
-            from collops.operators.cublas import CublasMatrix, SmallMatrix
-
-            return SmallMatrix(matrix) if real and matrix.nbytes < _LARGE else CublasMatrix(matrix)
-        if real:
-            return KernelMatrix(matrix)
-    return DenseMatrix(matrix)
-
-
 def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     """Return a local operator with its coefficients in `dtype`; raise UnsupportedTypeError where that has no form."""
     if isinstance(op, OneRank):
@@ -308,7 +287,7 @@ def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     check_holds(dtype, op.dtype)
     half = dtype.name == "bfloat16"
     if isinstance(op, DenseMatrix) and op.dtype == op.matrix.dtype:
-        return bfloat16_matrix(op.matrix) if half else _dense(op.matrix.astype(dtype))
+        return bfloat16_matrix(op.matrix) if half else local_matrix(op.matrix.astype(dtype))
     if isinstance(op, SparseMatrix) and not half:
         return SparseMatrix(op.operator.astype(dtype))
     raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} has no form in {dtype}; {FORMS}")

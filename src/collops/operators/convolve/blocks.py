@@ -65,7 +65,7 @@ class FilterBank:
         return near + weight * (self.taps[np.minimum(number + 1, last)] - near)
 
 
-class BlockConvolution:
+class Convolution:
     """Convolution of local arrays on hosts, whose `extent` samples along the axis begin at `offset`."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:

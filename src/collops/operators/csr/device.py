@@ -93,3 +93,8 @@ class _Rows:
 def _kernel(device: int, element: int, lanes: int, wide: bool) -> Any:
     options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide else []))
     return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")
+
+
+def make_block(engine: Any, matrix: Any, dtype: np.dtype) -> DeviceBlock:
+    """Return the local block of a SciPy matrix for vectors of a dtype."""
+    return DeviceBlock(matrix, dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout
 from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
-from collops.backend import Engine, engine
+from collops.backend import Engine, KernelTable, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -20,11 +20,12 @@ from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
 from collops.operators.base import Direction, LinearOperator
-from collops.operators.csr.blocks import block_for
 from collops.operators.memory import Buffers, contiguous, filled, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+
+_blocks_for = KernelTable("collops.operators.csr", "traced", numpy="blocks", cupy="device")
 
 
 class CSRMatrix(OnTransport, LinearOperator):
@@ -306,7 +307,8 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Any, Any]:
         key = (engine, dtype)
         if key not in self._blocks:
-            self._blocks[key] = (block_for(engine, self._own, dtype), block_for(engine, self._other, dtype))
+            make_block = _blocks_for(engine).make_block
+            self._blocks[key] = (make_block(engine, self._own, dtype), make_block(engine, self._other, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:

@@ -26,7 +26,9 @@ class Transforms:
     Plans are never dropped: a recorded CUDA graph may still use their memory.
     """
 
-    def __init__(self) -> None:
+    multiplies, chirps = False, True
+
+    def __init__(self, engine: Any, threads: int) -> None:
         self._plans: dict[Any, Any] = {}
 
     def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:

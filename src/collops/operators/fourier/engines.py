@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, KernelTable
 from collops.exchange.peer_copy import mapped_memory
 from collops.operators.memory import Buffers, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+
+_transforms_for = KernelTable("collops.operators.fourier", "engines", cupy="cufft")
 
 PIECES = "pieces"
 """The slot in memory that other ranks can reach."""
@@ -37,8 +39,10 @@ def scaling(samples: int, norm: str) -> float:
     return samples ** -_POWERS[norm]
 
 
-class _ModuleTransforms:
+class Transforms:
     """Transforms of SciPy, on hosts, in place and with threads, or of JAX."""
+
+    chirps = False
 
     def __init__(self, engine: Engine, threads: int) -> None:
         if engine.mutable:
@@ -47,7 +51,7 @@ class _ModuleTransforms:
             self._module: Any = fft
         else:
             self._module = engine.xp.fft
-        self._mutable = engine.mutable
+        self._mutable = self.multiplies = engine.mutable
         self._threads = threads
 
     def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
@@ -91,14 +95,8 @@ class Workspace:
         self.complex = dtype
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
         self.engine = engine
-        self.multiplies = engine.name == "numpy"
-        self.chirps = engine.name == "cupy"
-        if engine.name == "cupy":
-            from collops.operators.fourier.cufft import Transforms
-
-            self.transforms: Any = Transforms()
-        else:
-            self.transforms = _ModuleTransforms(engine, threads)
+        self.transforms = _transforms_for(engine).Transforms(engine, threads)
+        self.multiplies, self.chirps = self.transforms.multiplies, self.transforms.chirps
         self.size = size
         self._buffers = Buffers()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}

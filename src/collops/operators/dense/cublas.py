@@ -18,10 +18,9 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
-from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.dense.device import KernelMatrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import check_holds, contiguous, store
-
-__all__ = ["multiply"]
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _LETTERS = {"f": "S", "d": "D", "F": "C", "D": "Z"}

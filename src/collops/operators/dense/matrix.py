@@ -1,4 +1,4 @@
-"""Dense local matrices, multiplied by the BLAS of the array's engine, or on GPUs by kernels of our own."""
+"""Dense matrices in this rank's memory, multiplied by the functions of their engine's package."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from collops._nvrtc import cuda_kernel
 from collops.backend import engine_of
 from collops.operators.memory import Buffers, Coefficients, contiguous, store
-
-_THREADS = 256
-_LANES = 32
-_BYTES_AT_ONCE = 16
-_BLOCKS_PER_PROCESSOR = 4
-_FEWEST_ROWS = 64
-_ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes several
 
 
 class DenseMatrix:
@@ -87,59 +79,53 @@ class DenseMatrix:
         return self._engine.xp.conjugate(y, out=conjugated)
 
 
-class KernelMatrix(DenseMatrix):
-    """The local operator of a real matrix on a GPU, in single or double precision, by the kernels of ``dense.cu``.
+class BatchedMatrix:
+    r"""Matrices (batch, rows, columns) in C order, each of which multiplies a matrix of its own.
 
-    Its elements may be the bits of bfloat16 as ``uint16``: the vectors are then in single precision.
+    BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
+    the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
+    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix. ``by_rows``
+    tells whether some rows of all products can be computed alone.
     """
 
-    def __init__(self, matrix: Any) -> None:
-        super().__init__(matrix)
-        # A matrix in the other order is the transpose of one in C order.
-        self._rows = self.matrix if self.matrix.flags.c_contiguous else self._transposed
-        rows, columns = self._rows.shape
-        self._processors = int(matrix.device.attributes["MultiProcessorCount"])
-        width = _BYTES_AT_ONCE // self.dtype.itemsize
-        self._stored, self._several = self.dtype.char, _ROWS
-        if self.dtype.kind == "u":
-            self._stored, self._several, self.dtype = "bfloat16", _ROWS_OF_BFLOAT16, np.dtype(np.float32)
-        self._width = width if columns % width == 0 and _aligned(self._rows) else 1
-        # Enough blocks to keep all processors loading, but not more partial sums than that takes.
-        strips = max(1, -(-columns // (self._width * _LANES)))
-        self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _FEWEST_ROWS))
-        self._partial = self._engine.xp.empty(self._splits * columns, self.dtype)
-        self._finished = self._engine.xp.zeros(strips, np.uint32)
+    by_rows = False
 
-    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
-        of_each = self.matrix if matrix is self._transposed else self._transposed
-        for x, result in zip(X, out, strict=True):
-            store(self._product(of_each, x, result if result.flags.c_contiguous else None), result)
-        return out
+    def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
+        self._engine = engine_of(matrices)
+        self._matrices = matrices
+        self._at_once = at_once
+        self.dtype: np.dtype = matrices.dtype
+        self._complex = self.dtype.kind == "c"
+        transposes = matrices.swapaxes(1, 2)
+        # Transposes without conjugation are views of the same memory, and as fast.
+        self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
+        self._conjugates = self._complex and not keep_adjoint
+        self._buffers = Buffers()
+        self.capturable = not self._engine.streams  # CuPy raises when its calls of cuBLAS are captured
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
-        if x.dtype.kind == "c":
-            parts = [self._product(matrix, part, None) for part in (x.real, x.imag)]
-            return store(parts[0] + 1j * parts[1], out)
-        rows, columns = self._rows.shape
-        if x.dtype != self.dtype or not x.flags.c_contiguous:
-            x = contiguous(x, self.dtype)
-        target = out
-        if out is None or out.dtype != self.dtype:
-            target = self._engine.xp.empty(matrix.shape[0], self.dtype)
-        if not rows or not columns:
-            target.fill(0)
-        elif matrix is self._rows:
-            several = self._several if rows >= self._several * self._processors else 1
-            width = self._width if _aligned(x) else 1
-            kernel = cuda_kernel(__file__, "dense.cu", f"forward_{self._stored}_{width}_{several}")
-            kernel((-(-rows // several),), (_THREADS,), (matrix, x, target, rows, columns))
+    def forward(self, x: Any, out: Any) -> Any:
+        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` if that is given."""
+        return self._product(self._matrices, x, out)
+
+    def adjoint(self, y: Any, out: Any) -> Any:
+        """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
+        if not self._conjugates:
+            return self._product(self._adjoints, y, out)
+        memory = self._buffers.local("", y.shape, y.dtype, self._engine)
+        if memory is None:
+            return self._product(self._adjoints, y.conj(), None).conj()
+        conjugate = self._engine.xp.conjugate
+        return conjugate(self._product(self._adjoints, conjugate(y, out=memory), out), out=out)
+
+    def _product(self, matrices: Any, x: Any, out: Any) -> Any:
+        if out is None:
+            return self._engine.matmul(matrices, x)
+        result = out
+        if not self._complex and x.dtype.kind == "c":
+            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
+        if self._at_once:
+            self._engine.xp.matmul(matrices, x, out=result)
         else:
-            width, splits = (self._width, self._splits) if _aligned(target) else (1, 1)
-            kernel = cuda_kernel(__file__, "dense.cu", f"adjoint_{self._stored}_{width}")
-            arguments = (self._rows, x, target, self._partial, self._finished, rows, columns)
-            kernel((-(-columns // (width * _LANES)), splits), (_THREADS,), arguments)
-        return target if target is out else store(target, out)
-
-
-def _aligned(array: Any) -> bool:
-    return array.data.ptr % _BYTES_AT_ONCE == 0
+            for matrix, given, taken in zip(matrices, x, result, strict=True):
+                self._engine.xp.dot(matrix, given, out=taken)
+        return out
