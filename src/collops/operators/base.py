@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from functools import cached_property, partial
+from functools import partial
 from numbers import Number
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -149,19 +150,25 @@ class LinearOperator:
 
     _has_coefficients = True  # of its own, which astype() must convert
 
-    @cached_property
+    _made_directions: tuple[Direction, Direction] | None = None
+
+    @property
     def _directions(self) -> tuple[Direction, Direction]:
-        """Forward and adjoint. A class that overrides one of them has none of the faster forms of its bases."""
-        scopes = [vars(self), *map(vars, type(self).__mro__)]
-        directions = []
-        for adjoint, method in enumerate(("_forward", "_adjoint")):
-            newest = next(scope for scope in scopes if method in scope or "_direction" in scope)
-            known = "_direction" in newest
-            directions.append(self._direction(bool(adjoint)) if known else Direction(getattr(self, method)))
-        return directions[0], directions[1]
+        """Forward and adjoint, made once. Their faster forms are those of the class that defines the product."""
+        # Not a cached_property, whose use of __dict__ makes every access to an attribute slower from then on.
+        if self._made_directions is None:
+            self._made_directions = self._resolved("_forward", False), self._resolved("_adjoint", True)
+        return self._made_directions
+
+    def _resolved(self, method: str, adjoint: bool) -> Direction:
+        """Return a direction, without faster forms where an object or a class overrides the method of its bases."""
+        product, of_class = getattr(self, method), MethodType(getattr(type(self), method), self)
+        newest = next(vars(base) for base in type(self).__mro__ if vars(base).keys() & {method, "_direction"})
+        fast = "_direction" in newest and product == of_class
+        return self._direction(adjoint) if fast else Direction(product)
 
     def _direction(self, adjoint: bool) -> Direction:
-        """Return the forms of a product; those of `_directions` are made by this, once."""
+        """Return the product and its faster forms; see `_directions`."""
         return Direction(self._adjoint if adjoint else self._forward)
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -381,8 +388,7 @@ class LinearOperator:
     def _retyped(self, dtype: np.dtype) -> Any:
         """Return a copy whose dtype is `dtype`, or what it is multiplied in; its coefficients are those of this one."""
         other = copy(self)
-        other.dtype, other._allocators = accumulator(dtype), {}
-        vars(other).pop("_directions", None)  # has methods of this operator
+        other.dtype, other._allocators, other._made_directions = accumulator(dtype), {}, None
         return other
 
     def __matmul__(self, other: Any) -> Any:
@@ -610,7 +616,7 @@ class Flat(LinearOperator):
 
     def _direction(self, adjoint: bool) -> Direction:
         inner, layouts = self.operator._directions[adjoint], self._layouts[adjoint]
-        norm2, add = (form and partial(self._view, form, layouts) for form in (inner.norm2, inner.add))
+        norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
         return super()._direction(adjoint)._replace(norm2=norm2, add=add)
 
     def _forward(self, x: Any, out: Any) -> Any:
@@ -619,12 +625,15 @@ class Flat(LinearOperator):
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._view(self.operator._adjoint, self._layouts[1], y, out)
 
-    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any, **squares: Any) -> Any:
+    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any) -> Any:
         """Return the result of a function of the operator's arrays for the same memory in the layouts of this one."""
         comm = self.operator.comm
         target = None if out is None or not out.engine.mutable else reinterpret(out, layouts[1], comm)
-        result = function(reinterpret(x, layouts[0], comm), target, **squares)
+        result = function(reinterpret(x, layouts[0], comm), target)
         return out if target is not None and result is target else reinterpret(result, layouts[2], self.comm)
+
+    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any, squares: Any) -> Any:
+        return self._view(partial(form, squares=squares), layouts, x, out)
 
 
 def _conjugate(x: Any, out: Any) -> Any:
