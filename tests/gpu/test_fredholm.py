@@ -12,7 +12,7 @@ from collops import profile
 from collops.array import from_global, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import MDC, Fredholm1
-from collops.operators.dense import batched
+from collops.operators.dense.device import batched
 from collops.operators.fourier import pipeline, spread
 from collops.solvers import cgls
 from tests.array.cases import values

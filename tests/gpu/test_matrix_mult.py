@@ -29,7 +29,7 @@ def device(comm):
 @pytest.fixture(params=["rounds", "kept rows"])
 def algorithm(request, monkeypatch):
     if request.param == "rounds":
-        monkeypatch.setattr(choice, "_KEPT", -1)
+        monkeypatch.setattr(choice, "_MAX_KEPT", -1)
         monkeypatch.setattr(choice, "_ROUND", 50_000)
     return request.param
 

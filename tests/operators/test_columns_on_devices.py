@@ -19,8 +19,7 @@ from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.operators import BlockDiag, Columns, Diagonal, HStack, VStack, lift_local
-from collops.operators.dense import bfloat16_matrix
-from collops.operators.dense.device import KernelMatrix
+from collops.operators.dense.device import KernelMatrix, bfloat16_matrix
 from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import store
 from collops.operators.stacks import LocalSum

@@ -165,7 +165,7 @@ def test_matrix_market(comm, tmp_path):
         with open(path, "w", encoding="utf-8") as file:
             file.write("no matrix\n")
     comm.barrier()
-    with pytest.raises(InputError, match="no Matrix Market file"):
+    with pytest.raises(InputError, match="not a Matrix Market file"):
         CSRMatrix.from_matrix_market(path, comm=comm)
 
 

@@ -71,6 +71,12 @@ class Direction(NamedTuple):
         squares += [(leaf.local_array, leaf.local_array) for leaf in result.leaves]
         return result
 
+    def with_norm2(self, x: Any, out: Any) -> tuple[Any, Square]:
+        """Return the product, and its square for :func:`collops.array.dots`."""
+        squares = [] if sums_squares(out) else None
+        result = self.with_squares(x, out, squares)
+        return result, Square(result, squares)
+
 
 class LinearOperator:
     """A linear map between distributed arrays.
@@ -181,20 +187,15 @@ class LinearOperator:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
-        """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
-        squares = [] if sums_squares(out) else None
-        result = self._directions[0].with_squares(x, out, squares)
-        return result, Square(result, squares)
+        return self._directions[0].with_norm2(x, out)
 
     def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
-        squares = [] if sums_squares(out) else None
-        result = self._directions[1].with_squares(y, out, squares)
-        return result, Square(result, squares)
+        return self._directions[1].with_norm2(y, out)
 
     def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
 
-        Its dtype is the common one of the operator and `like`, or that of its real part.
+        Its dtype is the common one of the operator and `like`, or the real type of the same precision.
         """
         key = layout, like.dtype, like.engine, real
         make = self._allocators.get(key)
@@ -307,7 +308,7 @@ class LinearOperator:
 
     @property
     def H(self) -> LinearOperator:
-        """The adjoint operator; that of an adjoint is the operator itself."""
+        """The adjoint operator; the adjoint of an adjoint is the operator itself."""
         return self.operator if isinstance(self, Adjoint) else Adjoint(self)
 
     @property
@@ -386,7 +387,7 @@ class LinearOperator:
         raise UnsupportedTypeError(f"{type(self).__name__} of {self.dtype} has no form in {dtype}; {FORMS}")
 
     def _retyped(self, dtype: np.dtype) -> Any:
-        """Return a copy whose dtype is `dtype`, or what it is multiplied in; its coefficients are those of this one."""
+        """Return a copy whose dtype is `dtype`, or what it is multiplied in; both share coefficients."""
         other = copy(self)
         other.dtype, other._allocators, other._made_directions = accumulator(dtype), {}, None
         return other
@@ -555,7 +556,6 @@ class Adjoint(LinearOperator):
     """The adjoint of any operator."""
 
     def __init__(self, operator: LinearOperator) -> None:
-        check_operators(operator)
         super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
         self.operator = operator
         self._inherit([operator])
@@ -577,7 +577,6 @@ class Conjugate(LinearOperator):
     r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`."""
 
     def __init__(self, operator: LinearOperator) -> None:
-        check_operators(operator)
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self.operator = operator
         self._inherit([operator])

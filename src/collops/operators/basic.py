@@ -29,15 +29,15 @@ class Diagonal(LinearOperator):
     diag : array or DistributedArray
         An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
         diagonal, the same on every rank; each rank keeps a copy of its part. A distributed one is not copied. It is
-        replicated, or has the layout of the model (a vector: that of the axis).
+        replicated, or has the layout of the model (a vector: of the axis).
     dims : Layout, int or sequence of int, optional
-        The model; by default that of a distributed diagonal, or the shape of a plain one, split along axis 0.
+        The model; by default the layout of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
         Axis along which a vector is multiplied.
     comm : Communicator, optional
-        The ranks; by default those of a distributed diagonal, else the world.
+        The ranks; by default the ranks of a distributed diagonal, else the world.
     dtype : dtype, optional
-        Type of the operator; by default that of `diag`.
+        Type of the operator; by default the dtype of `diag`.
 
     Raises
     ------
@@ -112,7 +112,7 @@ class Identity(LinearOperator):
 
     If the data are larger than the model, forward pads them with zeros at the end of every axis; if they are smaller,
     it takes the first elements. Adjoint does the reverse. Every element stays on its rank: the layout of one side
-    follows from that of the other.
+    follows from the other.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
@@ -19,14 +19,14 @@ from collops.operators.base import (
 from collops.operators.dims import check_count
 from collops.operators.memory import new_array, store
 
-_WIDTH = 64
-"""Most columns that are applied together: more make products of matrices hardly faster, and need more memory."""
+_MAX_WIDTH = 64
+"""Maximum number of columns applied at once: larger blocks are hardly faster, and need more memory."""
 
-_FEWEST = 16
-"""Columns that are applied together however long they are."""
+_MIN_WIDTH = 16
+"""Number of columns applied at once however long they are."""
 
-_ELEMENTS = 1 << 28
-"""Elements of a rank's part of the columns that are applied together, if these are more than the fewest."""
+_MAX_ELEMENTS = 1 << 28
+"""Maximum number of elements of a rank's part of a block with more columns than the minimum."""
 
 
 class Columns(LinearOperator):
@@ -78,7 +78,7 @@ class Columns(LinearOperator):
         )
         self._inherit([operator])
         self.operator, self.count = operator, count
-        width = min(count, _WIDTH, max(_FEWEST, _ELEMENTS // max(1, _longest(operator))))
+        width = min(count, _MAX_WIDTH, max(_MIN_WIDTH, _MAX_ELEMENTS // max(1, _longest(operator))))
         self._batched = {
             engine: {size: _batched(operator, size, engine) for size in {width, count % width} - {0}}
             for engine in (_engines(operator) if width > 1 else ())
@@ -96,7 +96,7 @@ class Columns(LinearOperator):
         LayoutError
             If the layouts differ.
         UnsupportedTypeError
-            If one of them is no distributed array, or their engines differ.
+            If one of them is not a distributed array, or their engines differ.
         """
         arrays = list(arrays)
         for array in arrays:
@@ -116,27 +116,37 @@ class Columns(LinearOperator):
         LayoutError
             If `block` has fewer than two axes, or a first axis that is empty or split; if stacked parts differ in it.
         UnsupportedTypeError
-            If it is no distributed array.
+            If it is not a distributed array.
         """
         if not isinstance(block, DistributedArray | StackedArray):
             raise UnsupportedTypeError(f"a block is a distributed array, not {type_name(block)}")
         return _columns(block, column_layout(block.layout))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        if (parts := self._batched.get(x.engine.name)) is not None:
-            return self._by_parts(parts, "_forward", x, self._new(self.range, x) if out is None else out)
-        return _applied(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
+        return self._apply_to_columns(x, out, False)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        if (parts := self._batched.get(y.engine.name)) is not None:
-            return self._by_parts(parts, "_adjoint", y, self._new(self.domain, y) if out is None else out)
-        return _applied(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+        return self._apply_to_columns(y, out, True)
 
-    def _by_parts(self, parts: dict[int, LinearOperator], direction: str, x: Any, out: Any) -> Any:
-        for begin in range(0, self.count, self.width):
-            size = min(self.width, self.count - begin)
-            target = _part(out, begin, size)
-            _keep(getattr(parts[size], direction)(_part(x, begin, size), target), target)
+    def _apply_to_columns(self, x: Any, out: Any, adjoint: bool) -> Any:
+        """Return the block of the images of the columns of `x`."""
+        layout, inner = self.domain if adjoint else self.range, self.operator
+        if (batched := self._batched.get(x.engine.name)) is not None:
+            out = self._new(layout, x) if out is None else out
+            for begin in range(0, self.count, self.width):
+                size = min(self.width, self.count - begin)
+                target = _part(out, begin, size)
+                _keep(batched[size]._directions[adjoint].apply(_part(x, begin, size), target), target)
+            return out
+        apply, sides = inner._directions[adjoint].apply, (inner.domain, inner.range)
+        sources = _columns(x, sides[adjoint])
+        if not x.engine.mutable:
+            return _joined([apply(source, None) for source in sources])
+        # Without `out`, the first image tells the dtype, which is not always the common one of operator and operand.
+        first = apply(sources[0], None) if out is None else None
+        out = out if first is None else new_array(layout, x, first.dtype)
+        for number, (source, target) in enumerate(zip(sources, _columns(out, sides[not adjoint]), strict=True)):
+            _keep(first if first is not None and number == 0 else apply(source, target), target)
         return out
 
 
@@ -207,7 +217,7 @@ def block_layout(layout: AnyLayout, count: int) -> Any:
 
 
 def column_layout(layout: AnyLayout) -> Any:
-    """Return the layout of one column of a block; raise LayoutError if it is that of no block."""
+    """Return the layout of one column of a block; raise LayoutError if it cannot be a block's."""
     leaves = layout.leaves if isinstance(layout, StackedLayout) else (layout,)
     counts = {leaf.shape[0] for leaf in leaves}
     if len(counts) > 1 or 0 in counts or any(leaf.ndim < 2 or leaf.axes[0] is not None for leaf in leaves):
@@ -244,24 +254,6 @@ def _joined(arrays: Sequence[Any]) -> Any:
         return StackedArray([_joined(parts) for parts in zip(*(array.arrays for array in arrays), strict=True)])
     locals_ = first.engine.xp.stack([array.local_array for array in arrays])
     return DistributedArray._made(block_layout(first.layout, len(arrays)), first.comm, locals_)
-
-
-def _applied(apply: Callable[..., Any], x: Any, given: Any, out: Any, wanted: Any, whole: Any) -> Any:
-    """Return the block of the images of the columns of `x`."""
-    sources = _columns(x, given)
-    if not x.engine.mutable:
-        return _joined([apply(source, None) for source in sources])
-    if out is None:
-        # The first image tells the dtype, which is not always the common one of operator and operand.
-        first = apply(sources[0], None)
-        out = new_array(whole, x, first.dtype)
-        _keep(first, _columns(out, wanted)[0])
-        sources, targets = sources[1:], _columns(out, wanted)[1:]
-    else:
-        targets = _columns(out, wanted)
-    for source, target in zip(sources, targets, strict=True):
-        _keep(apply(source, target), target)
-    return out
 
 
 def _keep(image: Any, target: Any) -> None:

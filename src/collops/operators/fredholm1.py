@@ -13,7 +13,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
-from collops.operators.dense import batched
+from collops.operators.dense import forms_for
 from collops.operators.dims import check_count
 from collops.operators.memory import Buffers, check_holds, contiguous, filled
 
@@ -105,7 +105,7 @@ class Fredholm1(LinearOperator):
                 if form not in ("split", "replicated"):
                     raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")
             matrices = _matrices(G, dtype)
-            product = batched(matrices, bool(saveGt), bool(usematmul))
+            product = forms_for(engine_of(matrices)).batched(matrices, bool(saveGt), bool(usematmul))
         ranks = comm.allgather_metadata([*matrices.shape, matrices.dtype.name, product.capturable])
         shapes = {(rows, columns) for _, rows, columns, *_ in ranks}
         kinds = {kind for *_, kind, _ in ranks}

@@ -16,7 +16,7 @@ class Halo(LinearOperator):
     r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
 
     Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros
-    beyond the ends of the array. Adjoint adds what is in the halos to the elements that they are copies of. Each is
+    beyond the ends of the array. Adjoint adds the values in the halos to the elements that they are copies of. Each is
     one exchange with all neighbours at once.
 
     Parameters

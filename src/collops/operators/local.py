@@ -13,13 +13,13 @@ from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import FORMS, Direction, LinearOperator
-from collops.operators.dense import bfloat16_matrix, local_matrix
+from collops.operators.dense import forms_for
 from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import Coefficients, check_holds, store
 
 __all__ = ["applied_on_host"]
 
-_FEW = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
+_MAX_COLUMNS = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
 
 
 @runtime_checkable
@@ -106,7 +106,7 @@ def lift_local(op: Any) -> LocalOperator:
         return OneRank(op)
     matrix = _matrix_behind(op)
     if matrix is not None:
-        return local_matrix(matrix)
+        return forms_for(engine_of(matrix)).local_matrix(matrix)
     ours = _form_of_pylops(op)
     if ours is not None:
         return ours
@@ -199,7 +199,7 @@ class SparseMatrix(LiftedOperator):
 
 
 def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
-    step = _FEW if engine_of(X).memory == "host" else len(X)
+    step = _MAX_COLUMNS if engine_of(X).memory == "host" else len(X)
     for begin in range(0, len(X), step):
         some = slice(begin, begin + step)
         store(multiply(X[some].T).T, out[some])
@@ -287,7 +287,8 @@ def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     check_holds(dtype, op.dtype)
     half = dtype.name == "bfloat16"
     if isinstance(op, DenseMatrix) and op.dtype == op.matrix.dtype:
-        return bfloat16_matrix(op.matrix) if half else local_matrix(op.matrix.astype(dtype))
+        forms = forms_for(engine_of(op.matrix))
+        return forms.bfloat16_matrix(op.matrix) if half else forms.local_matrix(op.matrix.astype(dtype))
     if isinstance(op, SparseMatrix) and not half:
         return SparseMatrix(op.operator.astype(dtype))
     raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} has no form in {dtype}; {FORMS}")

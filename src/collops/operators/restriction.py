@@ -24,8 +24,8 @@ from collops.operators.memory import Buffers, Coefficients, check_holds, filled,
 class Restriction(LinearOperator):
     """Some of the samples along one axis, in any order and as often as wanted.
 
-    The samples stay on the ranks that hold them, and nothing is sent, as long as their order allows: that of the blocks
-    along the axis, which sorted indices always have. Otherwise, or if `rebalance` asks for it, the data are split
+    The samples stay on the ranks that hold them, and nothing is sent, as long as they come in the order of the blocks
+    along the axis, as sorted indices always do. Otherwise, or if `rebalance` asks for it, the data are split
     evenly and every application sends one exchange among the ranks that the axis is split over.
 
     Collective.
@@ -51,7 +51,7 @@ class Restriction(LinearOperator):
     Raises
     ------
     InputError
-        If an index is outside the axis, or they are no integers.
+        If an index is outside the axis, or indices are not integers.
 
     Examples
     --------

@@ -43,8 +43,8 @@ class _Block(NamedTuple):
 class _LocalStack(LinearOperator):
     """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
 
-    Pieces are computed without a message. A shared result takes one allreduce, which adds up those of all ranks.
-    Parameters and exceptions are those of :class:`VStack`.
+    Pieces are computed without a message. A shared result takes one allreduce, which adds up the results of all ranks.
+    For parameters and exceptions see :class:`VStack`.
     """
 
     shares_domain = shares_range = False
@@ -361,14 +361,14 @@ class StackedVStack(_DistributedStack):
     Parameters
     ----------
     operators : sequence of LinearOperator
-        All with the same domain, which is that of the stack. The range is the stack of their ranges.
+        All with the same domain, which the stack has, too. Its range is the stack of their ranges.
 
     Raises
     ------
     LayoutError
         If their domains or communicators differ.
     UnsupportedTypeError
-        If one is no distributed operator.
+        If one is not a distributed operator.
 
     Examples
     --------
@@ -386,8 +386,8 @@ class StackedVStack(_DistributedStack):
 class StackedHStack(_DistributedStack):
     """Distributed operators side by side: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    All have the same range, which is that of the stack. The domain is the stack of their domains. Exceptions are those
-    of :class:`StackedVStack`.
+    All have the same range, which the stack has, too. Its domain is the stack of their domains. For exceptions see
+    :class:`StackedVStack`.
 
     Examples
     --------
@@ -404,7 +404,7 @@ class StackedHStack(_DistributedStack):
 class StackedBlockDiag(_DistributedStack):
     """Distributed operators along the diagonal: :math:`[y_0; y_1; …] = [A_0 x_0; A_1 x_1; …]`.
 
-    Domain and range are the stacks of theirs. Exceptions are those of :class:`StackedVStack`.
+    Its domain and its range are the stacks of their domains and ranges. For exceptions see :class:`StackedVStack`.
 
     Examples
     --------
@@ -421,7 +421,7 @@ _SUM = Direction(lambda part, total: axpby(1, part, 1, total, out=total))
 
 
 def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
-    """Return the layout of one side of a stack: that of all operators where they share it, else theirs stacked."""
+    """Return the layout of one side of a stack: the common one if the operators share it, else a stack of theirs."""
     if not shared:
         return StackedLayout(layouts)
     for layout in layouts[1:]:
@@ -431,7 +431,7 @@ def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
 
 
 def _split(extents: Sequence[Sequence[int]], mask: Sequence[int] | None) -> Layout:
-    """Return the layout of a vector of which each rank has the pieces of its own operators."""
+    """Return the layout of a vector that is split by the operators of each rank."""
     sizes = [sum(entries) for entries in extents]
     return Layout.split((sum(sizes),), len(sizes), sizes=sizes, mask=mask)
 

@@ -29,15 +29,15 @@ _blocks_for = KernelTable("collops.operators.csr", "traced", numpy="blocks", cup
 
 
 class CSRMatrix(OnTransport, LinearOperator):
-    r"""A sparse matrix of which every rank has some rows, in order. Collective.
+    r"""A sparse matrix whose rows are split over the ranks, in order. Collective.
 
     Parameters
     ----------
     local : sparse matrix
         This rank's rows, of SciPy in any format, with global columns: shape ``(own rows, all columns)``.
     columns : Layout, optional
-        Of the vectors that the matrix multiplies: one axis, split. By default that of the rows for a square matrix,
-        else as even as can be.
+        Of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
+        square matrix, else as even as can be.
     comm : Communicator, optional
         The ranks; the world by default.
     transport : str or type
@@ -159,7 +159,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         i, j : sequence of int
             Global rows and columns of this rank's triples.
         values : array
-            Their values; values at one place are added, those of all ranks.
+            Their values; all values at one place, of any rank, are added.
         shape : tuple of int
             Shape of the matrix.
         rows : Layout, optional
@@ -172,12 +172,12 @@ class CSRMatrix(OnTransport, LinearOperator):
         LayoutError
             On every rank, if a triple is outside the matrix, or lists differ in length.
         UnsupportedTypeError
-            On every rank, if values are no numbers.
+            On every rank, if values are not numbers.
 
         Notes
         -----
-        Ranks may give values of different dtypes, which are promoted as by NumPy; those of ranks without triples do
-        not count.
+        Ranks may give values of different dtypes, which are promoted as by NumPy; ranks without
+        triples do not count.
         """
         comm = communicator_or_world(comm)
         extents = as_shape(shape)
@@ -219,7 +219,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
-        other = self._retyped(dtype)  # with the same star forest, whose buffers are those of a dtype
+        other = self._retyped(dtype)  # with the same star forest, whose buffers have a dtype each
         other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
         other._blocks, other._buffers = {}, Buffers()
         return other
@@ -282,7 +282,7 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     @property
     def blocks(self) -> tuple[Any, Any]:
-        """The rows of this rank in its own columns and in those of `ghosts`: SciPy arrays, not to be written to."""
+        """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
         return self._own, self._other
 
     def diagonal(self) -> DistributedArray:

@@ -1,4 +1,9 @@
-"""Products of dense matrices in this rank's memory, in the form of their engine."""
+"""Products of dense matrices in this rank's memory, in the form of their engine.
+
+Each module of :data:`forms_for` has ``local_matrix(matrix)`` and ``bfloat16_matrix(matrix)``, the local operator of a
+2-D array as it is or rounded to bfloat16; ``batched(matrices, keep_adjoint, at_once)``, see ``matrix.BatchedMatrix``;
+and the function :func:`multiply` for its engine.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,8 @@ from typing import Any
 
 from collops.backend import KernelTable, engine_of
 
-forms_for = KernelTable(__name__, "generic", numpy="host", cupy="device")
-"""The module for an engine; each has the functions of this package."""
-
-
-def local_matrix(matrix: Any) -> Any:
-    """Return the local operator of a 2-D array of any engine."""
-    return forms_for(engine_of(matrix)).local_matrix(matrix)
-
-
-def bfloat16_matrix(matrix: Any) -> Any:
-    """Return the local operator of a real 2-D array of any engine, rounded to bfloat16 by way of float32."""
-    return forms_for(engine_of(matrix)).bfloat16_matrix(matrix)
-
-
-def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
-    """Return the products of a batch of matrices, each with a matrix of its own; see ``matrix.BatchedMatrix``."""
-    return forms_for(engine_of(matrices)).batched(matrices, keep_adjoint, at_once)
+forms_for = KernelTable(__name__, "generic", cupy="device")
+"""The module for an engine."""
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:

@@ -33,7 +33,7 @@ _ARGUMENTS = {
 }
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
-_MOST = (1 << 31) - 1
+_MAX_EXTENT = (1 << 31) - 1
 _ALL = slice(None)
 
 
@@ -59,7 +59,7 @@ class _CublasColumns(DenseMatrix):
 
 
 class SmallMatrix(_CublasColumns, KernelMatrix):
-    """The local operator of a small real matrix, of which our kernels multiply vectors and cuBLAS columns."""
+    """The local operator of a small real matrix: our kernels multiply vectors, and cuBLAS columns."""
 
 
 class CublasMatrix(_CublasColumns):
@@ -88,8 +88,7 @@ class CublasMatrix(_CublasColumns):
             *(self._one, matrix.data.ptr, rows, x.data.ptr, 1),
             *(self._zero, target.data.ptr, 1),
         )
-        if status:
-            _raise(status, "gemv")
+        _check(status, "gemv")
         return store(target, out)
 
 
@@ -135,8 +134,7 @@ class CublasBatch:
             *(self._matrices.data.ptr + skipped, leading, self._matrices.shape[1] * leading),
             *(self._zero, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
         )
-        if status:
-            _raise(status, "gemmStridedBatched")
+        _check(status, "gemmStridedBatched")
         return out
 
 
@@ -156,8 +154,7 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
         *(columns, rows, b.shape[0], one, b.data.ptr, b.shape[0] if turned else columns, a.data.ptr, spacings[0]),
         *(one if accumulate else zero, c.data.ptr, spacings[1]),
     )
-    if status:
-        _raise(status, "gemm")
+    _check(status, "gemm")
 
 
 def _has_rows(array: Any, dtype: np.dtype) -> bool:
@@ -232,14 +229,10 @@ def _library() -> ctypes.CDLL:
 
 
 def _check_extents(*extents: int) -> None:
-    if max(extents) > _MOST:
+    if max(extents) > _MAX_EXTENT:
         raise LayoutError(f"cuBLAS counts with 32 bits, too few for matrices with the extents {extents}")
 
 
 def _check(status: int, call: str) -> None:
     if status:
-        _raise(status, call)
-
-
-def _raise(status: int, call: str) -> None:
-    raise CollopsError(f"cuBLAS: {call} failed with status {status}")
+        raise CollopsError(f"cuBLAS: {call} failed with status {status}")

@@ -17,9 +17,9 @@ _BY_BLAS = "fdFD"
 _LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
 _THREADS = 256
 _LANES = 32
-_BYTES_AT_ONCE = 16
+_LOAD_BYTES = 16
 _BLOCKS_PER_PROCESSOR = 4
-_FEWEST_ROWS = 64
+_MIN_ROWS = 64
 _ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes several
 
 
@@ -35,14 +35,14 @@ class KernelMatrix(DenseMatrix):
         self._rows = self.matrix if self.matrix.flags.c_contiguous else self._transposed
         rows, columns = self._rows.shape
         self._processors = int(matrix.device.attributes["MultiProcessorCount"])
-        width = _BYTES_AT_ONCE // self.dtype.itemsize
+        width = _LOAD_BYTES // self.dtype.itemsize
         self._stored, self._several = self.dtype.char, _ROWS
         if self.dtype.kind == "u":
             self._stored, self._several, self.dtype = "bfloat16", _ROWS_OF_BFLOAT16, np.dtype(np.float32)
         self._width = width if columns % width == 0 and _aligned(self._rows) else 1
         # Enough blocks to keep all processors loading, but not more partial sums than that takes.
         strips = max(1, -(-columns // (self._width * _LANES)))
-        self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _FEWEST_ROWS))
+        self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _MIN_ROWS))
         self._partial = self._engine.xp.empty(self._splits * columns, self.dtype)
         self._finished = self._engine.xp.zeros(strips, np.uint32)
 
@@ -78,7 +78,7 @@ class KernelMatrix(DenseMatrix):
 
 
 def _aligned(array: Any) -> bool:
-    return array.data.ptr % _BYTES_AT_ONCE == 0
+    return array.data.ptr % _LOAD_BYTES == 0
 
 
 def local_matrix(matrix: Any) -> DenseMatrix:

@@ -38,9 +38,6 @@ class _Banded(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
-        raise NotImplementedError
-
 
 class _Summed(_Banded):
     """The sum of products with bands, from a layout to itself. Collective."""

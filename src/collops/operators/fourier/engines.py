@@ -27,7 +27,7 @@ _transforms_for = KernelTable("collops.operators.fourier", "engines", cupy="cuff
 PIECES = "pieces"
 """The slot in memory that other ranks can reach."""
 
-_MANY = 1 << 16  # elements; below, threads cost more than they save
+_MIN_FOR_THREADS = 1 << 16  # elements; below, threads cost more than they save
 _POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
@@ -74,7 +74,7 @@ class Transforms:
     def _run(self, transform: Any, source: Any, target: Any, **options: Any) -> Any:
         if not self._mutable:
             return transform(source, **options)
-        if self._threads > 1 and source.size >= _MANY:
+        if self._threads > 1 and source.size >= _MIN_FOR_THREADS:
             options["workers"] = self._threads
         result = transform(source, **options)
         if not np.may_share_memory(result, target):  # SciPy need not use the memory that it may overwrite

@@ -71,9 +71,9 @@ class MatrixMult(LinearOperator):
     gather_range : bool, optional
         For ``"block"``; see above.
     comm : Communicator, optional
-        The ranks; those of a distributed matrix, or the world.
+        The ranks; by default the ranks of a distributed matrix, or the world.
     dtype : dtype, optional
-        Type of the operator; by default that of A.
+        Type of the operator; by default the dtype of A.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ def _layout_of_model(inner: int, M: SupportsIndex | Layout, grid: tuple[int, int
     if M.ndim != 2 or M.shape[0] != inner:
         raise LayoutError(f"a matrix with {inner} columns multiplies a model with as many rows, not of shape {M.shape}")
     if not _fits(M, grid, kind):
-        raise LayoutError(f"the model's layout {M} is not that of a grid of {grid[0]} x {grid[1]} processes ({kind})")
+        raise LayoutError(f"the model's layout {M} does not fit a grid of {grid[0]} x {grid[1]} processes ({kind})")
     return M
 
 
