@@ -12,8 +12,8 @@ from collops import profile
 from collops.array import from_global, zeros
 from collops.errors import UnsupportedTypeError
 from collops.operators import MDC, Fredholm1
+from collops.operators.dense.device import batched
 from collops.operators.fourier import pipeline, spread
-from collops.operators.fredholm1 import batched
 from collops.solvers import cgls
 from tests.array.cases import values
 from tests.operators.fredholm_problems import FORMS, kernel

@@ -8,8 +8,8 @@ import pytest
 from collops.array import DistributedArray, Layout, from_global, random
 from collops.errors import UnsupportedTypeError
 from collops.operators import MatrixMult
+from collops.operators.dense import multiply
 from collops.operators.matrix_mult import choice
-from collops.operators.matrix_mult.products import multiply
 from collops.solvers import cgls
 from tests.operators.problems import assert_close, matrix
 
@@ -29,7 +29,7 @@ def device(comm):
 @pytest.fixture(params=["rounds", "kept rows"])
 def algorithm(request, monkeypatch):
     if request.param == "rounds":
-        monkeypatch.setattr(choice, "_KEPT", -1)
+        monkeypatch.setattr(choice, "_MAX_KEPT", -1)
         monkeypatch.setattr(choice, "_ROUND", 50_000)
     return request.param
 

@@ -11,8 +11,9 @@ from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import NotFiniteError, UnsupportedTypeError
 from collops.operators import BlockDiag, SecondDerivative, StackedVStack, VStack, lift_local
-from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.dense import DenseMatrix
+from collops.operators.dense import generic
+from collops.operators.dense.device import bfloat16_matrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.preconditioners import inner_solve
 from collops.solvers import (
     CGLS,
@@ -83,8 +84,8 @@ def test_dense_products(shape, dtype, order):
 
 
 def test_dense_products_of_other_types():
-    from collops.operators.cublas import CublasMatrix
-    from collops.operators.dense import KernelMatrix
+    from collops.operators.dense.cublas import CublasMatrix
+    from collops.operators.dense.device import KernelMatrix
 
     host = random_matrix(5, 3, "f4", 1)
     op = lift_local(cupy.asarray(host))
@@ -108,7 +109,7 @@ def test_dense_products_of_other_types():
 def test_dense_products_in_bfloat16(shape):
     """The bits and the products are those of the host; vectors that are not aligned are multiplied as well."""
     host = random_matrix(*shape, "f8", seed=shape[0])
-    there, here = bfloat16_matrix(cupy.asarray(host)), bfloat16_matrix(host)
+    there, here = bfloat16_matrix(cupy.asarray(host)), generic.bfloat16_matrix(host)
     np.testing.assert_array_equal(there.matrix.get(), here.matrix)
     kept = (here.matrix.astype("u4") << 16).view("f4").astype("f8")
     for dtype in ("f4", "c8", "f8"):

@@ -86,7 +86,7 @@ def test_matrices_multiply_all_columns_at_once(comm, sparse, dtype):
 
 def test_long_columns_are_applied_in_smaller_blocks(comm, monkeypatch):
     """Also if only the arrays between two factors are long."""
-    monkeypatch.setattr("collops.operators.columns._ELEMENTS", 20 * 300)
+    monkeypatch.setattr("collops.operators.columns._MAX_ELEMENTS", 20 * 300)
     matrix = random_matrix(300, 7, "f8", 1)
     recorded = Recorded(matrix)
     A = VStack([recorded] if comm.rank == 0 else [], comm)

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from collops import backend, profile
-from collops.array import DistributedArray, from_global, kernels
+from collops.array import DistributedArray, from_global
+from collops.array.kernels import generic, kernels_for
 from collops.comm import call
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.operators import BlockDiag, Columns, Diagonal, HStack, VStack, lift_local
-from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.dense.device import KernelMatrix, bfloat16_matrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import store
 from collops.operators.stacks import LocalSum
 from tests.comm import device
@@ -88,21 +89,21 @@ def xp():
     for name in ("empty", "zeros", "asarray", "ascontiguousarray", "full", "stack"):
         setattr(cupy, name, on_device(getattr(np, name)))
     cupy.__getattr__ = lambda name: getattr(np, name)
-    cupy.cuda.runtime.is_hip = False
     cupy.cuda.Device = lambda: types.SimpleNamespace(mem_info=(1 << 30, 1 << 30))
     engine = backend.Engine("cupy", cupy, "device")
+    engine.cuda = True
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cupy", cupy)
         patch.setitem(backend._by_type, Array, engine)
         patch.setitem(call.engines, Array, engine)
-        patch.setitem(kernels._SPECIAL, "cupy", "generic")
+        patch.setitem(kernels_for._loaded, engine, generic)
         yield cupy
 
 
 @pytest.fixture
 def cublas(xp, monkeypatch):
     """The stand-in for the library, which our binding calls."""
-    name = "collops.operators.cublas"
+    name = "collops.operators.dense.cublas"
     before = sys.modules.pop(name, None)
     binding, library = importlib.import_module(name), Cublas()
     monkeypatch.setattr(binding, "_library", lambda: library)
@@ -168,7 +169,7 @@ def test_other_forms_multiply_one_column_after_the_other(xp, cublas, kind, monke
         op, dtype = lift_local(xp.asarray(host)), "f2"
         assert type(op) is DenseMatrix
     elif kind == "hip":
-        monkeypatch.setattr(xp.cuda.runtime, "is_hip", True)
+        monkeypatch.setattr(backend.engine_of(xp.empty(0)), "cuda", False)
         op, dtype = lift_local(xp.asarray(host)), "f4"
         assert type(op) is KernelMatrix
     else:

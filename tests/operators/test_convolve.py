@@ -70,8 +70,8 @@ def test_filters_shorter_and_longer_than_the_axis(comm, taps, extent):
 
 
 def test_matrices_that_are_not_kept(comm, monkeypatch):
-    monkeypatch.setattr(blocks, "_KEPT", 0)
-    monkeypatch.setattr(blocks, "_AT_ONCE", 40000)
+    monkeypatch.setattr(blocks, "_MAX_KEPT", 0)
+    monkeypatch.setattr(blocks, "_MAX_GROUP", 40000)
     for dims in ((300,), (150, 3), (2, 150)):
         axis = int(np.argmax(dims))
         check(dims, matrix(4, 9, "f8", 1), (20, 50, 80, 110), axis, "f8", comm)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from collops.operators import convolve
-from collops.operators.convolve.blocks import BlockConvolution, FilterBank
+from collops.operators.convolve.blocks import Convolution, FilterBank
 from collops.operators.convolve.gpu import tiling
 
 from .problems import assert_close, matrix
@@ -69,7 +69,7 @@ def test_kernel(libraries, ih, taps, dtype, offset, extent, inner, adjoint):
     bank, outer = FilterBank(matrix(len(ih), taps, dtype, 1), ih, 40, dtype), 2
     extended = matrix(outer * (extent + 2 * bank.half), inner, dtype, 2).reshape(outer, -1, inner)
     expected = np.empty((outer, extent, inner), dtype)
-    BlockConvolution(bank, offset, extent)(extended, expected, adjoint=adjoint)
+    Convolution(bank, offset, extent)(extended, expected, adjoint=adjoint)
     actual = np.full_like(expected, np.nan)
     option, threads = tiling(actual.shape, actual.itemsize)
     run = getattr(libraries[option], f"run_{'adjoint' if adjoint else 'forward'}_{expected.dtype.char}")

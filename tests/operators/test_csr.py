@@ -15,7 +15,7 @@ from collops.array import Layout, kernels
 from collops.backend import engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix, partition_rows
-from collops.operators.csr.blocks import block_for
+from collops.operators.csr.blocks import make_block
 
 
 def matrix(rows, columns, dtype, seed=1, density=0.2):
@@ -75,7 +75,7 @@ def test_rows_that_are_mostly_empty(comm, filled):
     """Sparse blocks keep only the filled rows, consecutive or not, and leave the rest of a result alone."""
     dense = np.zeros((12, 5))
     dense[filled] = np.arange(1.0, 1 + 5 * len(filled)).reshape(-1, 5)
-    block = block_for(engine("numpy"), sp.csr_array(dense), np.dtype("f8"))
+    block = make_block(engine("numpy"), sp.csr_array(dense), np.dtype("f8"))
     x, y = np.arange(5.0), np.arange(12.0)
     for add in (False, True):
         np.testing.assert_array_equal(block.multiply(x, np.full(12, 7.0), add), dense @ x + 7 * add)
@@ -93,7 +93,7 @@ def test_rows_of_any_length_in_a_large_matrix(comm, dtype, index):
     entries = rng.integers(0, 500, starts[-1]).astype(index), rng.integers(-3, 4, starts[-1]).astype(dtype)
     A = sp.csr_array((entries[1], entries[0], starts), shape=(4000, 500))
     assert A.nnz > kernels.LONG and A.indices.dtype == index
-    block = block_for(engine("numpy"), A, np.dtype(dtype))
+    block = make_block(engine("numpy"), A, np.dtype(dtype))
     x, y = (rng.integers(-3, 4, size).astype(dtype) for size in (500, 4000))
     for add in (False, True):
         np.testing.assert_array_equal(block.multiply(x, np.full(4000, 7, dtype), add), A @ x + 7 * add)
@@ -165,7 +165,7 @@ def test_matrix_market(comm, tmp_path):
         with open(path, "w", encoding="utf-8") as file:
             file.write("no matrix\n")
     comm.barrier()
-    with pytest.raises(InputError, match="no Matrix Market file"):
+    with pytest.raises(InputError, match="not a Matrix Market file"):
         CSRMatrix.from_matrix_market(path, comm=comm)
 
 

@@ -51,7 +51,7 @@ def prepare_pieces(workspace, comm):
 
 
 def own_memory(workspace, slot):
-    return workspace._scratch.get(slot, (workspace.size,), workspace.complex, workspace.engine)
+    return workspace._buffers.local(slot, (workspace.size,), workspace.complex, workspace.engine)
 
 
 @pytest.fixture(autouse=True)

@@ -94,7 +94,7 @@ OF_MATRICES = {
 def test_operators_of_matrices(comm, name, monkeypatch):
     """Their vectors are of the engine of their matrices."""
     if name in ("SUMMA", "rounds"):
-        monkeypatch.setattr("collops.operators.matrix_mult.choice._KEPT", 0)
+        monkeypatch.setattr("collops.operators.matrix_mult.choice._MAX_KEPT", 0)
         monkeypatch.setattr("collops.operators.matrix_mult.choice._ROUND", 100)
     block = np.random.default_rng(comm.rank).standard_normal((3, 4))
     ours, theirs = (

@@ -14,7 +14,7 @@ import scipy.sparse
 from collops.comm import alone
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import Gradient, Laplacian, lift_local
-from collops.operators.dense import DenseMatrix
+from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.local import DiagonalMatrix, LiftedOperator, OneRank, SparseMatrix
 
 from .problems import assert_close, matrix, vector

@@ -10,8 +10,8 @@ from collops import profile
 from collops.array import Layout, from_global, random, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import MatrixMult, best_process_grid
+from collops.operators.dense import multiply
 from collops.operators.matrix_mult import choice, distributed
-from collops.operators.matrix_mult.products import multiply
 from collops.operators.matrix_mult.summa import rounds
 
 from .problems import assert_close, matrix
@@ -24,7 +24,7 @@ SIZES = [(11, 7, 5), (3, 2, 2), (1, 9, 4), (6, 1, 1), (2, 3, 0)]
 def algorithm(request, monkeypatch):
     """Rows of small matrices are kept whole; without that they are sent like those of large ones."""
     if request.param == "sent rows":
-        monkeypatch.setattr(choice, "_KEPT", -1)
+        monkeypatch.setattr(choice, "_MAX_KEPT", -1)
     return request.param
 
 
@@ -311,7 +311,7 @@ def test_errors_are_the_same_on_every_rank(comm):
     with pytest.raises(LayoutError, match="as many rows"):
         MatrixMult(A, Layout.split((5, 3), comm.size))
     if comm.size > 1:
-        with pytest.raises(LayoutError, match="is not that of a grid"):
+        with pytest.raises(LayoutError, match="does not fit a grid"):
             MatrixMult(A, Layout.split((6, 3), comm.size, 1), process_grid=(comm.size, 1))
         with pytest.raises(LayoutError, match="does not fit its row and column"):
             MatrixMult(np.ones((4 + comm.rank, 3)), 3, process_grid=(1, comm.size), comm=comm)

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 import collops
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.bfloat16 import bfloat16_matrix
+from collops.operators.dense.generic import bfloat16_matrix
 
 from .problems import assert_close, blocks, joined, matrix
 

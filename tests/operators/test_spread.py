@@ -17,10 +17,10 @@ from collops import profile
 from collops.array import Layout, random, zeros
 from collops.backend import engine
 from collops.operators import MDC
+from collops.operators.dense.matrix import BatchedMatrix
 from collops.operators.fourier import operator, spread
 from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.transform import AxisTransform
-from collops.operators.fredholm1 import _BatchedMatrix
 from collops.solvers import cgls
 from tests.array.cases import values
 from tests.boxes_on_host import COMPILER, compiled
@@ -98,9 +98,9 @@ def steps(monkeypatch):
     monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(Workspace, "prepare_pieces", prepare)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
-    monkeypatch.setattr(_BatchedMatrix, "by_rows", True)
+    monkeypatch.setattr(BatchedMatrix, "by_rows", True)
     for name in ("forward", "adjoint"):
-        monkeypatch.setattr(_BatchedMatrix, name, some_rows(getattr(_BatchedMatrix, name)))
+        monkeypatch.setattr(BatchedMatrix, name, some_rows(getattr(BatchedMatrix, name)))
     return done
 
 

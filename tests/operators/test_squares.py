@@ -8,13 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pylops
 import pytest
+from scipy import sparse
 
 from collops import profile
-from collops.array import Layout, dots, random, zeros
+from collops.array import Layout, StackedArray, dots, random, zeros
 from collops.array.kernels import numpy_kernels
 from collops.comm import alone
 from collops.operators import (
     BlockDiag,
+    Columns,
+    CSRMatrix,
     Diagonal,
     FirstDerivative,
     Gradient,
@@ -203,29 +206,82 @@ class Twice:
         return result
 
 
-@pytest.mark.parametrize("inherited", [False, True])
-@pytest.mark.parametrize("base", [Laplacian, BlockDiag])
-def test_a_subclass_with_its_own_products(comm, base, inherited, taken):
-    """They are not those that the base class adds and squares."""
-    doubled = type("Doubled", (Twice, base), {})
+def doubled(base, inherited, comm):
+    """An operator, and one of a subclass whose products are twice as large."""
+    kind = type("Doubled", (Twice, base), {})
     if inherited:
-        doubled = type("Derived", (doubled,), {})
+        kind = type("Derived", (kind,), {})
+    matrix = np.random.default_rng(comm.rank).standard_normal((comm.rank + 2, 9)).astype("f4")
     if base is Laplacian:
         given, options = Layout.split((2 * comm.size + 1, 7), comm.size), {"dtype": "f4"}
+    elif base is CSRMatrix:
+        given, options = sparse.csr_array(matrix), {"columns": Layout.split(9, comm.size)}
     else:
-        given, options = [pylops.FirstDerivative(9, dtype="float32")], {}
-    one, twice = (kind(given, comm=comm, **options) for kind in (base, doubled))
-    for op, expected in ((twice, 2 * one), (StackedVStack([one, twice]), StackedVStack([one, 2 * one]))):
+        given, options = [pylops.FirstDerivative(9, dtype="float32") if base is BlockDiag else matrix], {}
+    return base(given, comm=comm, **options), kind(given, comm=comm, **options)
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("base", [Laplacian, BlockDiag, VStack, CSRMatrix])
+def test_a_subclass_with_its_own_products(comm, base, inherited, taken):
+    """They are not those that the base class adds, squares, and applies to several columns at once."""
+    one, twice = doubled(base, inherited, comm)
+    two = 2 * one
+    pairs = [(twice, two), (twice.H, two.H), (StackedVStack([one, twice]), StackedVStack([one, two]))]
+    pairs.append((StackedHStack([one, twice]), StackedHStack([one, two])))
+    pairs.append((StackedVStack([one.flat, twice.flat]), StackedVStack([one.flat, two.flat])))
+    for op, expected in pairs:
         x, y = (random(side, seed=2, comm=comm, dtype="f4") for side in (op.domain, op.range))
-        assert op.dottest()
         for apply, source, wanted in (
             (op._forward_and_square, x, expected.forward(x)),
             (op._adjoint_and_square, y, expected.adjoint(y)),
         ):
             result, square = apply(source, zeros(wanted.layout, comm=comm, dtype="f4"))
             np.testing.assert_allclose(float(dots(square)[0]), float(wanted.norm()) ** 2, rtol=1e-5)
-            for leaf, other in zip(result.leaves, wanted.leaves, strict=True):
-                np.testing.assert_allclose(leaf.local_array, other.local_array, atol=1e-5)
+            assert_alike(result, wanted)
+    assert twice.dottest()
+    assert Columns(twice, 3).width == 1
+    for op, expected in ((twice, two), (twice.H, two.H), (twice.H @ one, two.H @ one)):
+        block = Columns.join([random(op.domain, seed=seed, comm=comm, dtype="f4") for seed in range(3)])
+        assert_alike(Columns(op, 3) @ block, Columns(expected, 3) @ block)
+    y = random(one.range, seed=4, comm=comm, dtype="f4")
+    stack, expected = (StackedVStack([one, op]) for op in (twice, two))
+    y = StackedArray([y, y])
+    assert_alike(cgls(stack, y, niter=3, tol=0).x, cgls(expected, y, niter=3, tol=0).x)
+
+
+def assert_alike(result, wanted):
+    for leaf, other in zip(result.leaves, wanted.leaves, strict=True):
+        np.testing.assert_allclose(leaf.local_array, other.local_array, rtol=1e-4, atol=2e-5)
+
+
+def test_an_object_with_its_own_adjoint(comm, taken):
+    """Its forward is still that of its class."""
+    one, other = (Laplacian((2 * comm.size + 1, 7), comm=comm, dtype="f4") for _ in range(2))
+    other._adjoint = (3 * one).adjoint
+    stack, x = StackedVStack([one, other]), random(one.range, seed=3, comm=comm, dtype="f4")
+    image, back = one.forward(x), one.adjoint(x)
+    assert_alike(stack.forward(x), StackedArray([image, image]))
+    assert_alike(stack.adjoint(StackedArray([x, x])), 4 * back)
+    assert_alike(StackedHStack([one, other]).adjoint(x), StackedArray([back, 3 * back]))
+    out = zeros(stack.range, comm=comm, dtype="f4")
+    assert any(y is None for _, y in stack._forward_and_square(x, out)[1].parts)
+
+
+def test_a_copy_in_another_precision_has_its_own_products(comm, taken):
+    """Not those of the operator that it is a copy of, which has been applied before."""
+    matrix = np.random.default_rng(comm.rank).standard_normal((4, 9))
+    sharp = VStack([matrix], comm)
+    x = random(sharp.domain, comm=comm)
+    Columns(sharp, 2).forward(Columns.join([x, x]))
+    rounded = sharp.astype("bfloat16")
+    for result in (
+        rounded._forward_and_square(x, zeros(rounded.range, comm=comm))[0],
+        Columns.split(Columns(rounded, 2) @ Columns.join([x, x]))[1],
+        StackedVStack([rounded, rounded]).forward(x)[1],
+    ):
+        np.testing.assert_allclose(result.local_array, rounded.forward(x).local_array, atol=1e-5)
+        assert np.abs(result.local_array - matrix @ x.local_array).max() > 1e-4
 
 
 @pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"M": True}, {"reductions": 1}, {"reductions": "pipelined"}])

@@ -5,7 +5,6 @@ Each line exports one name; adding an operator takes its file and a line here.
 
 from types import ModuleType as _Module
 
-from collops.operators.base import Buffers as Buffers
 from collops.operators.base import LinearOperator as LinearOperator
 from collops.operators.basic import Diagonal as Diagonal
 from collops.operators.basic import Identity as Identity
@@ -30,6 +29,7 @@ from collops.operators.local import lift_local as lift_local
 from collops.operators.matrix_mult.distributed import MatrixMult as MatrixMult
 from collops.operators.matrix_mult.distributed import best_process_grid as best_process_grid
 from collops.operators.mdc import MDC as MDC
+from collops.operators.memory import Buffers as Buffers
 from collops.operators.restriction import Restriction as Restriction
 from collops.operators.stacks import BlockDiag as BlockDiag
 from collops.operators.stacks import HStack as HStack

@@ -7,11 +7,12 @@ from collections.abc import Callable, Hashable, Sequence
 from copy import copy
 from functools import partial
 from numbers import Number
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from types import MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby, empty
+from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
 from collops.array.operands import way_to
@@ -20,19 +21,17 @@ from collops.backend import engine_of
 from collops.comm.given import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
-from collops.operators.memory import check_holds
+from collops.operators.memory import Buffers, allocator, check_holds, new_array
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
     "AnyLayout",
-    "Buffers",
-    "Directed",
+    "Direction",
     "Flat",
     "LinearOperator",
     "Product",
-    "Squaring",
     "is_complex",
     "new_array",
     "product",
@@ -45,11 +44,47 @@ FORMS = "dense matrices have one in bfloat16, and matrices and operators without
 """The operators that have a form in each precision, for messages."""
 
 
+class Direction(NamedTuple):
+    """The functions that apply an operator in one direction: the product, and the faster forms that it has.
+
+    ``apply(x, out)`` returns the product; `out` is ``None`` or an array whose memory it may use. The other forms are
+    ``None`` where an operator has none. ``norm2(x, out, squares=list)`` also appends pairs for ``Square.parts``, whose
+    products add up to the square of the result, to the list; ``add(x, total, squares=list or None)`` does so, too, and
+    adds the product to `total` in the pass that computes it, and returns `total`. In both, the array that is written to
+    is mutable. ``batched(X, out)`` fills a block of columns with the products of the columns of a block, both of the
+    engine named by `batch_engine`, and returns `out`; see :class:`collops.operators.Columns`.
+    """
+
+    apply: Callable[[Any, Any], Any]
+    norm2: Callable[..., Any] | None = None
+    add: Callable[..., Any] | None = None
+    batched: Callable[[Any, Any], Any] | None = None
+    batch_engine: str = "numpy"
+
+    def with_squares(self, x: Any, out: Any, squares: list[tuple[Any, Any]] | None) -> Any:
+        """Return the product, and append pairs for ``Square.parts`` to `squares` unless that is ``None``."""
+        if squares is None:
+            return self.apply(x, out)
+        if self.norm2 is not None:
+            return self.norm2(x, out, squares=squares)
+        result = self.apply(x, out)
+        squares += [(leaf.local_array, leaf.local_array) for leaf in result.leaves]
+        return result
+
+    def with_norm2(self, x: Any, out: Any) -> tuple[Any, Square]:
+        """Return the product, and its square for :func:`collops.array.dots`."""
+        squares = [] if sums_squares(out) else None
+        result = self.with_squares(x, out, squares)
+        return result, Square(result, squares)
+
+
 class LinearOperator:
     """A linear map between distributed arrays.
 
     Subclasses implement ``_forward(x, out)`` and ``_adjoint(y, out)``, which get arrays of the right layout and return
-    the result. ``out`` is ``None`` or an array whose memory they may use for it.
+    the result. ``out`` is ``None`` or an array whose memory they may use for it. Where both are one computation with
+    different data, they implement ``_apply(x, out, adjoint)`` instead, whose `out` is always an array. Operators with
+    faster forms of their products also return these, by ``_direction(adjoint)``.
 
     Parameters
     ----------
@@ -121,52 +156,46 @@ class LinearOperator:
 
     _has_coefficients = True  # of its own, which astype() must convert
 
-    # Functions of source and target that add the product to the target in the pass that computes it, for operators that
-    # can do so. The target is mutable. The third argument is that of the next functions, or ``None``.
-    _add_forward: Any = None
-    _add_adjoint: Any = None
+    _made_directions: tuple[Direction, Direction] | None = None
 
-    # Functions of source, target and a list that do the work of _forward and _adjoint with a mutable target and append
-    # pairs for `Square.parts` to the list, for operators whose kernels can add up the squares that they write.
-    _square_forward: Any = None
-    _square_adjoint: Any = None
+    @property
+    def _directions(self) -> tuple[Direction, Direction]:
+        """Forward and adjoint, made once. Their faster forms are those of the class that defines the product."""
+        # Not a cached_property, whose use of __dict__ makes every access to an attribute slower from then on.
+        if self._made_directions is None:
+            self._made_directions = self._resolved("_forward", False), self._resolved("_adjoint", True)
+        return self._made_directions
 
-    # Functions of a block of columns and of `out`, a block too, for operators that apply to all columns together; see
-    # :class:`collops.operators.Columns`. They fill and return `out`.
-    _forward_columns: Any = None
-    _adjoint_columns: Any = None
-    _columns_engine: str | None = "numpy"  # of both blocks; ``None`` if parts of this operator cannot do so
+    def _resolved(self, method: str, adjoint: bool) -> Direction:
+        """Return a direction, without faster forms where an object or a class overrides the method of its bases."""
+        product, of_class = getattr(self, method), MethodType(getattr(type(self), method), self)
+        newest = next(vars(base) for base in type(self).__mro__ if vars(base).keys() & {method, "_direction"})
+        fast = "_direction" in newest and product == of_class
+        return self._direction(adjoint) if fast else Direction(product)
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Drop the inherited forms of a product that are those of a base class whose product `cls` replaces."""
-        super().__init_subclass__(**options)
-        for way in ("forward", "adjoint"):
-            for form in (f"_add_{way}", f"_square_{way}", f"_{way}_columns"):
-                newest = next(vars(base) for base in cls.__mro__ if {f"_{way}", form} & vars(base).keys())
-                if form not in newest:
-                    setattr(cls, form, None)
+    def _direction(self, adjoint: bool) -> Direction:
+        """Return the product and its faster forms; see `_directions`."""
+        return Direction(self._adjoint if adjoint else self._forward)
 
     def _forward(self, x: Any, out: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        return self._apply(x, self._new(self.range, x) if out is None else out, False)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no adjoint")
+        return self._apply(y, self._new(self.domain, y) if out is None else out, True)
+
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
-        """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
-        squares = [] if sums_squares(out) else None
-        result = recording(self._forward, self._square_forward, x, out, squares)
-        return result, Square(result, squares)
+        return self._directions[0].with_norm2(x, out)
 
     def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
-        squares = [] if sums_squares(out) else None
-        result = recording(self._adjoint, self._square_adjoint, y, out, squares)
-        return result, Square(result, squares)
+        return self._directions[1].with_norm2(y, out)
 
     def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
 
-        Its dtype is the common one of the operator and `like`, or that of its real part.
+        Its dtype is the common one of the operator and `like`, or the real type of the same precision.
         """
         key = layout, like.dtype, like.engine, real
         make = self._allocators.get(key)
@@ -279,7 +308,7 @@ class LinearOperator:
 
     @property
     def H(self) -> LinearOperator:
-        """The adjoint operator; that of an adjoint is the operator itself."""
+        """The adjoint operator; the adjoint of an adjoint is the operator itself."""
         return self.operator if isinstance(self, Adjoint) else Adjoint(self)
 
     @property
@@ -358,9 +387,9 @@ class LinearOperator:
         raise UnsupportedTypeError(f"{type(self).__name__} of {self.dtype} has no form in {dtype}; {FORMS}")
 
     def _retyped(self, dtype: np.dtype) -> Any:
-        """Return a copy whose dtype is `dtype`, or what it is multiplied in; its coefficients are those of this one."""
+        """Return a copy whose dtype is `dtype`, or what it is multiplied in; both share coefficients."""
         other = copy(self)
-        other.dtype, other._allocators = accumulator(dtype), {}
+        other.dtype, other._allocators, other._made_directions = accumulator(dtype), {}, None
         return other
 
     def __matmul__(self, other: Any) -> Any:
@@ -408,48 +437,6 @@ class LinearOperator:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
 
 
-class Directed(LinearOperator):
-    """An operator whose forward and adjoint are one computation with different data.
-
-    Subclasses implement ``_apply(x, out, adjoint)``, where `out` is always an array, and return `out` with the result.
-    """
-
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(x, self._new(self.range, x) if out is None else out, False)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(y, self._new(self.domain, y) if out is None else out, True)
-
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        raise NotImplementedError
-
-
-class Squaring(Directed):
-    """A directed operator whose kernels may add up squares: ``_apply`` also takes the list for them, or ``None``."""
-
-    def _square_forward(self, x: Any, out: Any, squares: Any) -> Any:
-        return self._apply(x, out, False, squares)
-
-    def _square_adjoint(self, y: Any, out: Any, squares: Any) -> Any:
-        return self._apply(y, out, True, squares)
-
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
-        raise NotImplementedError
-
-
-def recording(apply: Any, square: Any, x: Any, out: Any, squares: list[tuple[Any, Any]] | None) -> Any:
-    """Return ``apply(x, out)``, and append pairs for ``Square.parts`` to `squares` unless that is ``None``.
-
-    `square` is the function that does both, or ``None``: then the pairs are the local arrays of the result.
-    """
-    if squares is not None and square is not None:
-        return square(x, out, squares)
-    result = apply(x, out)
-    if squares is not None:
-        squares += [(leaf.local_array, leaf.local_array) for leaf in result.leaves]
-    return result
-
-
 def product(*factors: LinearOperator) -> LinearOperator:
     """Return the operator that applies `factors` from right to left, with nested products merged."""
     flat: list[LinearOperator] = []
@@ -491,8 +478,10 @@ class Combination(LinearOperator):
             dtype = _times(dtype, coefficient)
         super().__init__(first.domain, first.range, dtype, first.comm)
         self._inherit([term for _, term in self.terms])
-        self._forward_terms = [(coefficient, term._forward) for coefficient, term in self.terms]
-        self._adjoint_terms = [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms]
+        self._terms = (
+            [(coefficient, term._forward) for coefficient, term in self.terms],
+            [self._adjoint_term(coefficient.conjugate(), term) for coefficient, term in self.terms],
+        )
         self._buffers = Buffers()
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
@@ -510,15 +499,8 @@ class Combination(LinearOperator):
 
         return 1, apply
 
-    def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self._forward_terms, self.range, x, out)
-
-    def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self._adjoint_terms, self.domain, y, out)
-
-    def _apply(self, terms: Sequence[tuple[Any, Any]], layout: Any, x: Any, out: Any) -> Any:
-        if out is None:
-            out = self._new(layout, x)
+    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+        terms, layout = self._terms[adjoint], out.layout
         total_coefficient, apply = terms[0]
         total = apply(x, out)
         for coefficient, apply_next in terms[1:]:
@@ -548,20 +530,22 @@ class Product(LinearOperator):
         dtype = np.result_type(*(factor.dtype for factor in self.factors))
         super().__init__(last.domain, self.factors[0].range, dtype, last.comm)
         self._inherit(self.factors)
-        self._forward_chain = [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)]
-        self._adjoint_chain = [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors]
+        self._chains = (
+            [(factor._forward, factor.range, factor.dtype) for factor in reversed(self.factors)],
+            [(factor._adjoint, factor.domain, factor.dtype) for factor in self.factors],
+        )
         self._buffers = Buffers()
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Product([factor.astype(dtype) for factor in self.factors])
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self._forward_chain, x, out)
+        return self._apply_in_turn(self._chains[0], x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self._adjoint_chain, y, out)
+        return self._apply_in_turn(self._chains[1], y, out)
 
-    def _apply(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
+    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
         for number, (apply, layout, dtype) in enumerate(chain[:-1]):
             # Two buffers per layout alternate: a factor reads one while it writes the other.
             x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
@@ -572,13 +556,15 @@ class Adjoint(LinearOperator):
     """The adjoint of any operator."""
 
     def __init__(self, operator: LinearOperator) -> None:
-        check_operators(operator)
         super().__init__(operator.range, operator.domain, operator.dtype, operator.comm)
         self.operator = operator
         self._inherit([operator])
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Adjoint(self.operator.astype(dtype))
+
+    def _direction(self, adjoint: bool) -> Direction:
+        return self.operator._directions[not adjoint]
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self.operator._adjoint(x, out)
@@ -591,7 +577,6 @@ class Conjugate(LinearOperator):
     r"""Any operator with conjugated coefficients, applied as :math:`\overline{A \overline{x}}`."""
 
     def __init__(self, operator: LinearOperator) -> None:
-        check_operators(operator)
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self.operator = operator
         self._inherit([operator])
@@ -601,12 +586,12 @@ class Conjugate(LinearOperator):
         return Conjugate(self.operator.astype(dtype))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self.operator._forward, x, out)
+        return self._conjugated(self.operator._forward, x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self.operator._adjoint, y, out)
+        return self._conjugated(self.operator._adjoint, y, out)
 
-    def _apply(self, function: Callable[[Any, Any], Any], x: Any, out: Any) -> Any:
+    def _conjugated(self, function: Callable[[Any, Any], Any], x: Any, out: Any) -> Any:
         if x.dtype.kind == "c":
             x = _conjugate(x, self._buffers.get(x.layout, x.layout, x, x.dtype))
         result = function(x, out)
@@ -622,37 +607,32 @@ class Flat(LinearOperator):
         super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
         self._inherit([operator])
-        if operator._add_forward is not None:
-            self._add_forward = self._adding(operator._add_forward, operator.domain, operator.range)
-        if operator._add_adjoint is not None:
-            self._add_adjoint = self._adding(operator._add_adjoint, operator.range, operator.domain)
+        # In each direction: the layouts of the operator, and the one of the result.
+        self._layouts = (operator.domain, operator.range, range), (operator.range, operator.domain, domain)
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Flat(self.operator.astype(dtype), self.domain, self.range, self.comm)
 
+    def _direction(self, adjoint: bool) -> Direction:
+        inner, layouts = self.operator._directions[adjoint], self._layouts[adjoint]
+        norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
+        return super()._direction(adjoint)._replace(norm2=norm2, add=add)
+
     def _forward(self, x: Any, out: Any) -> Any:
-        return self._apply(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
+        return self._view(self.operator._forward, self._layouts[0], x, out)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        return self._apply(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+        return self._view(self.operator._adjoint, self._layouts[1], y, out)
 
-    def _square_forward(self, x: Any, out: Any, squares: Any) -> Any:
-        apply = partial(recording, self.operator._forward, self.operator._square_forward, squares=squares)
-        return self._apply(apply, x, self.operator.domain, out, self.operator.range, self.range)
-
-    def _square_adjoint(self, y: Any, out: Any, squares: Any) -> Any:
-        apply = partial(recording, self.operator._adjoint, self.operator._square_adjoint, squares=squares)
-        return self._apply(apply, y, self.operator.range, out, self.operator.domain, self.domain)
-
-    def _apply(self, function: Any, x: Any, given: AnyLayout, out: Any, wanted: AnyLayout, flat: AnyLayout) -> Any:
+    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any) -> Any:
+        """Return the result of a function of the operator's arrays for the same memory in the layouts of this one."""
         comm = self.operator.comm
-        target = None if out is None or not out.engine.mutable else reinterpret(out, wanted, comm)
-        result = function(reinterpret(x, given, comm), target)
-        return out if target is not None and result is target else reinterpret(result, flat, self.comm)
+        target = None if out is None or not out.engine.mutable else reinterpret(out, layouts[1], comm)
+        result = function(reinterpret(x, layouts[0], comm), target)
+        return out if target is not None and result is target else reinterpret(result, layouts[2], self.comm)
 
-    @staticmethod
-    def _adding(add: Any, given: AnyLayout, wanted: AnyLayout) -> Callable[[Any, Any, Any], None]:
-        return lambda source, target, squares: add(reinterpret(source, given), reinterpret(target, wanted), squares)
+    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any, squares: Any) -> Any:
+        return self._view(partial(form, squares=squares), layouts, x, out)
 
 
 def _conjugate(x: Any, out: Any) -> Any:
@@ -681,60 +661,9 @@ def check_operators(*operators: Any) -> None:
             )
 
 
-def new_array(layout: AnyLayout, like: Any, dtype: Any) -> Any:
-    """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
-    return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
-
-
-def allocator(layout: AnyLayout, like: Any, dtype: Any) -> Callable[[], Any]:
-    """Return a function without arguments that does what :func:`new_array` does; all checks are made here, once."""
-    prototype = new_array(layout, like, dtype)
-    if isinstance(layout, StackedLayout):
-        parts = [allocator(part, like, dtype) for part in layout]
-        prototype = prototype._like(())
-        return lambda: prototype._like([make() for make in parts])
-    shape, empty = prototype.local_array.shape, like.engine.empty
-    kind, prototype = prototype.dtype, prototype._like(None)
-    return lambda: prototype._like(empty(shape, kind))
-
-
 def is_complex(dtype: Any) -> bool:
     """Return whether `dtype` is a complex type."""
     return np.dtype(dtype).kind == "c"
-
-
-class Buffers:
-    """Intermediate arrays that an operator keeps, so that applying it again allocates nothing.
-
-    A buffer is never dropped: a recorded CUDA graph may still write to it.
-
-    Examples
-    --------
-    >>> import collops
-    >>> from collops.operators import Buffers
-    >>> buffers, x = Buffers(), collops.ones(4)
-    >>> between = buffers.get("between", x.layout, x, x.dtype)
-    >>> buffers.get("between", x.layout, x, x.dtype) is between
-    True
-    """
-
-    __slots__ = ("_arrays",)
-
-    def __init__(self) -> None:
-        self._arrays: dict[Hashable, Any] = {}
-
-    def get(self, slot: Hashable, layout: AnyLayout, like: Any, dtype: Any) -> Any:
-        """Return the array in `slot`, on the engine and the ranks of `like`; ``None`` on an engine of immutable arrays.
-
-        A slot always has the same layout, and an array for each dtype.
-        """
-        if not like.engine.mutable:
-            return None
-        key = (slot, dtype, like.engine, like.comm)
-        array = self._arrays.get(key)
-        if array is None:
-            array = self._arrays[key] = new_array(layout, like, dtype)
-        return array
 
 
 def is_scalar(value: Any) -> bool:

@@ -16,9 +16,9 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import Directed, LinearOperator, is_complex
+from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, communicator_of, placed
-from collops.operators.memory import Coefficients, check_holds, filled, writable
+from collops.operators.memory import Coefficients, check_holds, filled
 
 
 class Diagonal(LinearOperator):
@@ -29,15 +29,15 @@ class Diagonal(LinearOperator):
     diag : array or DistributedArray
         An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
         diagonal, the same on every rank; each rank keeps a copy of its part. A distributed one is not copied. It is
-        replicated, or has the layout of the model (a vector: that of the axis).
+        replicated, or has the layout of the model (a vector: of the axis).
     dims : Layout, int or sequence of int, optional
-        The model; by default that of a distributed diagonal, or the shape of a plain one, split along axis 0.
+        The model; by default the layout of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
         Axis along which a vector is multiplied.
     comm : Communicator, optional
-        The ranks; by default those of a distributed diagonal, else the world.
+        The ranks; by default the ranks of a distributed diagonal, else the world.
     dtype : dtype, optional
-        Type of the operator; by default that of `diag`.
+        Type of the operator; by default the dtype of `diag`.
 
     Raises
     ------
@@ -107,12 +107,12 @@ class Diagonal(LinearOperator):
         return out
 
 
-class Identity(Directed):
+class Identity(LinearOperator):
     """The identity, from a model to data of the same or another shape. No messages.
 
     If the data are larger than the model, forward pads them with zeros at the end of every axis; if they are smaller,
     it takes the first elements. Adjoint does the reverse. Every element stays on its rank: the layout of one side
-    follows from that of the other.
+    follows from the other.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class Sum(LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        memory, dtype = writable(out), out.local_array.dtype
+        memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
         total = x.local_array.sum(axis=self.axis, dtype=dtype, out=memory)
         if self._others is not None:
@@ -218,7 +218,7 @@ class Sum(LinearOperator):
         return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._spread]))
 
 
-class Transpose(Directed):
+class Transpose(LinearOperator):
     """The axes of an array in another order. No messages: split axes stay split over the same ranks.
 
     Parameters
@@ -267,7 +267,7 @@ class Transpose(Directed):
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
-class Zero(Directed):
+class Zero(LinearOperator):
     """Zero data for every model, and a zero model for all data. No messages.
 
     Parameters

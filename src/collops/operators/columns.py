@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
@@ -12,23 +12,21 @@ from collops.operators.base import (
     Adjoint,
     AnyLayout,
     Combination,
-    Directed,
     LinearOperator,
     Product,
     check_operators,
-    new_array,
 )
 from collops.operators.dims import check_count
-from collops.operators.memory import store
+from collops.operators.memory import new_array, store
 
-_WIDTH = 64
-"""Most columns that are applied together: more make products of matrices hardly faster, and need more memory."""
+_MAX_WIDTH = 64
+"""Maximum number of columns applied at once: larger blocks are hardly faster, and need more memory."""
 
-_FEWEST = 16
-"""Columns that are applied together however long they are."""
+_MIN_WIDTH = 16
+"""Number of columns applied at once however long they are."""
 
-_ELEMENTS = 1 << 28
-"""Elements of a rank's part of the columns that are applied together, if these are more than the fewest."""
+_MAX_ELEMENTS = 1 << 28
+"""Maximum number of elements of a rank's part of a block with more columns than the minimum."""
 
 
 class Columns(LinearOperator):
@@ -80,12 +78,12 @@ class Columns(LinearOperator):
         )
         self._inherit([operator])
         self.operator, self.count = operator, count
-        width = min(count, _WIDTH, max(_FEWEST, _ELEMENTS // max(1, _longest(operator))))
-        self._together = {
-            engine: {size: _together(operator, size, engine) for size in {width, count % width} - {0}}
+        width = min(count, _MAX_WIDTH, max(_MIN_WIDTH, _MAX_ELEMENTS // max(1, _longest(operator))))
+        self._batched = {
+            engine: {size: _batched(operator, size, engine) for size in {width, count % width} - {0}}
             for engine in (_engines(operator) if width > 1 else ())
         }
-        self.width = width if self._together else 1
+        self.width = width if self._batched else 1
 
     @staticmethod
     def join(arrays: Sequence[Any]) -> Any:
@@ -98,7 +96,7 @@ class Columns(LinearOperator):
         LayoutError
             If the layouts differ.
         UnsupportedTypeError
-            If one of them is no distributed array, or their engines differ.
+            If one of them is not a distributed array, or their engines differ.
         """
         arrays = list(arrays)
         for array in arrays:
@@ -118,32 +116,42 @@ class Columns(LinearOperator):
         LayoutError
             If `block` has fewer than two axes, or a first axis that is empty or split; if stacked parts differ in it.
         UnsupportedTypeError
-            If it is no distributed array.
+            If it is not a distributed array.
         """
         if not isinstance(block, DistributedArray | StackedArray):
             raise UnsupportedTypeError(f"a block is a distributed array, not {type_name(block)}")
         return _columns(block, column_layout(block.layout))
 
     def _forward(self, x: Any, out: Any) -> Any:
-        if (parts := self._together.get(x.engine.name)) is not None:
-            return self._by_parts(parts, "_forward", x, self._new(self.range, x) if out is None else out)
-        return _applied(self.operator._forward, x, self.operator.domain, out, self.operator.range, self.range)
+        return self._apply_to_columns(x, out, False)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
-        if (parts := self._together.get(y.engine.name)) is not None:
-            return self._by_parts(parts, "_adjoint", y, self._new(self.domain, y) if out is None else out)
-        return _applied(self.operator._adjoint, y, self.operator.range, out, self.operator.domain, self.domain)
+        return self._apply_to_columns(y, out, True)
 
-    def _by_parts(self, parts: dict[int, LinearOperator], direction: str, x: Any, out: Any) -> Any:
-        for begin in range(0, self.count, self.width):
-            size = min(self.width, self.count - begin)
-            target = _part(out, begin, size)
-            _keep(getattr(parts[size], direction)(_part(x, begin, size), target), target)
+    def _apply_to_columns(self, x: Any, out: Any, adjoint: bool) -> Any:
+        """Return the block of the images of the columns of `x`."""
+        layout, inner = self.domain if adjoint else self.range, self.operator
+        if (batched := self._batched.get(x.engine.name)) is not None:
+            out = self._new(layout, x) if out is None else out
+            for begin in range(0, self.count, self.width):
+                size = min(self.width, self.count - begin)
+                target = _part(out, begin, size)
+                _keep(batched[size]._directions[adjoint].apply(_part(x, begin, size), target), target)
+            return out
+        apply, sides = inner._directions[adjoint].apply, (inner.domain, inner.range)
+        sources = _columns(x, sides[adjoint])
+        if not x.engine.mutable:
+            return _joined([apply(source, None) for source in sources])
+        # Without `out`, the first image tells the dtype, which is not always the common one of operator and operand.
+        first = apply(sources[0], None) if out is None else None
+        out = out if first is None else new_array(layout, x, first.dtype)
+        for number, (source, target) in enumerate(zip(sources, _columns(out, sides[not adjoint]), strict=True)):
+            _keep(first if first is not None and number == 0 else apply(source, target), target)
         return out
 
 
-class _Together(Directed):
-    """The form of :class:`Columns` for an operator that applies to all columns together."""
+class _Batched(LinearOperator):
+    """An operator applied to blocks of columns by the batched forms of its products."""
 
     def __init__(self, operator: LinearOperator, count: int) -> None:
         domain, range_ = (block_layout(layout, count) for layout in (operator.domain, operator.range))
@@ -152,33 +160,36 @@ class _Together(Directed):
         self.operator = operator
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        return (self.operator._adjoint_columns if adjoint else self.operator._forward_columns)(x, out)
+        batched = self.operator._directions[adjoint].batched
+        assert batched is not None
+        return batched(x, out)
 
 
-def _together(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
-    """Return `operator` for blocks of an engine. Its parts apply to all columns together where they can."""
+def _batched(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
+    """Return `operator` for blocks of an engine. Its parts apply to all columns at once where they can."""
     if engine not in _engines(operator):
         return Columns(operator, count)
     if isinstance(operator, Adjoint):
-        return Adjoint(_together(operator.operator, count, engine))
+        return Adjoint(_batched(operator.operator, count, engine))
     if isinstance(operator, Product):
-        return Product([_together(factor, count, engine) for factor in operator.factors])
+        return Product([_batched(factor, count, engine) for factor in operator.factors])
     if isinstance(operator, Combination):
-        return Combination([(coefficient, _together(term, count, engine)) for coefficient, term in operator.terms])
-    return _Together(operator, count)
+        return Combination([(coefficient, _batched(term, count, engine)) for coefficient, term in operator.terms])
+    return _Batched(operator, count)
 
 
 def _engines(operator: LinearOperator) -> set[str]:
-    """Return the engines of the columns to which `operator`, or a part of it, applies together.
+    """Return the engines of the blocks to whose columns `operator`, or a part of it, applies at once.
 
-    An operator that takes real parts has none: its results have another dtype than that of operator and operand.
+    An operator that takes real parts has none: its results have another dtype than the common one of operator and
+    operand.
     """
     if not operator.clinear:
         return set()
     if inner := _inner(operator):
         return set[str]().union(*map(_engines, inner))
-    engine = operator._columns_engine
-    return {engine} if engine and operator._forward_columns and operator._adjoint_columns else set()
+    forward, adjoint = operator._directions
+    return {forward.batch_engine} if forward.batched is not None and adjoint.batched is not None else set()
 
 
 def _longest(operator: LinearOperator) -> int:
@@ -206,7 +217,7 @@ def block_layout(layout: AnyLayout, count: int) -> Any:
 
 
 def column_layout(layout: AnyLayout) -> Any:
-    """Return the layout of one column of a block; raise LayoutError if it is that of no block."""
+    """Return the layout of one column of a block; raise LayoutError if it cannot be a block's."""
     leaves = layout.leaves if isinstance(layout, StackedLayout) else (layout,)
     counts = {leaf.shape[0] for leaf in leaves}
     if len(counts) > 1 or 0 in counts or any(leaf.ndim < 2 or leaf.axes[0] is not None for leaf in leaves):
@@ -243,24 +254,6 @@ def _joined(arrays: Sequence[Any]) -> Any:
         return StackedArray([_joined(parts) for parts in zip(*(array.arrays for array in arrays), strict=True)])
     locals_ = first.engine.xp.stack([array.local_array for array in arrays])
     return DistributedArray._made(block_layout(first.layout, len(arrays)), first.comm, locals_)
-
-
-def _applied(apply: Callable[..., Any], x: Any, given: Any, out: Any, wanted: Any, whole: Any) -> Any:
-    """Return the block of the images of the columns of `x`."""
-    sources = _columns(x, given)
-    if not x.engine.mutable:
-        return _joined([apply(source, None) for source in sources])
-    if out is None:
-        # The first image tells the dtype, which is not always the common one of operator and operand.
-        first = apply(sources[0], None)
-        out = new_array(whole, x, first.dtype)
-        _keep(first, _columns(out, wanted)[0])
-        sources, targets = sources[1:], _columns(out, wanted)[1:]
-    else:
-        targets = _columns(out, wanted)
-    for source, target in zip(sources, targets, strict=True):
-        _keep(apply(source, target), target)
-    return out
 
 
 def _keep(image: Any, target: Any) -> None:

@@ -21,7 +21,7 @@ Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
 
 def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
-    """Return the ranks of an operator: those of a distributed array that it is made of, else `comm` or the world."""
+    """Return the ranks of an operator: from a distributed array that it is made of, else `comm` or the world."""
     if not isinstance(made_of, DistributedArray):
         return communicator_or_world(comm)
     if comm is not None and comm is not made_of.comm:

@@ -12,9 +12,10 @@ from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Directed
+from collops.operators.base import LinearOperator
+from collops.operators.dense import forms_for
 from collops.operators.dims import check_count
-from collops.operators.memory import Scratch, applied, as_columns, check_holds, contiguous, filled
+from collops.operators.memory import Buffers, check_holds, contiguous, filled
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["split", "replicated"]
 
 
-class Fredholm1(Directed):
+class Fredholm1(LinearOperator):
     r"""Fredholm integral of the first kind: the matrix of each slice applied to its own part of the model.
 
     Each rank passes any number of slices, possibly none; slices are numbered in the order of the ranks. If model
@@ -104,7 +105,7 @@ class Fredholm1(Directed):
                 if form not in ("split", "replicated"):
                     raise InputError(f"{name} must be 'split' or 'replicated', not {form!r}")
             matrices = _matrices(G, dtype)
-            product = batched(matrices, bool(saveGt), bool(usematmul))
+            product = forms_for(engine_of(matrices)).batched(matrices, bool(saveGt), bool(usematmul))
         ranks = comm.allgather_metadata([*matrices.shape, matrices.dtype.name, product.capturable])
         shapes = {(rows, columns) for _, rows, columns, *_ in ranks}
         kinds = {kind for *_, kind, _ in ranks}
@@ -120,25 +121,25 @@ class Fredholm1(Directed):
         super().__init__(sides[0].layout, sides[1].layout, matrices.dtype, comm)
         self.capturable = all(entry[-1] for entry in ranks)
         self._batch = product
-        self._directions = (product.forward, *sides), (product.adjoint, *sides[::-1])
+        self._sides = (product.forward, *sides), (product.adjoint, *sides[::-1])
         self._engine = engine_of(matrices)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        product, given, taken = self._directions[adjoint]
+        product, given, taken = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
                 f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
             )
-        scratch, local = self._scratch, x.local_array
+        buffers, local = self._buffers, x.local_array
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
         slices = local if given.to_slices is None else given.to_slices.view(local)
-        target = scratch.result("output", out, dtype)
-        source = scratch.contiguous("input", slices, dtype, x.engine)
+        target = buffers.result("output", out, dtype)
+        source = buffers.contiguous("input", slices, dtype, x.engine)
         if taken.to_whole is None:
             return filled(out, product(source, target))
-        part = product(source, scratch.get("part", taken.part_shape, dtype, x.engine))
+        part = product(source, buffers.local("part", taken.part_shape, dtype, x.engine))
         return filled(out, taken.to_whole(part, target))
 
 
@@ -167,63 +168,3 @@ def _matrices(G: Any, dtype: Any) -> Any:
     if kind.kind in "biu":
         kind = np.dtype(np.float64)
     return contiguous(G, kind)
-
-
-class _BatchedMatrix:
-    r"""Matrices (batch, rows, columns) in C order, each of which multiplies a matrix of its own.
-
-    BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
-    the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
-    conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix. ``by_rows``
-    tells whether some rows of all products can be computed alone.
-    """
-
-    by_rows = False
-
-    def __init__(self, matrices: Any, keep_adjoint: bool, at_once: bool) -> None:
-        self._engine = engine_of(matrices)
-        self._matrices = matrices
-        self._at_once = at_once
-        self.dtype: np.dtype = matrices.dtype
-        self._complex = self.dtype.kind == "c"
-        transposes = matrices.swapaxes(1, 2)
-        # Transposes without conjugation are views of the same memory, and as fast.
-        self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
-        self._conjugates = self._complex and not keep_adjoint
-        self._scratch = Scratch()
-        self.capturable = self._engine.name != "cupy"  # CuPy raises when its calls of cuBLAS are captured
-
-    def forward(self, x: Any, out: Any) -> Any:
-        """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` if that is given."""
-        return self._product(self._matrices, x, out)
-
-    def adjoint(self, y: Any, out: Any) -> Any:
-        """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
-        if not self._conjugates:
-            return self._product(self._adjoints, y, out)
-        conjugate = self._engine.xp.conjugate
-        y = applied(conjugate, y, out=self._scratch.get("", y.shape, y.dtype, self._engine))
-        return applied(conjugate, self._product(self._adjoints, y, out), out=out)
-
-    def _product(self, matrices: Any, x: Any, out: Any) -> Any:
-        if out is None:
-            return self._engine.matmul(matrices, x)
-        result = out
-        if not self._complex and x.dtype.kind == "c":
-            x, result = as_columns(x), as_columns(out)
-        if self._at_once:
-            self._engine.xp.matmul(matrices, x, out=result)
-        else:
-            for matrix, given, taken in zip(matrices, x, result, strict=True):
-                self._engine.xp.dot(matrix, given, out=taken)
-        return out
-
-
-def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
-    """Return the products of a batch of matrices: on CUDA devices by cuBLAS, which needs no options."""
-    engine = engine_of(matrices)
-    if engine.name == "cupy" and matrices.dtype.char in "fdFD" and not engine.xp.cuda.runtime.is_hip:
-        from collops.operators.cublas import CublasBatch
-
-        return CublasBatch(matrices)
-    return _BatchedMatrix(matrices, keep_adjoint, at_once)

@@ -7,16 +7,16 @@ from typing import Any, SupportsIndex
 
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
-from collops.operators.base import Directed
+from collops.operators.base import LinearOperator
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import filled, operand
+from collops.operators.memory import contiguous, filled
 
 
-class Halo(Directed):
+class Halo(LinearOperator):
     r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
 
     Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros
-    beyond the ends of the array. Adjoint adds what is in the halos to the elements that they are copies of. Each is
+    beyond the ends of the array. Adjoint adds the values in the halos to the elements that they are copies of. Each is
     one exchange with all neighbours at once.
 
     Parameters
@@ -74,4 +74,4 @@ class Halo(Directed):
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         move = self._plan.add_back if adjoint else self._plan.fill
-        return filled(out, move(operand(x, out.dtype), out.local_array))
+        return filled(out, move(contiguous(x.local_array, out.dtype), out.local_array))

@@ -12,17 +12,14 @@ from collops.array import DistributedArray, StackedLayout
 from collops.backend import engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
-from collops.operators.base import FORMS, LinearOperator, recording
-from collops.operators.bfloat16 import bfloat16_matrix
-from collops.operators.dense import DenseMatrix, KernelMatrix
+from collops.operators.base import FORMS, Direction, LinearOperator
+from collops.operators.dense import forms_for
+from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import Coefficients, check_holds, store
 
 __all__ = ["applied_on_host"]
 
-_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
-
-
-_FEW = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
+_MAX_COLUMNS = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
 
 
 @runtime_checkable
@@ -109,7 +106,7 @@ def lift_local(op: Any) -> LocalOperator:
         return OneRank(op)
     matrix = _matrix_behind(op)
     if matrix is not None:
-        return _dense(matrix)
+        return forms_for(engine_of(matrix)).local_matrix(matrix)
     ours = _form_of_pylops(op)
     if ours is not None:
         return ours
@@ -202,7 +199,7 @@ class SparseMatrix(LiftedOperator):
 
 
 def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
-    step = _FEW if engine_of(X).memory == "host" else len(X)
+    step = _MAX_COLUMNS if engine_of(X).memory == "host" else len(X)
     for begin in range(0, len(X), step):
         some = slice(begin, begin + step)
         store(multiply(X[some].T).T, out[some])
@@ -228,22 +225,23 @@ class OneRank:
         self.dtype = operator.dtype
         self.capturable = operator.capturable
         self.clinear = operator.clinear
+        forward, adjoint = operator._directions
+        self._sides = (forward, operator.domain, operator.range), (adjoint, operator.range, operator.domain)
 
     def forward_local(self, x: Any, out: Any, squares: Any = None) -> Any:
-        functions = self.operator._forward, self.operator._square_forward
-        return self._apply(functions, x, self.operator.domain, out, self.operator.range, squares)
+        return self._product(self._sides[0], x, out, squares)
 
     def adjoint_local(self, y: Any, out: Any, squares: Any = None) -> Any:
-        functions = self.operator._adjoint, self.operator._square_adjoint
-        return self._apply(functions, y, self.operator.range, out, self.operator.domain, squares)
+        return self._product(self._sides[1], y, out, squares)
 
-    def _apply(self, functions: tuple[Any, Any], source: Any, given: Any, out: Any, wanted: Any, squares: Any) -> Any:
+    def _product(self, side: tuple[Direction, Any, Any], source: Any, out: Any, squares: Any) -> Any:
+        direction, layout, range = side
         comm = self.operator.comm
-        memory = None if out is None else out.reshape(wanted.shape)
-        target = None if out is None else DistributedArray._made(wanted, comm, memory)
+        memory = None if out is None else out.reshape(range.shape)
+        target = None if out is None else DistributedArray._made(range, comm, memory)
         found = None if squares is None else []
-        x = DistributedArray._made(given, comm, source.reshape(given.shape))
-        value = recording(*functions, x, target, found).local_array
+        x = DistributedArray._made(layout, comm, source.reshape(layout.shape))
+        value = direction.with_squares(x, target, found).local_array
         if squares is not None:
             squares += found if value is memory else [(out, out)]
         return out if value is memory else store(value.reshape(-1), out)
@@ -282,24 +280,6 @@ def applied_on_host(
     return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
 
 
-def _dense(matrix: Any) -> DenseMatrix:
-    """Return the local operator of a 2-D array: on CUDA devices one that a CUDA graph can record.
-
-    For vectors, our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex
-    ones too.
-    """
-    engine = engine_of(matrix)
-    if engine.name == "cupy" and matrix.dtype.char in "fdFD":
-        real = matrix.dtype.kind == "f"
-        if not engine.xp.cuda.runtime.is_hip:
-            from collops.operators.cublas import CublasMatrix, SmallMatrix
-
-            return SmallMatrix(matrix) if real and matrix.nbytes < _LARGE else CublasMatrix(matrix)
-        if real:
-            return KernelMatrix(matrix)
-    return DenseMatrix(matrix)
-
-
 def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     """Return a local operator with its coefficients in `dtype`; raise UnsupportedTypeError where that has no form."""
     if isinstance(op, OneRank):
@@ -307,7 +287,8 @@ def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     check_holds(dtype, op.dtype)
     half = dtype.name == "bfloat16"
     if isinstance(op, DenseMatrix) and op.dtype == op.matrix.dtype:
-        return bfloat16_matrix(op.matrix) if half else _dense(op.matrix.astype(dtype))
+        forms = forms_for(engine_of(op.matrix))
+        return forms.bfloat16_matrix(op.matrix) if half else forms.local_matrix(op.matrix.astype(dtype))
     if isinstance(op, SparseMatrix) and not half:
         return SparseMatrix(op.operator.astype(dtype))
     raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} has no form in {dtype}; {FORMS}")

@@ -12,13 +12,13 @@ from collops.array import Layout
 from collops.array.dtypes import real_of
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Buffers, Directed
+from collops.operators.base import LinearOperator
 from collops.operators.dims import check_count
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.spread import find_product
 from collops.operators.fourier.transform import AxisTransform
 from collops.operators.fredholm1 import Fredholm1
-from collops.operators.memory import filled
+from collops.operators.memory import Buffers, filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["replicated", "split"] | Layout
 
 
-class MDC(Directed):
+class MDC(LinearOperator):
     r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
@@ -153,7 +153,7 @@ class MDC(Directed):
         data_side = self._side(range, fredholm.range)
         # For each direction: the transform of the input, the kernel, the transform of the result, and the same piece by
         # piece: products of some rows, and the function that prepares it.
-        self._directions = [
+        self._steps = [
             (given.fourier, apply, taken.fourier, compute, self._finder(given, taken) if by_pieces else None)
             for given, apply, taken, compute in (
                 (model_side, self.kernel._forward, data_side, batch.forward),
@@ -174,7 +174,7 @@ class MDC(Directed):
         return cache(partial(find_product, given.transform, taken.transform, *layouts, self._spectral, self.comm))
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        given, kernel, wanted, compute, find = self._directions[adjoint]
+        given, kernel, wanted, compute, find = self._steps[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"

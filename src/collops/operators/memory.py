@@ -1,4 +1,4 @@
-"""Local arrays of operators: results in given memory, scratch memory, and constants on every engine.
+"""Memory of operators: buffers that they keep, constants on every engine, and results in given memory.
 
 Local functions take ``out``, an array whose memory they may use, or ``None``; they return their result. On an engine of
 immutable arrays ``out`` is ``None``.
@@ -9,26 +9,109 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from collops.array import StackedLayout, empty
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = [
-    "Coefficients",
-    "Scratch",
-    "applied",
-    "as_columns",
-    "check_holds",
-    "contiguous",
-    "filled",
-    "operand",
-    "store",
-    "writable",
-]
+__all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "store"]
 
 
-def writable(out: Any) -> Any:
-    """Return the local array of a distributed array if its memory can be written to, else ``None``."""
-    return out.local_array if out.engine.mutable else None
+class Buffers:
+    """Intermediate arrays that an operator keeps, so that applying it again allocates nothing.
+
+    A slot may hold arrays of several dtypes and engines. On an engine of immutable arrays all methods return ``None``
+    in place of a buffer. A buffer is never dropped: a recorded CUDA graph may still write to it.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.operators import Buffers
+    >>> buffers, x = Buffers(), collops.ones(4)
+    >>> between = buffers.get("between", x.layout, x, x.dtype)
+    >>> buffers.get("between", x.layout, x, x.dtype) is between
+    True
+    """
+
+    __slots__ = ("_arrays",)
+
+    def __init__(self) -> None:
+        self._arrays: dict[Hashable, Any] = {}
+
+    def get(self, slot: Hashable, layout: Any, like: Any, dtype: Any) -> Any:
+        """Return the distributed array in `slot`, on the engine and the ranks of `like`, with undefined values.
+
+        A slot always has the same layout.
+        """
+        if not like.engine.mutable:
+            return None
+        key = (slot, dtype, like.engine, like.comm)
+        array = self._arrays.get(key)
+        if array is None:
+            array = self._arrays[key] = new_array(layout, like, dtype)
+        return array
+
+    def local(self, slot: Hashable, shape: tuple[int, ...], dtype: Any, engine: Engine) -> Any:
+        """Return the local array of this shape in `slot`, with undefined values."""
+        if not engine.mutable:
+            return None
+        key = slot, shape, dtype, engine
+        array = self._arrays.get(key)
+        if array is None:
+            array = self._arrays[key] = engine.xp.empty(shape, dtype)
+        return array
+
+    def result(self, slot: Hashable, out: Any, dtype: Any) -> Any:
+        """Return memory of this `dtype` for the local array of the distributed array `out`: its own, or a buffer.
+
+        Raises UnsupportedTypeError if only `dtype` is complex.
+        """
+        local, engine = out.local_array, out.engine
+        if local.dtype == dtype:
+            return local if engine.mutable else None
+        check_holds(local.dtype, dtype)
+        return self.local(slot, local.shape, dtype, engine)
+
+    def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
+        """Return a local array in C order and in `dtype`: itself, or a copy, on mutable engines in a buffer."""
+        if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
+            return array
+        memory = self.local(slot, array.shape, dtype, engine)
+        return contiguous(array, dtype) if memory is None else store(array, memory)
+
+
+class Coefficients:
+    """A constant array of any engine, copied at its first use to the memory of every other engine that needs it."""
+
+    __slots__ = ("_array", "_copies", "_engine")
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self._engine = engine_of(array)
+        self._copies: dict[Engine, Any] = {self._engine: array}
+
+    def on(self, engine: Engine) -> Any:
+        """Return the array in the memory of `engine`."""
+        array = self._copies.get(engine)
+        if array is None:
+            array = self._copies[engine] = engine.from_host(self._engine.to_host(self._array))
+        return array
+
+
+def new_array(layout: Any, like: Any, dtype: Any) -> Any:
+    """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
+    return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
+
+
+def allocator(layout: Any, like: Any, dtype: Any) -> Callable[[], Any]:
+    """Return a function without arguments that does what :func:`new_array` does; all checks are made here, once."""
+    prototype = new_array(layout, like, dtype)
+    if isinstance(layout, StackedLayout):
+        parts = [allocator(part, like, dtype) for part in layout]
+        prototype = prototype._like(())
+        return lambda: prototype._like([make() for make in parts])
+    shape, make_local = prototype.local_array.shape, like.engine.empty
+    kind, prototype = prototype.dtype, prototype._like(None)
+    return lambda: prototype._like(make_local(shape, kind))
 
 
 def filled(out: Any, value: Any) -> Any:
@@ -58,103 +141,18 @@ def store(value: Any, out: Any) -> Any:
     return out
 
 
-def applied(function: Callable[..., Any], *arguments: Any, out: Any) -> Any:
-    """Return ``function(*arguments)``, computed in `out` if that is given: functions of JAX have no ``out``."""
-    return function(*arguments) if out is None else function(*arguments, out=out)
-
-
-def as_columns(x: Any) -> Any:
-    """Return a complex array in C order as a real one with twice as many columns; a view where the engine has views.
-
-    A real matrix multiplies real and imaginary parts as columns, and need not become complex.
-    """
-    return x.view(x.real.dtype)
-
-
 def contiguous(array: Any, dtype: Any) -> Any:
-    """Return an array in `dtype` and C order; the array itself if it has them."""
+    """Return a local array in `dtype` and C order, itself if it has them; raise if only the array is complex."""
     engine = engine_of(array)
     if array.dtype == dtype and (not engine.mutable or array.flags.c_contiguous):
         return array
+    check_holds(dtype, array.dtype)
     return engine.xp.ascontiguousarray(array, dtype) if engine.mutable else array.astype(engine.dtype(dtype))
 
 
-def result_memory(out: Any, size: int, dtype: Any, xp: Any) -> Any:
-    """Return the memory that a kernel fills with `size` elements of `dtype`: `out` if it is such an array."""
-    return xp.empty(size, dtype) if out is None or out.dtype != dtype else out
-
-
-def operand(x: Any, dtype: Any) -> Any:
-    """Return the local array of `x` as a contiguous array of `dtype`; raise if only `x` is complex."""
-    local = x.local_array
-    if local.dtype == dtype and x.engine.mutable and local.flags.c_contiguous:
-        return local
-    check_holds(dtype, local.dtype)
-    return contiguous(local, dtype)
-
-
-def check_holds(wanted: Any, *given: Any) -> None:
-    """Raise UnsupportedTypeError if one of the dtypes `given` is complex and `wanted` is not."""
+def check_holds(wanted: Any, *dtypes: Any) -> None:
+    """Raise UnsupportedTypeError if one of the `dtypes` is complex and `wanted` is not."""
     if wanted.kind != "c":
-        for dtype in given:
+        for dtype in dtypes:
             if dtype.kind == "c":
                 raise UnsupportedTypeError(f"dtype {dtype} does not fit into {wanted}, which has no imaginary part")
-
-
-class Scratch:
-    """Local arrays by name, shape, dtype and engine, kept so that applying an operator again allocates nothing.
-
-    An array is never dropped: a recorded CUDA graph may still write to it.
-    """
-
-    __slots__ = ("_arrays",)
-
-    def __init__(self) -> None:
-        self._arrays: dict[Hashable, Any] = {}
-
-    def get(self, slot: Hashable, shape: tuple[int, ...], dtype: Any, engine: Engine) -> Any:
-        """Return the array in `slot`, with undefined values; ``None`` on an engine of immutable arrays."""
-        if not engine.mutable:
-            return None
-        key = slot, shape, dtype, engine
-        array = self._arrays.get(key)
-        if array is None:
-            array = self._arrays[key] = engine.xp.empty(shape, dtype)
-        return array
-
-    def result(self, slot: Hashable, out: Any, dtype: Any) -> Any:
-        """Return memory of this `dtype` for the local array of `out`: its own, else that in `slot`, else ``None``.
-
-        Raises UnsupportedTypeError if only `dtype` is complex.
-        """
-        local = out.local_array
-        if local.dtype == dtype:
-            return writable(out)
-        check_holds(local.dtype, dtype)
-        return self.get(slot, local.shape, dtype, out.engine)
-
-    def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
-        """Return an array in C order and in `dtype`: itself, or a copy in `slot`."""
-        if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
-            return array
-        if not engine.mutable:
-            return contiguous(array, dtype)
-        return store(array, self.get(slot, array.shape, dtype, engine))
-
-
-class Coefficients:
-    """A constant array of any engine, copied at its first use to the memory of every other engine that needs it."""
-
-    __slots__ = ("_given", "_own", "_there")
-
-    def __init__(self, array: Any) -> None:
-        self._given = array
-        self._own = engine_of(array)
-        self._there: dict[Engine, Any] = {self._own: array}
-
-    def on(self, engine: Engine) -> Any:
-        """Return the array in the memory of `engine`."""
-        array = self._there.get(engine)
-        if array is None:
-            array = self._there[engine] = engine.from_host(self._own.to_host(self._given))
-        return array

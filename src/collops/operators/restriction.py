@@ -18,14 +18,14 @@ from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import Coefficients, Scratch, check_holds, filled, store
+from collops.operators.memory import Buffers, Coefficients, check_holds, filled, store
 
 
 class Restriction(LinearOperator):
     """Some of the samples along one axis, in any order and as often as wanted.
 
-    The samples stay on the ranks that hold them, and nothing is sent, as long as their order allows: that of the blocks
-    along the axis, which sorted indices always have. Otherwise, or if `rebalance` asks for it, the data are split
+    The samples stay on the ranks that hold them, and nothing is sent, as long as they come in the order of the blocks
+    along the axis, as sorted indices always do. Otherwise, or if `rebalance` asks for it, the data are split
     evenly and every application sends one exchange among the ranks that the axis is split over.
 
     Collective.
@@ -51,7 +51,7 @@ class Restriction(LinearOperator):
     Raises
     ------
     InputError
-        If an index is outside the axis, or they are no integers.
+        If an index is outside the axis, or indices are not integers.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class Restriction(LinearOperator):
         receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._arriving)
         self._there = ExchangePlan(comm, sends, receives)
         self._back = ExchangePlan(comm, receives, sends)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
@@ -129,8 +129,8 @@ class Restriction(LinearOperator):
         """Return the samples, of `shape`, that other ranks send for these, in memory that is kept. One exchange."""
         dtype, engine = like.dtype, like.engine
         slots = ("model", "data") if plan is self._there else ("data", "model")
-        leaving = store(samples, self._scratch.get(slots[0], samples.shape, dtype, engine))
-        arriving = self._scratch.get(slots[1], shape, dtype, engine)
+        leaving = store(samples, self._buffers.local(slots[0], samples.shape, dtype, engine))
+        arriving = self._buffers.local(slots[1], shape, dtype, engine)
         return plan(leaving, engine.xp.empty(shape, dtype) if arriving is None else arriving)
 
 

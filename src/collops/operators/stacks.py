@@ -18,29 +18,33 @@ from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError
-from collops.operators.base import AnyLayout, Buffers, LinearOperator, Squaring, check_operators, recording
+from collops.operators.base import AnyLayout, Direction, LinearOperator, check_operators
 from collops.operators.local import LiftedOperator, LocalOperator, OneRank, in_precision, lift_local
-from collops.operators.memory import Scratch, filled, store
+from collops.operators.memory import Buffers, filled, store
 
 __all__ = ["LocalSum"]
 
 _FLAGS = ("capturable", "clinear")
-_COLUMNS = ("forward_columns", "adjoint_columns")
+_BATCHED = "forward_columns", "adjoint_columns"
 
 
 class _Block(NamedTuple):
-    """A local operator, the slice of a vector that it reads, and the slice that it computes; ``None`` for all of it."""
+    """A product of a local operator, the slice of a vector that it reads, and the slice that it computes.
+
+    A slice is ``None`` for all of the vector; `batched` is ``None`` if there is no product with several vectors.
+    """
 
     apply: Callable[..., Any]
+    batched: Callable[..., Any] | None
     read: slice | None
     write: slice | None
 
 
-class _LocalStack(Squaring):
+class _LocalStack(LinearOperator):
     """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
 
-    Pieces are computed without a message. A shared result takes one allreduce, which adds up those of all ranks.
-    Parameters and exceptions are those of :class:`VStack`.
+    Pieces are computed without a message. A shared result takes one allreduce, which adds up the results of all ranks.
+    For parameters and exceptions see :class:`VStack`.
     """
 
     shares_domain = shares_range = False
@@ -61,7 +65,7 @@ class _LocalStack(Squaring):
                     *map(int, op.shape),
                     np.dtype(op.dtype).name,
                     *(bool(getattr(op, flag, True)) for flag in _FLAGS),
-                    getattr(op, "columns_engine", "numpy") if all(hasattr(op, name) for name in _COLUMNS) else None,
+                    getattr(op, "columns_engine", "numpy") if all(hasattr(op, name) for name in _BATCHED) else None,
                 ]
                 for op in operators
             ]
@@ -77,79 +81,84 @@ class _LocalStack(Squaring):
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
         engines = {entry[5] for entry in every}
-        self._columns_engine = engines.pop() if len(engines) == 1 else None
+        self._batch_engine = engines.pop() if len(engines) == 1 else None
         groups = domain.mask if self.shares_domain or self.shares_range else None
         self._group = comm if groups is None else comm.subgroup(groups)
-        self._put(list(zip(operators, reads, writes, strict=True)))
-        self._scratch = Scratch()
+        self._slices = list(zip(reads, writes, strict=True))
+        self._put(operators)
 
-    def _put(self, places: list[tuple[Any, slice | None, slice | None]]) -> None:
-        """Set the operators of this rank, each with what it reads of the model and writes of the data."""
-        self.operators: tuple[LocalOperator, ...] = tuple(op for op, _, _ in places)
-        self._places = places
-        shares = self.shares_domain, self.shares_range
-        self._directions = (
-            ([_Block(op.forward_local, read, write) for op, read, write in places], *shares),
-            ([_Block(op.adjoint_local, write, read) for op, read, write in places], *shares[::-1]),
+    def _put(self, operators: Sequence[LocalOperator]) -> None:
+        """Set the operators of this rank."""
+        self.operators = tuple(operators)
+        pairs, shares = list(zip(self.operators, self._slices, strict=True)), (self.shares_domain, self.shares_range)
+
+        def blocks(product: str, batched: str, step: int) -> list[_Block]:
+            return [_Block(getattr(op, product), getattr(op, batched, None), *some[::step]) for op, some in pairs]
+
+        # In each direction: the blocks, whether they share the operand, and whether they share the result.
+        self._sides = (
+            (blocks("forward_local", _BATCHED[0], 1), *shares),
+            (blocks("adjoint_local", _BATCHED[1], -1), *shares[::-1]),
         )
+        self._adds_squares = all(isinstance(op, OneRank) for op in self.operators)
         # Whether the only operator has its results in memory of its own, from where an allreduce can read them.
-        lifted = len(places) == 1 and isinstance(places[0][0], LiftedOperator)
+        lifted = len(self.operators) == 1 and isinstance(self.operators[0], LiftedOperator)
         self._own_memory = lifted and self._group.size > 1
+        self._buffers = Buffers()
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         with collective_errors(self.comm):
-            places = [(in_precision(op, dtype), read, write) for op, read, write in self._places]
+            operators = [in_precision(op, dtype) for op in self.operators]
         other = self._retyped(dtype)
-        other._scratch = Scratch()
-        other._put(places)
+        other._put(operators)
         return other
 
+    def _direction(self, adjoint: bool) -> Direction:
+        norm2, batched = (partial(apply, adjoint=adjoint) for apply in (self._apply, self._apply_batched))
+        direction = super()._direction(adjoint)._replace(norm2=norm2)
+        engine = self._batch_engine
+        return direction if engine is None else direction._replace(batched=batched, batch_engine=engine)
+
     def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
-        blocks, shares_given, shares_result = self._directions[adjoint]
-        if squares is not None and not shares_result and all(isinstance(op, OneRank) for op in self.operators):
+        blocks, shares_operand, shares_result = self._sides[adjoint]
+        if squares is not None and not shares_result and self._adds_squares:
             blocks = [block._replace(apply=partial(block.apply, squares=squares)) for block in blocks]
         elif squares is not None:
             squares.append((out.local_array, out.local_array))
         memory = out.local_array if out.engine.mutable else None
-        given = x.local_array
-        if given.ndim != 1 or (x.engine.mutable and not given.flags.c_contiguous):
-            given = given.ravel()
-        if shares_given:
-            given = x.engine.replicated_operand(given, self._group)
+        operand = x.local_array
+        if operand.ndim != 1 or (x.engine.mutable and not operand.flags.c_contiguous):
+            operand = operand.ravel()
+        if shares_operand:
+            operand = x.engine.replicated_operand(operand, self._group)
         if not shares_result:
-            return filled(out, _pieces(blocks, given, memory, x.engine.xp))
+            return filled(out, _pieces(blocks, operand, memory, x.engine.xp))
         # A view, since results are contiguous; making one takes a microsecond on devices.
         flat = memory if memory is None or memory.ndim == 1 else memory.reshape(-1)
-        total = self._total(blocks, given, flat, out)
+        total = self._total(blocks, operand, flat, out)
         if self._group.size > 1:
             total = self._group.allreduce(total, out=flat)
         return filled(out, memory if total is flat else total)
 
-    def _forward_columns(self, x: Any, out: Any) -> Any:
-        blocks = [_Block(op.forward_columns, read, write) for op, read, write in self._places]
-        return self._apply_columns(blocks, self.shares_range, x, out)
-
-    def _adjoint_columns(self, y: Any, out: Any) -> Any:
-        blocks = [_Block(op.adjoint_columns, write, read) for op, read, write in self._places]
-        return self._apply_columns(blocks, self.shares_domain, y, out)
-
-    def _apply_columns(self, blocks: Sequence[_Block], shares_result: bool, x: Any, out: Any) -> Any:
-        given, result = (block.local_array.reshape(len(block.local_array), -1) for block in (x, out))
+    def _apply_batched(self, x: Any, out: Any, adjoint: bool) -> Any:
+        blocks, _, shares_result = self._sides[adjoint]
+        operand, result = (block.local_array.reshape(len(block.local_array), -1) for block in (x, out))
         if shares_result and not blocks:
             result.fill(0)
-        for number, (apply, read, write) in enumerate(blocks):
+        for number, (_, apply, read, write) in enumerate(blocks):
+            assert apply is not None
             source, target = (
-                part if some is None else part[:, some] for part, some in ((given, read), (result, write))
+                array if some is None else array[:, some] for array, some in ((operand, read), (result, write))
             )
             if shares_result and number > 0:
-                target += apply(source, self._scratch.get("columns", target.shape, target.dtype, x.engine))
+                target += apply(source, self._buffers.local("batch", target.shape, target.dtype, x.engine))
             else:
                 apply(source, target)
         if shares_result and self._group.size > 1:
             self._group.allreduce(result, out=result)
         return out
 
-    def _total(self, blocks: Sequence[_Block], given: Any, flat: Any, out: Any) -> Any:
+    def _total(self, blocks: Sequence[_Block], operand: Any, flat: Any, out: Any) -> Any:
         """Return the sum of the results of the blocks, in `flat` if that is given and no message puts it there."""
         if not blocks and flat is None:
             return out.engine.xp.zeros(out.layout.size, out.dtype)
@@ -157,11 +166,11 @@ class _LocalStack(Squaring):
             flat.fill(0)
             return flat
         first, *others = blocks
-        total = first.apply(_part(given, first.read), None if self._own_memory else flat)
+        total = first.apply(_part(operand, first.read), None if self._own_memory else flat)
         if not (self._own_memory and _fits(total, flat)):
             total = store(total, flat)
-        for apply, read, _ in others:
-            total += apply(_part(given, read), self._scratch.get("part", total.shape, total.dtype, out.engine))
+        for apply, _, read, _ in others:
+            total += apply(_part(operand, read), self._buffers.local("part", total.shape, total.dtype, out.engine))
         return total
 
     def _shared(
@@ -286,15 +295,7 @@ class HStack(_LocalStack):
     shares_range = True
 
 
-class _Functions(NamedTuple):
-    """Those of an operator in one direction, see :class:`LinearOperator`."""
-
-    apply: Callable[[Any, Any], Any]
-    square: Any
-    add: Any
-
-
-class _DistributedStack(Squaring):
+class _DistributedStack(LinearOperator):
     """Distributed operators that share one array on a side, or have one of a stacked array each; stacks nest."""
 
     shares_domain = shares_range = False
@@ -313,41 +314,44 @@ class _DistributedStack(Squaring):
         )
         self._inherit(operators)
         shares = self.shares_domain, self.shares_range
-        self._directions = (
-            ([_Functions(op._forward, op._square_forward, op._add_forward) for op in operators], *shares),
-            ([_Functions(op._adjoint, op._square_adjoint, op._add_adjoint) for op in operators], *shares[::-1]),
+        self._sides = tuple(
+            ([op._directions[adjoint] for op in operators], *shares[:: 1 - 2 * adjoint]) for adjoint in (False, True)
         )
         self._buffers = Buffers()
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return type(self)([op.astype(dtype) for op in self.operators])
 
+    def _direction(self, adjoint: bool) -> Direction:
+        return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
+
     def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
-        functions, shares_given, shares_result = self._directions[adjoint]
-        sources = [x] * len(functions) if shares_given else x.arrays
-        return (self._total if shares_result else self._each)(functions, sources, out, squares)
+        directions, shares_operand, shares_result = self._sides[adjoint]
+        sources = [x] * len(directions) if shares_operand else x.arrays
+        return (self._total if shares_result else self._stacked)(directions, sources, out, squares)
 
     @staticmethod
-    def _each(functions: Sequence[_Functions], sources: Sequence[Any], out: Any, squares: Any) -> Any:
+    def _stacked(directions: Sequence[Direction], sources: Sequence[Any], out: Any, squares: Any) -> Any:
         """Apply each operator to its source, and return the stack of the results."""
         targets = out.arrays
         parts = [
-            recording(apply, square, x, target, squares)
-            for (apply, square, _), x, target in zip(functions, sources, targets, strict=True)
+            direction.with_squares(x, target, squares)
+            for direction, x, target in zip(directions, sources, targets, strict=True)
         ]
         return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, functions: Sequence[_Functions], sources: Sequence[Any], out: Any, squares: Any) -> Any:
+    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Any, squares: Any) -> Any:
         """Apply each operator to its source, and return the sum of the results, with the squares of the whole sum."""
-        wanted = [*[None] * (len(functions) - 1), squares]
-        (apply, square, _), *others = functions
-        total = recording(apply, square, sources[0], out, wanted[0])
-        for (apply, _, add), source, found in zip(others, sources[1:], wanted[1:], strict=True):
-            if add is not None and total.engine.mutable:
-                add(source, total, found)
+        last = len(directions) - 1
+        total = directions[0].with_squares(sources[0], out, None if last else squares)
+        for number in range(1, last + 1):
+            direction, source = directions[number], sources[number]
+            squares_of_sum = squares if number == last else None
+            if direction.add is not None and total.engine.mutable:
+                total = direction.add(source, total, squares=squares_of_sum)
             else:
-                part = apply(source, self._buffers.get(total.layout, total.layout, source, total.dtype))
-                total = recording(_added, None, part, total, found)
+                part = direction.apply(source, self._buffers.get(total.layout, total.layout, source, total.dtype))
+                total = _SUM.with_squares(part, total, squares_of_sum)
         return total
 
 
@@ -357,14 +361,14 @@ class StackedVStack(_DistributedStack):
     Parameters
     ----------
     operators : sequence of LinearOperator
-        All with the same domain, which is that of the stack. The range is the stack of their ranges.
+        All with the same domain, which the stack has, too. Its range is the stack of their ranges.
 
     Raises
     ------
     LayoutError
         If their domains or communicators differ.
     UnsupportedTypeError
-        If one is no distributed operator.
+        If one is not a distributed operator.
 
     Examples
     --------
@@ -382,8 +386,8 @@ class StackedVStack(_DistributedStack):
 class StackedHStack(_DistributedStack):
     """Distributed operators side by side: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    All have the same range, which is that of the stack. The domain is the stack of their domains. Exceptions are those
-    of :class:`StackedVStack`.
+    All have the same range, which the stack has, too. Its domain is the stack of their domains. For exceptions see
+    :class:`StackedVStack`.
 
     Examples
     --------
@@ -400,7 +404,7 @@ class StackedHStack(_DistributedStack):
 class StackedBlockDiag(_DistributedStack):
     """Distributed operators along the diagonal: :math:`[y_0; y_1; …] = [A_0 x_0; A_1 x_1; …]`.
 
-    Domain and range are the stacks of theirs. Exceptions are those of :class:`StackedVStack`.
+    Its domain and its range are the stacks of their domains and ranges. For exceptions see :class:`StackedVStack`.
 
     Examples
     --------
@@ -412,12 +416,12 @@ class StackedBlockDiag(_DistributedStack):
     """
 
 
-def _added(part: Any, total: Any) -> Any:
-    return axpby(1, part, 1, total, out=total)
+_SUM = Direction(lambda part, total: axpby(1, part, 1, total, out=total))
+"""The sum of two arrays in the second one, which need not be mutable."""
 
 
 def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
-    """Return the layout of one side of a stack: that of all operators where they share it, else theirs stacked."""
+    """Return the layout of one side of a stack: the common one if the operators share it, else a stack of theirs."""
     if not shared:
         return StackedLayout(layouts)
     for layout in layouts[1:]:
@@ -427,7 +431,7 @@ def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
 
 
 def _split(extents: Sequence[Sequence[int]], mask: Sequence[int] | None) -> Layout:
-    """Return the layout of a vector of which each rank has the pieces of its own operators."""
+    """Return the layout of a vector that is split by the operators of each rank."""
     sizes = [sum(entries) for entries in extents]
     return Layout.split((sum(sizes),), len(sizes), sizes=sizes, mask=mask)
 
@@ -439,14 +443,14 @@ def _slices(extents: Sequence[int], shared: bool) -> Sequence[slice | None]:
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
 
 
-def _pieces(blocks: Sequence[_Block], given: Any, out: Any, xp: Any) -> Any:
+def _pieces(blocks: Sequence[_Block], operand: Any, out: Any, xp: Any) -> Any:
     """Return the results of the blocks, one after the other; in `out` if that is given."""
     if out is None:
-        # A rank without operators also takes part in the derivative of `given`, which may be a sum over all ranks.
-        return xp.concatenate([apply(_part(given, read), None) for apply, read, _ in blocks] or [given[:0]])
-    for apply, read, write in blocks:
+        # A rank without operators also takes part in the derivative of the operand, which may be a sum over all ranks.
+        return xp.concatenate([apply(_part(operand, read), None) for apply, _, read, _ in blocks] or [operand[:0]])
+    for apply, _, read, write in blocks:
         part = _part(out, write)
-        store(apply(_part(given, read), part), part)
+        store(apply(_part(operand, read), part), part)
     return out
 
 

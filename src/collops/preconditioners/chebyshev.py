@@ -8,7 +8,8 @@ import numpy as np
 
 from collops.array import axpby, update_solution_and_direction
 from collops.errors import InputError
-from collops.operators.base import Buffers, Directed, LinearOperator
+from collops.operators.base import LinearOperator
+from collops.operators.memory import Buffers
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import check_count, check_preconditioner, check_square
 
@@ -70,7 +71,7 @@ def chebyshev(
     return Chebyshev(A, M, degree, low, high)
 
 
-class Chebyshev(Directed):
+class Chebyshev(LinearOperator):
     """The polynomial; see :func:`chebyshev`."""
 
     def __init__(self, A: LinearOperator, M: LinearOperator | None, degree: int, low: float, high: float) -> None:
@@ -78,14 +79,14 @@ class Chebyshev(Directed):
         super().__init__(A.domain, A.range, np.result_type(*(part.dtype for part in parts)), A.comm)
         self._inherit(parts)
         self.degree, self.bounds = degree, (low, high)
-        self._directions = (
+        self._products = (
             (A._forward, None if M is None else M._forward),
             (A._adjoint, None if M is None else M._adjoint),
         )
         self._buffers = Buffers()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        multiply, precondition = self._directions[adjoint]
+        multiply, precondition = self._products[adjoint]
         r = x
         low, high = self.bounds
         center, radius = (high + low) / 2, (high - low) / 2

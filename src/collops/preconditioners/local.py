@@ -11,7 +11,7 @@ import numpy as np
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
-from collops.operators.base import Directed
+from collops.operators.base import LinearOperator
 from collops.operators.local import applied_on_host
 from collops.operators.memory import filled
 
@@ -29,7 +29,7 @@ def check_matrix(A: Any) -> None:
         raise LayoutError("this preconditioner needs a square matrix whose rows and columns are split alike")
 
 
-class LocalSolve(Directed):
+class LocalSolve(LinearOperator):
     """The product of each rank's part of a vector with the inverse of a matrix. No messages.
 
     `factors` are the functions that multiply by the inverse and by its adjoint, of vectors of the precision of `dtype`.

@@ -12,7 +12,7 @@ import scipy.fft
 from collops.array import Layout, from_global
 from collops.array.dtypes import real_of
 from collops.errors import InputError, LayoutError
-from collops.operators.base import Directed, LinearOperator
+from collops.operators.base import LinearOperator
 from collops.operators.memory import Coefficients, filled
 from collops.solvers.problem import check_count, check_number, check_operator
 
@@ -126,7 +126,7 @@ def local_spectra(
     return M
 
 
-class LocalSpectra(Directed):
+class LocalSpectra(LinearOperator):
     """The sum of windows, each multiplied by real numbers in wavenumber; see :func:`local_spectra`.
 
     `halves` are half the extents of a window, and `factors` has an axis of windows for each axis of the image, then one

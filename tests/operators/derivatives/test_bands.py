@@ -8,7 +8,7 @@ import pytest
 
 from collops.errors import InputError, LayoutError
 from collops.operators.derivatives.bands import (
-    MOST_SPECIAL,
+    MAX_SPECIAL,
     REACH,
     Band,
     LocalBand,
@@ -56,8 +56,8 @@ def test_same_matrices_as_pylops(size, formula):
             band_of(derivative, size, kind, edge, order)
         return
     band = band_of(derivative, size, kind, edge, order)
-    assert len(band.special) == band.head + band.tail <= MOST_SPECIAL
-    assert len(band.transposed.special) <= MOST_SPECIAL
+    assert len(band.special) == band.head + band.tail <= MAX_SPECIAL
+    assert len(band.transposed.special) <= MAX_SPECIAL
     np.testing.assert_array_equal(dense(band.transposed), dense(band).T)
     np.testing.assert_array_equal(dense(band.scaled(-3)), -3 * dense(band))
     if edge and order == 5 and size < 3:  # where PyLops has no answer

@@ -17,9 +17,9 @@ from collops.array.dtypes import real_of
 from collops.backend import engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
-_SHORTEST = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
-_KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
-_AT_ONCE = 1 << 20  # bytes of those that are made at a time
+_MIN_BLOCK = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
+_MAX_KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
+_MAX_GROUP = 1 << 20  # bytes of those that are made at a time
 
 
 class FilterBank:
@@ -27,7 +27,7 @@ class FilterBank:
 
     `hs` are the filters, (filters, taps), with an odd number of taps and the centre in the middle; `ih` are their
     samples, of an axis with `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
-    spacing, ``half`` the number of taps before the centre. Exceptions are those of :class:`NonStationaryConvolve1D`.
+    spacing, ``half`` the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
     """
 
     def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: Any) -> None:
@@ -65,18 +65,18 @@ class FilterBank:
         return near + weight * (self.taps[np.minimum(number + 1, last)] - near)
 
 
-class BlockConvolution:
+class Convolution:
     """Convolution of local arrays on hosts, whose `extent` samples along the axis begin at `offset`."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
         self._bank = bank
         self._offset = offset
         self._extent = extent
-        self._length = max(_SHORTEST, bank.taps.shape[1])
+        self._length = max(_MIN_BLOCK, bank.taps.shape[1])
         itemsize = bank.taps.itemsize
         matrix_bytes = self._length * (self._length + 2 * bank.half) * itemsize
-        self._keep = -(-extent // self._length) * matrix_bytes <= _KEPT
-        self._count = max(1, _AT_ONCE // matrix_bytes)
+        self._keep = -(-extent // self._length) * matrix_bytes <= _MAX_KEPT
+        self._count = max(1, _MAX_GROUP // matrix_bytes)
         self._kept: dict[bool, list[tuple[int, np.ndarray]]] = {}
 
     def __call__(self, extended: np.ndarray, out: np.ndarray, *, adjoint: bool) -> None:
@@ -122,7 +122,7 @@ class BlockConvolution:
 
 
 def _diagonals(filters: np.ndarray, count: int, rows: int, step: int) -> np.ndarray:
-    """Return `count` matrices of which row i has filter i in the columns from i on; each starts `step` filters on."""
+    """Return `count` matrices whose row i has filter i in the columns from i on; each starts `step` filters on."""
     taps = filters.shape[1]
     matrices = np.zeros((count, rows, rows + taps - 1), filters.dtype)
     far, down, right = matrices.strides

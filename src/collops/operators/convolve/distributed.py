@@ -12,16 +12,18 @@ from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
-from collops.backend import Engine
+from collops.backend import KernelTable
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
-from collops.operators.base import Directed, is_complex
-from collops.operators.convolve.blocks import BlockConvolution, FilterBank
+from collops.operators.base import LinearOperator, is_complex
+from collops.operators.convolve.blocks import FilterBank
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import Scratch, filled
+from collops.operators.memory import Buffers, filled
+
+_kernels_for = KernelTable("collops.operators.convolve", "blocks", cupy="gpu")
 
 
-class NonStationaryConvolve1D(Directed):
+class NonStationaryConvolve1D(LinearOperator):
     r"""Convolution along one axis with a compact filter that varies along it.
 
     Filters are given at regularly spaced samples, and interpolated linearly between them; beyond the first and the last
@@ -89,34 +91,29 @@ class NonStationaryConvolve1D(Directed):
         self._block = layout.block(comm.rank)
         self._extended = self._halo.extended.local_shape(comm.rank)
         self._kernels: dict[Any, Any] = {}
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         engine = x.engine
         if not engine.mutable:
             raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
         dtype = self.dtype if x.dtype == self.dtype else np.result_type(self.dtype, x.dtype)
-        given = self._scratch.contiguous("given", x.local_array, dtype, engine)
-        result = self._scratch.result("result", out, dtype)
-        extended = self._halo.fill(given, self._scratch.get("extended", self._extended, dtype, engine))
+        given = self._buffers.contiguous("given", x.local_array, dtype, engine)
+        result = self._buffers.result("result", out, dtype)
+        extended = self._halo.fill(given, self._buffers.local("extended", self._extended, dtype, engine))
         if is_complex(dtype) and not is_complex(self.dtype):
             dtype = real_of(dtype)  # real and imaginary parts are convolved alike, as neighbouring columns
         outer, inner = prod(self._block.shape[: self.axis]), prod(self._block.shape[self.axis + 1 :])
         inner *= given.dtype.itemsize // dtype.itemsize
-        self._kernel(engine, dtype)(
+        kernel = self._kernels.get((engine, dtype))
+        if kernel is None:
+            place = self._block.offset[self.axis], self._block.shape[self.axis]
+            kernel = self._kernels[engine, dtype] = _kernels_for(engine).Convolution(
+                self._bank.converted(dtype), *place
+            )
+        kernel(
             extended.reshape(-1).view(dtype).reshape(outer, self._extended[self.axis], inner),
             result.reshape(-1).view(dtype).reshape(outer, self._block.shape[self.axis], inner),
             adjoint=adjoint,
         )
         return filled(out, result)
-
-    def _kernel(self, engine: Engine, dtype: Any) -> Any:
-        """Return the function that convolves local arrays of an engine and a dtype."""
-        kernel = self._kernels.get((engine, dtype))
-        if kernel is None:
-            make_kernel: Any = BlockConvolution
-            if engine.name == "cupy":
-                from collops.operators.convolve.gpu import CudaConvolution as make_kernel
-            place = self._block.offset[self.axis], self._block.shape[self.axis]
-            kernel = self._kernels[engine, dtype] = make_kernel(self._bank.converted(dtype), *place)
-        return kernel

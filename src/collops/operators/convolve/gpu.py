@@ -16,8 +16,8 @@ _BYTES = 16  # of the columns of a tile; tiles are those of convolve.cu
 _TYPES = "fdFD"
 
 
-class CudaConvolution:
-    """Convolution of local arrays on a device; parameters as for :class:`BlockConvolution`."""
+class Convolution:
+    """Convolution of local arrays on a device; parameters as for ``blocks.Convolution``."""
 
     def __init__(self, bank: FilterBank, offset: int, extent: int) -> None:
         import cupy

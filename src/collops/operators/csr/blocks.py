@@ -1,6 +1,7 @@
-"""Local sparse blocks, chosen by engine: products with the matrix and with its adjoint.
+"""Local sparse blocks on the host: products with the matrix and with its adjoint.
 
-A block has ``multiply(x, out, add)``, which returns the product with `x`, in or added to `out`, and
+Like ``device`` and ``traced``, the modules for other engines, this one has ``make_block(engine, matrix, dtype)``. A
+block has ``multiply(x, out, add)``, which returns the product with `x`, in or added to `out`, and
 ``multiply_adjoint(y, out, add)``. All arrays are 1-D, contiguous and of one dtype, in the memory of the engine.
 """
 
@@ -14,16 +15,10 @@ from collops.array import kernels
 from collops.backend import Engine
 
 
-def block_for(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
+def make_block(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
-    if engine.name == "numpy":
-        filled = np.flatnonzero(np.diff(matrix.indptr))
-        return _host_block(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
-    if engine.name == "cupy":
-        from collops.operators.csr.device import DeviceBlock
-
-        return DeviceBlock(matrix, dtype)
-    return _TracedBlock(engine, matrix, dtype)
+    filled = np.flatnonzero(np.diff(matrix.indptr))
+    return _host_block(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
 
 
 def _host_block(matrix: Any) -> Any:
@@ -124,40 +119,3 @@ class _FewRows:
 
     def multiply_adjoint(self, y: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
         return self._filled.multiply_adjoint(y[self._rows], out, add)
-
-
-class _TracedBlock:
-    """A matrix whose entries are constants of the JAX program that multiplies by it: a gather and a sum over each row.
-
-    The adjoint multiplies by a transposed copy, made at its first use, so that it sums over rows as well.
-    """
-
-    def __init__(self, engine: Engine, matrix: Any, dtype: np.dtype) -> None:
-        self._engine = engine
-        self._host = matrix
-        self._dtype = dtype
-        self._entries = self._of(matrix)
-        self._adjoint_entries: Any = None
-
-    def multiply(self, x: Any, out: Any, add: bool) -> Any:
-        return self._product(self._entries, x, out, add)
-
-    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
-        if self._adjoint_entries is None:
-            self._adjoint_entries = self._of(self._host.conj().T.tocsr())
-        return self._product(self._adjoint_entries, y, out, add)
-
-    def _of(self, matrix: Any) -> tuple[Any, ...]:
-        """Return the number of rows, and row, column and value of each entry."""
-        rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-        arrays = rows, matrix.indices.astype(np.int32), matrix.data.astype(self._dtype)
-        return matrix.shape[0], *map(self._engine.from_host, arrays)
-
-    @staticmethod
-    def _product(entries: tuple[Any, ...], x: Any, out: Any, add: bool) -> Any:
-        import jax
-
-        count, rows, columns, values = entries
-        products = values * x.at[columns].get(mode="promise_in_bounds")
-        sums = jax.ops.segment_sum(products, rows, count, indices_are_sorted=True)
-        return out + sums if add else sums

@@ -21,8 +21,8 @@ from collops.errors import UnsupportedTypeError
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 32
-_MOST_LANES = 32
-_LONG = 16  # entries of a row
+_MAX_LANES = 32
+_LONG_ROW = 16  # entries of a row
 
 
 class DeviceBlock:
@@ -60,10 +60,10 @@ class _Rows:
         wide = matrix.nnz > np.iinfo(np.int32).max
         starts = np.append(matrix.indptr[filled], matrix.nnz)
         lanes = 1
-        while lanes < _MOST_LANES and 2 * lanes * count <= matrix.nnz:
+        while lanes < _MAX_LANES and 2 * lanes * count <= matrix.nnz:
             lanes *= 2
         # Several elements for each thread: fewer lanes, less to add up across them.
-        lanes = max(1, lanes // (4 if lanes >= _LONG else 2))
+        lanes = max(1, lanes // (4 if lanes >= _LONG_ROW else 2))
         device = cupy.cuda.Device()
         kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide)
         blocks = -(-count * lanes // _THREADS)
@@ -93,3 +93,8 @@ class _Rows:
 def _kernel(device: int, element: int, lanes: int, wide: bool) -> Any:
     options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide else []))
     return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")
+
+
+def make_block(engine: Any, matrix: Any, dtype: np.dtype) -> DeviceBlock:
+    """Return the local block of a SciPy matrix for vectors of a dtype."""
+    return DeviceBlock(matrix, dtype)

@@ -50,7 +50,7 @@ def read_matrix(path: str | Path) -> Any:
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     except (EOFError, TypeError, ValueError, OverflowError, zlib.error) as problem:
-        raise InputError(f"{path} is no Matrix Market file: {problem}") from None
+        raise InputError(f"{path} is not a Matrix Market file: {problem}") from None
     return sparse.coo_array(found)
 
 
@@ -65,8 +65,8 @@ def _check_file(path: Path) -> None:
         banner, number = _BANNER.fullmatch(file.readline(_MAX_BANNER)), 2
         if banner is None:
             raise InputError(
-                f"{path} is no Matrix Market file: its first line must be %%MatrixMarket matrix, the form, the field "
-                "and the symmetry, such as coordinate real general"
+                f"{path} is not a Matrix Market file: its first line must be %%MatrixMarket matrix, the form, the "
+                "field and the symmetry, such as coordinate real general"
             )
         form, field, symmetry = (word.decode().lower() for word in banner.groups())
         line = file.readline()
@@ -75,12 +75,16 @@ def _check_file(path: Path) -> None:
         counts = 3 if form == "coordinate" else 2
         size = re.fullmatch(rb"\s*" + rb"\s+".join([rb"(\d{1,18})"] * counts) + rb"\s*", line)
         if size is None:
-            raise InputError(f"{path} is no Matrix Market file: line {number} must be {counts} counts, {_quoted(line)}")
+            raise InputError(
+                f"{path} is not a Matrix Market file: line {number} must be {counts} counts, {_quoted(line)}"
+            )
         rows, columns, *announced = map(int, size.groups())
         if symmetry != "general" and rows != columns:
-            raise InputError(f"{path} is no Matrix Market file: a matrix of {rows} x {columns} cannot be {symmetry}")
+            raise InputError(f"{path} is not a Matrix Market file: a matrix of {rows} x {columns} cannot be {symmetry}")
         if form == "array" and (not rows * columns or field == "pattern"):
-            raise InputError(f"{path} is no Matrix Market file: an array of {rows} x {columns} has no {field} values")
+            raise InputError(
+                f"{path} is not a Matrix Market file: an array of {rows} x {columns} has no {field} values"
+            )
         triangle = rows * (rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
         entries = announced[0] if announced else rows * columns if symmetry == "general" else triangle
         _check_size(path, rows, columns, entries, form, field, symmetry)
@@ -97,7 +101,7 @@ def _check_file(path: Path) -> None:
                 number += chunk.count(b"\n", 0, right.end())
                 wrong = chunk[right.end() :].partition(b"\n")[0]
                 raise InputError(
-                    f"{path} is no Matrix Market file: line {number} must be {_described(form, field)}, "
+                    f"{path} is not a Matrix Market file: line {number} must be {_described(form, field)}, "
                     f"{_quoted(wrong)}"
                 )
             count = chunk.count(b"\n")

@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout
 from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
-from collops.backend import Engine, engine
+from collops.backend import Engine, KernelTable, engine
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -19,24 +19,25 @@ from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import transport_name
-from collops.operators.base import LinearOperator
-from collops.operators.csr.blocks import block_for
-from collops.operators.memory import Scratch, filled, operand, store
+from collops.operators.base import Direction, LinearOperator
+from collops.operators.memory import Buffers, contiguous, filled, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
+_blocks_for = KernelTable("collops.operators.csr", "traced", numpy="blocks", cupy="device")
+
 
 class CSRMatrix(OnTransport, LinearOperator):
-    r"""A sparse matrix of which every rank has some rows, in order. Collective.
+    r"""A sparse matrix whose rows are split over the ranks, in order. Collective.
 
     Parameters
     ----------
     local : sparse matrix
         This rank's rows, of SciPy in any format, with global columns: shape ``(own rows, all columns)``.
     columns : Layout, optional
-        Of the vectors that the matrix multiplies: one axis, split. By default that of the rows for a square matrix,
-        else as even as can be.
+        Of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
+        square matrix, else as even as can be.
     comm : Communicator, optional
         The ranks; the world by default.
     transport : str or type
@@ -115,7 +116,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     # Ways to make one
 
@@ -158,7 +159,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         i, j : sequence of int
             Global rows and columns of this rank's triples.
         values : array
-            Their values; values at one place are added, those of all ranks.
+            Their values; all values at one place, of any rank, are added.
         shape : tuple of int
             Shape of the matrix.
         rows : Layout, optional
@@ -171,12 +172,12 @@ class CSRMatrix(OnTransport, LinearOperator):
         LayoutError
             On every rank, if a triple is outside the matrix, or lists differ in length.
         UnsupportedTypeError
-            On every rank, if values are no numbers.
+            On every rank, if values are not numbers.
 
         Notes
         -----
-        Ranks may give values of different dtypes, which are promoted as by NumPy; those of ranks without triples do
-        not count.
+        Ranks may give values of different dtypes, which are promoted as by NumPy; ranks without
+        triples do not count.
         """
         comm = communicator_or_world(comm)
         extents = as_shape(shape)
@@ -218,9 +219,9 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
-        other = self._retyped(dtype)  # with the same star forest, whose buffers are those of a dtype
+        other = self._retyped(dtype)  # with the same star forest, whose buffers have a dtype each
         other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
-        other._blocks, other._scratch = {}, Scratch()
+        other._blocks, other._buffers = {}, Buffers()
         return other
 
     @property
@@ -230,9 +231,13 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     # Products
 
+    def _direction(self, adjoint: bool) -> Direction:
+        batched = self._adjoint_columns if adjoint else self._forward_columns
+        return super()._direction(adjoint)._replace(batched=batched)
+
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        given = operand(x, out.dtype)
+        given = contiguous(x.local_array, out.dtype)
         own, other = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
         result = own.multiply(given, out.local_array, add=False)
@@ -243,7 +248,7 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        given, result = operand(y, out.dtype), out.local_array
+        given, result = contiguous(y.local_array, out.dtype), out.local_array
         own, other = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
@@ -258,7 +263,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return out
 
     def _forward_columns(self, x: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(operand(x, out.dtype).T)
+        given = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(given, np.empty((len(self.ghosts), given.shape[1]), given.dtype))
         result = self._own @ given
         result += self._other @ arriving.finish()
@@ -266,7 +271,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return out
 
     def _adjoint_columns(self, y: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(operand(y, out.dtype).T).conj()
+        given = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
         ghosts = (self._other.T @ given).conj().astype(given.dtype, copy=False)
         result = np.empty((self._own.shape[1], given.shape[1]), given.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
@@ -277,7 +282,7 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     @property
     def blocks(self) -> tuple[Any, Any]:
-        """The rows of this rank in its own columns and in those of `ghosts`: SciPy arrays, not to be written to."""
+        """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
         return self._own, self._other
 
     def diagonal(self) -> DistributedArray:
@@ -293,7 +298,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
-        self.forest, self._scratch = self.forest.with_transport(transport), Scratch()
+        self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
 
     def free(self) -> None:
         """Free the memory and the requests of the forest. Collective."""
@@ -302,11 +307,12 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _parts(self, engine: Engine, dtype: np.dtype) -> tuple[Any, Any]:
         key = (engine, dtype)
         if key not in self._blocks:
-            self._blocks[key] = (block_for(engine, self._own, dtype), block_for(engine, self._other, dtype))
+            make_block = _blocks_for(engine).make_block
+            self._blocks[key] = (make_block(engine, self._own, dtype), make_block(engine, self._other, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        kept = self._scratch.get("ghosts", self.ghosts.shape, dtype, engine)
+        kept = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
         return engine.xp.zeros(self.ghosts.shape, dtype) if kept is None else kept
 
 

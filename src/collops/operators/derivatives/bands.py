@@ -16,14 +16,14 @@ import numpy as np
 from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 
-__all__ = ["MOST_SPECIAL", "REACH", "WIDTH", "Face", "Problem", "Several", "Term"]
+__all__ = ["MAX_SPECIAL", "REACH", "WIDTH", "Face", "Problem", "Several", "Term"]
 
 REACH = 2
 """No formula reaches further than this from the diagonal."""
 WIDTH = 2 * REACH + 1
-MOST_SPECIAL = 8
+MAX_SPECIAL = 8
 """Rows of a band that differ from the stencil: a formula has at most two at either end, its transpose four."""
-_SAMPLE = MOST_SPECIAL + REACH + 2  # rows that contain every row of a longer matrix; the middle one is the stencil
+_SAMPLE = MAX_SPECIAL + REACH + 2  # rows that contain every row of a longer matrix; the middle one is the stencil
 
 KINDS = ("forward", "centered", "backward")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from collops.array import Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
 from collops.errors import InputError
-from collops.operators.base import AnyLayout, Squaring
+from collops.operators.base import AnyLayout, Direction, LinearOperator
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
 from collops.operators.dims import Dims, placed
-from collops.operators.memory import contiguous, filled, operand
+from collops.operators.memory import contiguous, filled
 
 
-class _Banded(Squaring):
+class _Banded(LinearOperator):
     """Products with bands along axes of a layout, which are pairs of an axis and a matrix. Collective."""
 
     _has_coefficients = False
@@ -34,6 +35,9 @@ class _Banded(Squaring):
             Stencil(layout, transposed, comm, self._several[1]),
         )
 
+    def _direction(self, adjoint: bool) -> Direction:
+        return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
+
 
 class _Summed(_Banded):
     """The sum of products with bands, from a layout to itself. Collective."""
@@ -44,14 +48,13 @@ class _Summed(_Banded):
         super().__init__(layout, layout, bands, comm, dtype)
 
     def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None, add: bool = False) -> Any:
-        local = out.local_array
-        return filled(out, self._stencils[adjoint]((operand(x, local.dtype),), (local,), out.engine, add, squares)[0])
+        source, target, engine = x.local_array, out.local_array, out.engine
+        if source.dtype != target.dtype or not (engine.mutable and source.flags.c_contiguous):
+            source = contiguous(source, target.dtype)
+        return filled(out, self._stencils[adjoint]((source,), (target,), engine, add, squares)[0])
 
-    def _add_forward(self, x: Any, out: Any, squares: Any) -> None:
-        self._apply(x, out, False, squares, add=True)
-
-    def _add_adjoint(self, y: Any, out: Any, squares: Any) -> None:
-        self._apply(y, out, True, squares, add=True)
+    def _direction(self, adjoint: bool) -> Direction:
+        return super()._direction(adjoint)._replace(add=partial(self._apply, adjoint=adjoint, add=True))
 
 
 class FirstDerivative(_Summed):
@@ -231,7 +234,7 @@ class Gradient(_Banded):
         super().__init__(layout, StackedLayout([layout] * layout.ndim), bands, comm, dtype)
 
     def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
-        sources = [operand(leaf, out.dtype) for leaf in x.leaves]
+        sources = [contiguous(leaf.local_array, out.dtype) for leaf in x.leaves]
         targets = [contiguous(leaf.local_array, out.dtype) for leaf in out.leaves]  # kernels write one dtype
         results = self._stencils[adjoint](sources, targets, out.engine, squares=squares)
         for leaf, result in zip(out.leaves, results, strict=True):

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
+from collops.backend import KernelTable
 from collops.exchange import ExchangePlan
 from collops.exchange.boxes import extent
 from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
-from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
-from collops.operators.derivatives.kernels.generic import GenericKernel
-from collops.operators.memory import Scratch
+from collops.operators.memory import Buffers
 
 if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
+_kernels_for = KernelTable("collops.operators.derivatives.kernels", "generic", numpy="array_kernels", cupy="cuda")
 _ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
 
 
@@ -63,7 +63,7 @@ class Stencil:
             parts = [wanted[peer][number][0] for peer, number, _ in moves.sends]
             sends = [(peer, box) for peer, _, box in moves.sends]
             self._plan = ExchangePlan(comm, sends, receives, parts=parts if several is Several.SOURCES else None)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         self._kernels: dict[Any, Any] = {}
 
     def __call__(
@@ -82,11 +82,14 @@ class Stencil:
         key = engine, sources[0].dtype, add, squares is not None
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = self._make(*key)
+            problem = Problem(
+                self._shape, self._terms, self._several, sources[0].dtype, engine, add, squares is not None
+            )
+            kernel = self._kernels[key] = _kernels_for(engine).make_kernel(problem)
         run = kernel.run if squares is None else partial(kernel.run, squares=squares)
         if self._plan is None:
             return run("whole", sources, targets, None)
-        landing = self._scratch.get("landing", (self._size,), sources[0].dtype, engine)
+        landing = self._buffers.local("landing", (self._size,), sources[0].dtype, engine)
         if landing is None:
             landing = engine.xp.zeros(self._size, sources[0].dtype)
         given = sources if self._several is Several.SOURCES else sources[0]
@@ -113,12 +116,6 @@ class Stencil:
         end = begin + math.prod(shape)
         self._size = -(-end // _ALIGNED) * _ALIGNED
         return Face(shape, begin, end)
-
-    def _make(self, engine: Engine, dtype: Any, add: bool, squares: bool) -> Any:
-        make_kernel: Any = ArrayKernel if engine.mutable else GenericKernel
-        if engine.name == "cupy":
-            from collops.operators.derivatives.kernels.cuda import make_kernel
-        return make_kernel(Problem(self._shape, self._terms, self._several, dtype, engine, add, squares))
 
 
 def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:

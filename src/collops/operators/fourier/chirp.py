@@ -11,11 +11,11 @@ from collops._nvrtc import cuda_kernel
 from collops.backend import Engine
 
 _RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # of the steps, as in real.cu
-_MOST_THREADS = 512  # of a block
+_MAX_THREADS = 512  # of a block
 _SHARED = 1 << 16  # bytes of a block
-_MOST_PAIRS = 8
-_FEWEST_COLUMNS = 16  # which a block transforms at once: fewer would leave most of the memory's bandwidth unused
-_MOST_BLOCKS = 65535  # of a grid's second axis
+_MAX_PAIRS = 8
+_MIN_COLUMNS = 16  # which a block transforms at once: fewer would leave most of the memory's bandwidth unused
+_MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 def chirp_length(samples: int, before: int, after: int) -> int | None:
@@ -23,7 +23,7 @@ def chirp_length(samples: int, before: int, after: int) -> int | None:
 
     These are long ones, those of arrays of shape (before, samples, after) with few columns, and of empty ones.
     """
-    if after < _FEWEST_COLUMNS or not 0 < before <= _MOST_BLOCKS:
+    if after < _MIN_COLUMNS or not 0 < before <= _MAX_BLOCKS:
         return None
     return next((length for length in _RADICES if length >= 2 * samples - 1), None)
 
@@ -49,10 +49,10 @@ class Chirp:
         kind = np.result_type(real, np.complex64)
         self._tables = [engine.from_host(t.astype(kind)) for t in tables(axis.samples, length)]
         self._tables.append(engine.from_host(factors))
-        pairs = min(_MOST_PAIRS, _SHARED // (length * kind.itemsize))
+        pairs = min(_MAX_PAIRS, _SHARED // (length * kind.itemsize))
         self._columns = 2 * pairs
         self._shared = length * pairs * kind.itemsize
-        self._threads = min(_MOST_THREADS, length)
+        self._threads = min(_MAX_THREADS, length)
         options = [f"-DREAL={'float' if real.itemsize == 4 else 'double'}", f"-DLENGTH={length}"]
         options += [f"-DCOLUMNS={pairs}", f"-DTHREADS={self._threads}"]
         self._kernels = [

@@ -11,7 +11,7 @@ from cupy.cuda import cufft
 from collops.operators.fourier.engines import scaling
 from collops.operators.fourier.lines import find_lines
 
-_FEW = 16  # calls for one transform; above, it is faster to move its axis to the end
+_MAX_CALLS = 16  # calls for one transform; above, it is faster to move its axis to the end
 _LENGTHS_OF_PLANS = range(
     513, 1025
 )  # for which our kernel has few columns a block, and up to which cuFFT makes one pass
@@ -26,7 +26,9 @@ class Transforms:
     Plans are never dropped: a recorded CUDA graph may still use their memory.
     """
 
-    def __init__(self) -> None:
+    multiplies, chirps = False, True
+
+    def __init__(self, engine: Any, threads: int) -> None:
         self._plans: dict[Any, Any] = {}
 
     def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
@@ -40,7 +42,7 @@ class Transforms:
         others = [axis for axis in axes[::-1] if axis != whole]
         lines = [transform for axis in others if (transform := find_lines(target, axis)) is not None]
         before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
-        by_plan = scale == 1 and len(axes) == 1 and before <= _FEW and length in _LENGTHS_OF_PLANS
+        by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and length in _LENGTHS_OF_PLANS
         if others and len(lines) == len(others) and not by_plan and _fit(source, target):
             if whole in axes:  # first: the others read what is in the cache, and write where they have read
                 self._transform(source, target, (whole,), kind, direction)
@@ -79,7 +81,7 @@ class Transforms:
         spacings = math.prod(given) * after, math.prod(taken) * after
         if after == 1 and _fit(source, target):
             self._plan(kind, given, taken, 1, before).fft(source, target, direction)
-        elif before <= _FEW and _fit(source, target, *spacings):
+        elif before <= _MAX_CALLS and _fit(source, target, *spacings):
             plan = self._plan(kind, given, taken, after, after)
             sources, targets = source.reshape(before, -1), target.reshape(before, -1)
             for part in range(before):

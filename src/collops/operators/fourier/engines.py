@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, KernelTable
 from collops.exchange.peer_copy import mapped_memory
-from collops.operators.memory import Scratch, store
+from collops.operators.memory import Buffers, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
+_transforms_for = KernelTable("collops.operators.fourier", "engines", cupy="cufft")
+
 PIECES = "pieces"
 """The slot in memory that other ranks can reach."""
 
-_MANY = 1 << 16  # elements; below, threads cost more than they save
+_MIN_FOR_THREADS = 1 << 16  # elements; below, threads cost more than they save
 _POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
 # SciPy and JAX name the direction that is scaled.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
@@ -37,8 +39,10 @@ def scaling(samples: int, norm: str) -> float:
     return samples ** -_POWERS[norm]
 
 
-class _ModuleTransforms:
+class Transforms:
     """Transforms of SciPy, on hosts, in place and with threads, or of JAX."""
+
+    chirps = False
 
     def __init__(self, engine: Engine, threads: int) -> None:
         if engine.mutable:
@@ -47,7 +51,7 @@ class _ModuleTransforms:
             self._module: Any = fft
         else:
             self._module = engine.xp.fft
-        self._mutable = engine.mutable
+        self._mutable = self.multiplies = engine.mutable
         self._threads = threads
 
     def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
@@ -70,7 +74,7 @@ class _ModuleTransforms:
     def _run(self, transform: Any, source: Any, target: Any, **options: Any) -> Any:
         if not self._mutable:
             return transform(source, **options)
-        if self._threads > 1 and source.size >= _MANY:
+        if self._threads > 1 and source.size >= _MIN_FOR_THREADS:
             options["workers"] = self._threads
         result = transform(source, **options)
         if not np.may_share_memory(result, target):  # SciPy need not use the memory that it may overwrite
@@ -91,16 +95,10 @@ class Workspace:
         self.complex = dtype
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
         self.engine = engine
-        self.multiplies = engine.name == "numpy"
-        self.chirps = engine.name == "cupy"
-        if engine.name == "cupy":
-            from collops.operators.fourier.cufft import Transforms
-
-            self.transforms: Any = Transforms()
-        else:
-            self.transforms = _ModuleTransforms(engine, threads)
+        self.transforms = _transforms_for(engine).Transforms(engine, threads)
+        self.multiplies, self.chirps = self.transforms.multiplies, self.transforms.chirps
         self.size = size
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
         self.barrier: Any = None
@@ -128,7 +126,7 @@ class Workspace:
 
     def _memory(self, slot: str) -> Any:
         if self.addresses is None or slot != PIECES:
-            return self._scratch.get(slot, (self.size,), self.complex, self.engine)
+            return self._buffers.local(slot, (self.size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
         memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
         return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))

@@ -49,7 +49,7 @@ class FFTND(Fourier):
         negative, and those between zero and Nyquist are multiplied by :math:`\sqrt{2}`, so that inner products stay
         the same.
     ifftshift_before, fftshift_after : bool or sequence of bool
-        Whether the zero of the model, and that of the data, is in the middle of the axis.
+        Whether the zero of the model, and the zero of the data, is in the middle of the axis.
     dtype : dtype
         Type of the model. The data and the operator have the complex type of the same precision. With a real type the
         model is real even if all frequencies are kept.
@@ -57,7 +57,7 @@ class FFTND(Fourier):
         The ranks; the world by default.
     range_layout : Layout or "domain", optional
         Layout of the data: any of their shape, or ``"domain"`` for one that is split as the model is. By default the
-        layout that takes the fewest messages: that of the last transform.
+        layout that takes the fewest messages: the one of the last transform.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
 _SECTOR = 32  # bytes of memory that are read at once
 _FEW_BYTES = 1 << 15  # of the shared memory of a block, so that there are several at once
 _MANY_BYTES = 1 << 16  # of a block that needs many threads, since there are at most two others
-_MOST_BLOCKS = 65535  # of a grid's second axis
+_MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 class Lines(NamedTuple):
@@ -45,7 +45,7 @@ def find_lines(array: Any, axis: int) -> Lines | None:
     lines = _lines(array.device.id, array.shape[axis], array.dtype.char)
     if lines is None or math.prod(array.shape[axis + 1 :]) < lines.columns:
         return None
-    return lines if math.prod(array.shape[:axis]) <= _MOST_BLOCKS else None
+    return lines if math.prod(array.shape[:axis]) <= _MAX_BLOCKS else None
 
 
 def radices(length: int) -> tuple[int, ...] | None:

@@ -19,7 +19,7 @@ from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.pipeline import find_pipeline, pays
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
-from collops.operators.memory import filled, store, writable
+from collops.operators.memory import filled, store
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -135,7 +135,7 @@ class Fourier(LinearOperator):
         workspace = self._workspace(out)
         program = self._programs(None if workspace.addresses is None else workspace.complex.itemsize)[back]
         local = workspace.converted(given, real)
-        memory = workspace.result(writable(out), *program[-1][2:])
+        memory = workspace.result(out.local_array if out.engine.mutable else None, *program[-1][2:])
         for apply, slot, shape, real in program:
             target = memory if slot is None else workspace.take(slot, shape, real)
             local = apply(local, target, workspace)

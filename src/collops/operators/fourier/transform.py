@@ -12,14 +12,13 @@ import numpy as np
 from collops.backend import Engine
 from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
-from collops.operators.memory import applied
 
 __all__ = ["AxisTransform"]
 
 _ROOT = math.sqrt(2.0)
-_MOST_JOINED = 3  # axes of a transform of cuFFT
-_MOST_WORK = 1 << 18  # products of one transform
-_LARGEST = 1 << 15  # elements of a matrix that stays in the second-level cache
+_MAX_JOINED = 3  # axes of a transform of cuFFT
+_MAX_WORK = 1 << 18  # products of one transform
+_MAX_MATRIX = 1 << 15  # elements of a matrix that stays in the second-level cache
 
 
 class AxisTransform:
@@ -155,7 +154,7 @@ class AxisTransform:
             factors = self._factors(1 / _ROOT if back else _ROOT)[self._first : self._first + self.taken]
             factors = factors.reshape(-1, *[1] * (source.ndim - 1 - self.axis))
             factors = self._weights[key] = engine.from_host(factors.astype(workspace.complex))
-        return applied(engine.xp.multiply, source, factors, out=target if engine.mutable else None)
+        return engine.xp.multiply(source, factors, out=target) if engine.mutable else source * factors
 
     def _factors(self, double: float) -> np.ndarray:
         """Return the factors of all frequencies: `scale`, times `double` for those that represent two."""
@@ -271,7 +270,7 @@ def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | Join
     yield from alone
     group: list[AxisTransform] = []
     for transform in sorted((t for t in transforms if t.in_place), key=lambda t: -t.axis):
-        if group and (group[-1].axis != transform.axis + 1 or len(group) == _MOST_JOINED):
+        if group and (group[-1].axis != transform.axis + 1 or len(group) == _MAX_JOINED):
             yield JointTransform(group[::-1])
             group = []
         group.append(transform)
@@ -286,7 +285,7 @@ def pays(given: int, taken: int, lines: int) -> bool:
     take, above all if the number of samples has a large prime factor.
     """
     elements = 2 * taken * given
-    return 0 < elements <= _LARGEST and elements * lines <= _MOST_WORK
+    return 0 < elements <= _MAX_MATRIX and elements * lines <= _MAX_WORK
 
 
 _Pair: TypeAlias = tuple[slice, slice | None]

@@ -1,7 +1,7 @@
 r"""Which algorithm and which grid multiply matrices faster: a model of their times, by arithmetic alone.
 
 A rank of a grid of :math:`p \times q` multiplies :math:`N/p \times K` by :math:`K \times M/q` in either direction,
-whatever the kind: the product takes the time of its operations, or that of reading its factors if that is longer. The
+whatever the kind: the product takes the time of its operations, or of reading its factors if that is longer. The
 kinds differ in what a rank receives, which :class:`MatrixMult` states.
 
 A message takes a latency and its bytes over a bandwidth. The rates are constants, of a GPU with NVLink and of a core of
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-_KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
+_MAX_KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
 _ROUND = 128 << 20  # bytes that a rank receives in a round, at most; on two H100 rounds of 20 MiB were slower than one
 _SPARED = 128 << 20  # bytes: copies of matrix and model up to this size count for nothing
 _EQUAL = 1.05  # the model is not more accurate
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 def keeps_rows(choice: Choice, problem: Problem) -> bool:
     """Return whether a rank keeps its rows of the whole matrix, of which nothing is then sent."""
     p, q = choice.grid
-    return q == 1 or -(-problem.n // p) * problem.k * problem.itemsize <= _KEPT
+    return q == 1 or -(-problem.n // p) * problem.k * problem.itemsize <= _MAX_KEPT
 
 
 def rounds_for(choice: Choice, problem: Problem) -> int:

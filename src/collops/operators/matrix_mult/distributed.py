@@ -16,15 +16,15 @@ from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import Directed, LinearOperator
+from collops.operators.base import LinearOperator
 from collops.operators.dims import communicator_of
 from collops.operators.matrix_mult.choice import Choice, Problem, fastest, keeps_rows, rounds_for
 from collops.operators.matrix_mult.products import Rows
 from collops.operators.matrix_mult.summa import Summa, rounds
-from collops.operators.memory import Scratch, as_columns, check_holds, contiguous, filled
+from collops.operators.memory import Buffers, check_holds, contiguous, filled
 
 
-class MatrixMult(Directed):
+class MatrixMult(LinearOperator):
     r"""The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
     A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
@@ -71,9 +71,9 @@ class MatrixMult(Directed):
     gather_range : bool, optional
         For ``"block"``; see above.
     comm : Communicator, optional
-        The ranks; those of a distributed matrix, or the world.
+        The ranks; by default the ranks of a distributed matrix, or the world.
     dtype : dtype, optional
-        Type of the operator; by default that of A.
+        Type of the operator; by default the dtype of A.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class MatrixMult(Directed):
         self._engine = engine_of(block)
         block = contiguous(block, kept)
         self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
-        self._scratch = Scratch()
+        self._buffers = Buffers()
 
     def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
         p, q = self.process_grid
@@ -176,10 +176,12 @@ class MatrixMult(Directed):
                 f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
             )
         dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
-        given = self._scratch.contiguous("given", local, dtype, engine)
-        result = self._scratch.result("result", out, dtype)
+        given = self._buffers.contiguous("given", local, dtype, engine)
+        result = self._buffers.result("result", out, dtype)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
-            getattr(self._of(real_of(dtype)), direction)(as_columns(given), as_columns(result))
+            # Real and imaginary parts are columns of their own, which the matrix multiplies without becoming complex.
+            real = real_of(dtype)
+            getattr(self._of(real), direction)(given.view(real), result.view(real))
             return filled(out, result)
         algorithm = self._of(dtype)
         product = getattr(algorithm, direction)
@@ -238,7 +240,7 @@ def _layout_of_model(inner: int, M: SupportsIndex | Layout, grid: tuple[int, int
     if M.ndim != 2 or M.shape[0] != inner:
         raise LayoutError(f"a matrix with {inner} columns multiplies a model with as many rows, not of shape {M.shape}")
     if not _fits(M, grid, kind):
-        raise LayoutError(f"the model's layout {M} is not that of a grid of {grid[0]} x {grid[1]} processes ({kind})")
+        raise LayoutError(f"the model's layout {M} does not fit a grid of {grid[0]} x {grid[1]} processes ({kind})")
     return M
 
 

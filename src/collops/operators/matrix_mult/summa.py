@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from collops.backend import engine_of
 from collops.comm import Communicator
 from collops.comm.side_stream import SideStream
-from collops.operators.matrix_mult.products import multiply
-from collops.operators.memory import Scratch, contiguous, store
+from collops.operators.dense import forms_for
+from collops.operators.memory import Buffers, contiguous, store
 
 
 class Panel(NamedTuple):
@@ -85,6 +85,7 @@ class Summa:
         self._row = row
         self._column = column
         self._engine = engine = engine_of(block)
+        self._multiply = forms_for(engine).multiply
         self._rows = len(block)
         self._transposed = row is not None  # columns are sent: they must be contiguous
         self._plan: list[_Round] = []
@@ -96,9 +97,9 @@ class Summa:
             columns = parts[0] if len(parts) == 1 else engine.xp.concatenate(parts, axis=1)
             self._mine.append(contiguous(columns.conj().T if self._transposed else columns, block.dtype))
         self._widest = max((each.width for each in self._plan), default=0)
-        self._scratch = Scratch()
+        self._buffers = Buffers()
         # On devices, messages travel on a second stream during the products; a CUDA graph can capture both.
-        self._side = SideStream() if len(plan) > 1 and engine.name == "cupy" else None
+        self._side = SideStream() if len(plan) > 1 and engine.streams else None
         if self._side is not None:
             events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
             self._arrived, self._multiplied = events[:2], events[2:]  # of the two buffers that alternate
@@ -114,7 +115,7 @@ class Summa:
         total, added = out, False
         for number, (a, b) in self._arriving(lambda number: (self._matrix(number, x.dtype), self._model(number, x))):
             for factor, rows in [(a, b)] if b is not None else self._apart(number, a, x):
-                total = multiply(factor, rows, total, adjoint=self._transposed, accumulate=added)
+                total = self._multiply(factor, rows, total, adjoint=self._transposed, accumulate=added)
                 added = True
             self._mark_product(number)
         if added:
@@ -133,13 +134,15 @@ class Summa:
             if self._column is None:
                 for some, there in each.rows:
                     memory = result[there] if self._engine.mutable else None
-                    product = multiply(a[some] if self._transposed else a, y, memory, adjoint=not self._transposed)
+                    product = self._multiply(
+                        a[some] if self._transposed else a, y, memory, adjoint=not self._transposed
+                    )
                     result = result if memory is not None else self._engine.put(result, there, product)
                 self._mark_product(number)
                 continue
             # The previous sum in this buffer has been sent: the round that has just arrived was sent after it.
             part = self._buffer("part", number, each.width, y.shape[1], y.dtype)
-            part = multiply(a, y, part, adjoint=not self._transposed)
+            part = self._multiply(a, y, part, adjoint=not self._transposed)
             self._mark_product(number)
             if part.size:
                 result = self._send(number, partial(self._scattered, number, part, result), after_product=True)
@@ -231,7 +234,7 @@ class Summa:
     def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: Any) -> Any:
         """Return one of two buffers that alternate, as large as the widest round needs."""
         most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
-        memory = self._scratch.get((name, number % 2), (most * breadth,), dtype, self._engine)
+        memory = self._buffers.local((name, number % 2), (most * breadth,), dtype, self._engine)
         shape = rows, breadth
         return self._engine.xp.zeros(shape, dtype) if memory is None else memory[: rows * breadth].reshape(shape)
 

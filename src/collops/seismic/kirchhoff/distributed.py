@@ -16,6 +16,7 @@ from collops import Communicator, Layout, LinearOperator, VStack
 from collops.errors import InputError, LayoutError, type_name
 from collops.extend.communication import available_cores, collective_errors, communicator_or_world
 from collops.extend.engines import engine as engine_called
+from collops.extend.operators import Direction
 from collops.seismic.kirchhoff.fixed_point import Scale, early_samples
 from collops.seismic.kirchhoff.geometry import (
     Grid,
@@ -322,9 +323,16 @@ class Kirchhoff(LinearOperator):
             operator = SplitImage(layout, boxes, operators, sizes, scale.dtype, engine_called(engine), comm)
         super().__init__(operator.domain, operator.range, operator.dtype, comm)
         self._inherit([operator])
-        self._forward, self._adjoint = operator._forward, operator._adjoint
-        self._forward_columns, self._adjoint_columns = operator._forward_columns, operator._adjoint_columns
-        self._columns_engine = operator._columns_engine
+        self._operator = operator
+
+    def _direction(self, adjoint: bool) -> Direction:
+        return self._operator._directions[adjoint]
+
+    def _forward(self, x: Any, out: Any) -> Any:
+        return self._operator._forward(x, out)
+
+    def _adjoint(self, y: Any, out: Any) -> Any:
+        return self._operator._adjoint(y, out)
 
 
 def _checked_layout(layout: Any, grid: Grid, comm: Communicator) -> Layout:

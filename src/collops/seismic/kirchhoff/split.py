@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from collops import Communicator, Layout
+from collops import Communicator, Layout, LinearOperator
 from collops.errors import LayoutError
 from collops.extend.arrays import extent
 from collops.extend.engines import Engine
-from collops.extend.operators import Directed, Scratch, contiguous, filled, writable
+from collops.extend.operators import Buffers, contiguous, filled
 from collops.seismic.kirchhoff.local import check_arrays
 from collops.seismic.kirchhoff.nodes import Nodes
 
@@ -22,7 +22,7 @@ BLOCK = 1 << 26
 """Samples of the traces of a block of shots, about."""
 
 
-class SplitImage(Directed):
+class SplitImage(LinearOperator):
     """Modelling of traces that are split by shots, from an image of which each rank has a box of points.
 
     Forward: every rank models what its points contribute to a block of shots of all ranks, and one reduce-scatter adds
@@ -50,8 +50,6 @@ class SplitImage(Directed):
         The ranks.
     """
 
-    _columns_engine = None  # columns one by one, also in a Kirchhoff operator that applies this one
-
     def __init__(
         self,
         layout: Layout,
@@ -67,7 +65,7 @@ class SplitImage(Directed):
         self.capturable = all(
             comm.allgather_metadata(all(op.capturable for block in blocks for ops in block for op in ops))
         )
-        self._blocks, self._sizes, self._engine, self._scratch = blocks, sizes, engine, Scratch()
+        self._blocks, self._sizes, self._engine, self._buffers = blocks, sizes, engine, Buffers()
         own, held = layout.slices(comm.rank), boxes[comm.rank]
         self._held = extent(held)
         self._around = [(a.start - b.start, b.stop - a.stop) for a, b in zip(own, held, strict=True)]
@@ -83,7 +81,7 @@ class SplitImage(Directed):
             traces = data[begin : begin + sizes[rank]]
             begin += sizes[rank]
             if self.comm.size > 1:
-                memory = self._scratch.get("traces", (sum(sizes),), self.dtype, engine)
+                memory = self._buffers.local("traces", (sum(sizes),), self.dtype, engine)
                 traces = self.comm.allgatherv(traces, sizes, out=memory)
             first = 0
             for op in (op for ops in block for op in ops):
@@ -98,7 +96,8 @@ class SplitImage(Directed):
         # All ranks raise what a local operator would on the ranks that have some.
         check_arrays(self._engine, x.engine, x.dtype)
         apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
-        engine, memory = x.engine, writable(out)
+        engine = x.engine
+        memory = out.local_array if engine.mutable else None
         maps = (lambda local: apply(local, engine, memory), lambda local: transposed(local, engine, None))
         return filled(out, engine.linear_map(*maps, x.local_array, out.local_array.shape))
 
@@ -110,7 +109,7 @@ class SplitImage(Directed):
             traces = self._contributions(block, sizes, image, engine)
             if self.comm.size > 1:
                 traces = self.comm.reduce_scatter(
-                    traces, out=self._scratch.get("own", (max(sizes),), self.dtype, engine)
+                    traces, out=self._buffers.local("own", (max(sizes),), self.dtype, engine)
                 )
             part = traces.reshape(-1)[: sizes[rank]]
             if memory is None:
@@ -123,7 +122,7 @@ class SplitImage(Directed):
     def _contributions(self, block: Sequence[Sequence[Any]], sizes: Sequence[int], image: Any, engine: Engine) -> Any:
         """Return what this rank adds to the traces of a block, of shape (ranks, the most samples of a rank)."""
         xp, widest = engine.xp, max(sizes)
-        memory = self._scratch.get("block", (len(sizes), widest), self.dtype, engine)
+        memory = self._buffers.local("block", (len(sizes), widest), self.dtype, engine)
         rows = []
         for rank, ops in enumerate(block):
             first, parts = 0, []
@@ -142,12 +141,12 @@ class SplitImage(Directed):
         total, size = None, math.prod(self._held)
         if memory is not None and (memory.shape != self._held or memory.dtype != self.dtype):
             memory = None
-        first = self._scratch.get("image", (size,), self.dtype, engine) if memory is None else memory.reshape(-1)
+        first = self._buffers.local("image", (size,), self.dtype, engine) if memory is None else memory.reshape(-1)
         for op, traces in self.gathered(contiguous(data, self.dtype), engine):
             if total is None:
                 total = op.adjoint_local(traces, first)
             else:
-                total += op.adjoint_local(traces, self._scratch.get("part", (size,), self.dtype, engine))
+                total += op.adjoint_local(traces, self._buffers.local("part", (size,), self.dtype, engine))
         if total is not None and memory is not None:
             return memory
         return self.own_points(engine.xp.zeros(size, self.dtype) if total is None else total)
@@ -156,7 +155,7 @@ class SplitImage(Directed):
         """Return an image at the points of the local operators, flat, with zeros at those that are not this rank's."""
         if not any(map(any, self._around)):
             return image.reshape(-1)
-        memory = self._scratch.get("enlarged", self._held, self.dtype, engine)
+        memory = self._buffers.local("enlarged", self._held, self.dtype, engine)
         if memory is None:
             return engine.xp.pad(image, self._around).reshape(-1)
         memory.fill(0)

@@ -13,7 +13,7 @@ from collops import VStack
 from collops.errors import InputError, LayoutError
 from collops.extend.applications import local_stage
 from collops.extend.engines import Engine
-from collops.extend.operators import LocalSum, Scratch
+from collops.extend.operators import Buffers, LocalSum
 from collops.seismic.kirchhoff.split import SplitImage
 from collops.seismic.signals import count_biased
 
@@ -172,7 +172,7 @@ def normal_equations(
         shots, operators = shots_of_parts(survey, A), A.operators
         # The traces of all parts in turn, from the first application on.
         size = max((each.shape[0] for each in operators), default=0)
-        memory = partial(Scratch().get, "traces", (size,), A.dtype, engine)
+        memory = partial(Buffers().local, "traces", (size,), A.dtype, engine)
         parts = [
             _Normal(each, own, weights, survey, engine, memory) for each, own in zip(operators, shots, strict=True)
         ]

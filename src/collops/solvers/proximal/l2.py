@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import axpby, dots
 from collops.operators import LinearOperator
-from collops.operators.base import Buffers
+from collops.operators.memory import Buffers
 from collops.solvers.cg import CG
 from collops.solvers.problem import check_array, check_count, check_number, check_operator, consistent, precision_of
 from collops.solvers.proximal.operator import ProxOperator, inner, like

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from collops.operators.derivatives.bands import REACH, Face, Problem, Several, Term
 
-__all__ = ["ArrayKernel"]
+__all__ = ["ArrayKernel", "make_kernel"]
 
 _BLOCK_BYTES = 256 << 10
 
@@ -135,6 +135,9 @@ class ArrayKernel:
                 parts.append((value, _Operand(_with(whole, axis, plane, plane + 1), face)))
             if parts or fresh:
                 yield _step(number, _with(whole, axis, row, row + 1), parts, fresh)
+
+
+make_kernel = ArrayKernel
 
 
 def _step(term: int, box: Box, parts: Sequence[tuple[float, _Operand]], fresh: bool) -> _Step:

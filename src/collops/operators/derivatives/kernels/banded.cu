@@ -77,7 +77,7 @@ typedef float4 Wide;
 
 #define REACH 2
 #define WIDTH 5
-#define MOST_SPECIAL 8
+#define MAX_SPECIAL 8
 #define BANDS (MARCH + OTHERS + LAST)
 #define LAST_BAND (BANDS - 1)
 #define THREADS 256  // of a block
@@ -97,7 +97,7 @@ struct Band {
     int head_end, head_row, tail_begin, tail_row;  // where the special rows end and begin, and which they are there
     int unused;
     Real usual[WIDTH];
-    Real special[MOST_SPECIAL][WIDTH];
+    Real special[MAX_SPECIAL][WIDTH];
 };
 
 struct Problem {

@@ -15,7 +15,7 @@ import numpy as np
 
 from collops._nvrtc import cuda_module
 from collops.array.kernels import begins_with_last
-from collops.operators.derivatives.bands import MOST_SPECIAL, REACH, WIDTH, Problem, Several, Term
+from collops.operators.derivatives.bands import MAX_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
 __all__ = ["make_kernel"]
@@ -25,13 +25,13 @@ _WARP = 64  # threads that can pass numbers to each other, on any device
 _BATCH = 4  # as in banded.cu
 # Rows of a thread: two more are read again by the next one, from the second-level cache. Measured on an H200, with a
 # band along the last axis, whose threads have more to keep, and without.
-_LONGEST_CHUNK, _LONGEST_CHUNK_ALONE = 12, 8
+_MAX_CHUNK, _MAX_CHUNK_ALONE = 12, 8
 _THREADS_AT_ONCE = 768 * 132  # as many as a large device holds by their registers; with fewer, chunks are shortened
 # With fewer threads, chunks get shorter than batches, until each multiprocessor has a block.
 _THREADS_ALONE = _THREADS * 132 // 2
-_MOST_BLOCKS = 65535  # of a grid's second axis
-_MOST_ROWS = (1 << 31) - _LONGEST_CHUNK * _MOST_BLOCKS
-_BYTES_AT_ONCE = 16
+_MAX_BLOCKS = 65535  # of a grid's second axis
+_MAX_ROWS = (1 << 31) - _MAX_CHUNK * _MAX_BLOCKS
+_LOAD_BYTES = 16
 _ARGUMENT_BYTES = 4096
 _PARTS = {"f": 1, "d": 1, "F": 2, "D": 2}
 _ALIGNMENT = 16
@@ -132,7 +132,7 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
         return False
     real = np.dtype(dtype.char.lower())
     rows, columns = math.prod(shape[:-1]), shape[-1]
-    return _problem_type(len(terms), real, squares=True).itemsize <= _ARGUMENT_BYTES and max(rows, columns) < _MOST_ROWS
+    return _problem_type(len(terms), real, squares=True).itemsize <= _ARGUMENT_BYTES and max(rows, columns) < _MAX_ROWS
 
 
 class Launches:
@@ -148,7 +148,7 @@ class Launches:
         self._real = np.dtype(dtype.char.lower())
         parts = _PARTS[dtype.char]
         extents = (*shape[:-1], shape[-1] * parts)
-        pack = _BYTES_AT_ONCE // self._real.itemsize
+        pack = _LOAD_BYTES // self._real.itemsize
         if not wide or extents[-1] % pack:
             pack = 1
         last_axis = len(shape) - 1
@@ -231,12 +231,12 @@ class Launches:
             return None
         across = self._across
         down = _THREADS // across
-        chunk = _LONGEST_CHUNK if self._has_last else _LONGEST_CHUNK_ALONE
+        chunk = _MAX_CHUNK if self._has_last else _MAX_CHUNK_ALONE
         while chunk > _BATCH and self._columns * -(-rows // chunk) < _THREADS_AT_ONCE:
             chunk = max(_BATCH, chunk // 2)
         while chunk > 1 and self._columns * -(-rows // chunk) <= _THREADS_ALONE:
             chunk //= 2
-        chunk = max(chunk, -(-rows // (_MOST_BLOCKS * down - 2)))
+        chunk = max(chunk, -(-rows // (_MAX_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
         argument = np.zeros(1, _problem_type(len(self._terms), self._real, self._squares))
         for place, number in enumerate(self._order):
@@ -302,7 +302,7 @@ def _problem_type(bands: int, real: np.dtype, squares: bool) -> np.dtype:
             *((name, np.int32) for name in ("extent", "planes_before", "planes_after")),
             *((name, np.int32) for name in ("head_end", "head_row", "tail_begin", "tail_row", "unused")),
             ("usual", real, (WIDTH,)),
-            ("special", real, (MOST_SPECIAL, WIDTH)),
+            ("special", real, (MAX_SPECIAL, WIDTH)),
         ],
         align=True,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from collops.array.dtypes import real_of
 from collops.operators.derivatives.bands import REACH, WIDTH, Face, Problem, Several, Term
 
-__all__ = ["GenericKernel"]
+__all__ = ["make_kernel"]
 
 
 class GenericKernel:
@@ -51,6 +51,9 @@ class GenericKernel:
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
         return [*planes, self._xp.zeros(shape, dtype)]
+
+
+make_kernel = GenericKernel
 
 
 def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[Any]:

@@ -18,10 +18,9 @@ import cupy
 import numpy as np
 
 from collops.errors import CollopsError, LayoutError
-from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import as_columns, check_holds, contiguous, result_memory, store
-
-__all__ = ["multiply"]
+from collops.operators.dense.device import KernelMatrix
+from collops.operators.dense.matrix import DenseMatrix
+from collops.operators.memory import check_holds, contiguous, store
 
 _NORMAL, _TRANSPOSED, _ADJOINT = 0, 1, 2
 _LETTERS = {"f": "S", "d": "D", "F": "C", "D": "Z"}
@@ -34,7 +33,7 @@ _ARGUMENTS = {
 }
 _HOPPER = 90
 _MEBIBYTE = 1 << 20
-_MOST = (1 << 31) - 1
+_MAX_EXTENT = (1 << 31) - 1
 _ALL = slice(None)
 
 
@@ -51,16 +50,16 @@ class _CublasColumns(DenseMatrix):
             out.fill(0)  # cuBLAS would not write to it
             return out
         if not _has_rows(X, self.dtype):
-            X = store(X, self._scratch.get("given", X.shape, self.dtype, self._engine))
+            X = store(X, self._buffers.local("given", X.shape, self.dtype, self._engine))
         target = out
         if not _has_rows(out, self.dtype):
-            target = self._scratch.get("result", out.shape, self.dtype, self._engine)
+            target = self._buffers.local("result", out.shape, self.dtype, self._engine)
         multiply(X, matrix, target)
         return store(target, out)
 
 
 class SmallMatrix(_CublasColumns, KernelMatrix):
-    """The local operator of a small real matrix, of which our kernels multiply vectors and cuBLAS columns."""
+    """The local operator of a small real matrix: our kernels multiply vectors, and cuBLAS columns."""
 
 
 class CublasMatrix(_CublasColumns):
@@ -78,7 +77,8 @@ class CublasMatrix(_CublasColumns):
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
         if x.dtype.kind == "c" and not self._complex:
             return super()._product(matrix, x, out)
-        x, target = contiguous(x, self.dtype), result_memory(out, matrix.shape[0], self.dtype, cupy)
+        x = contiguous(x, self.dtype)
+        target = out if out is not None and out.dtype == self.dtype else cupy.empty(matrix.shape[0], self.dtype)
         if x.size == 0 or target.size == 0:
             target.fill(0)  # cuBLAS would not write to it
             return store(target, out)
@@ -88,8 +88,7 @@ class CublasMatrix(_CublasColumns):
             *(self._one, matrix.data.ptr, rows, x.data.ptr, 1),
             *(self._zero, target.data.ptr, 1),
         )
-        if status:
-            _raise(status, "gemv")
+        _check(status, "gemv")
         return store(target, out)
 
 
@@ -121,7 +120,7 @@ class CublasBatch:
             return out
         result = out
         if self.dtype.kind != "c" and x.dtype.kind == "c":
-            x, result = as_columns(x), as_columns(out)
+            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
         # The product of the transposes in reverse order; our adjoint is the conjugate of their matrix, transposed
         # again.
         columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
@@ -135,8 +134,7 @@ class CublasBatch:
             *(self._matrices.data.ptr + skipped, leading, self._matrices.shape[1] * leading),
             *(self._zero, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
         )
-        if status:
-            _raise(status, "gemmStridedBatched")
+        _check(status, "gemmStridedBatched")
         return out
 
 
@@ -156,8 +154,7 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
         *(columns, rows, b.shape[0], one, b.data.ptr, b.shape[0] if turned else columns, a.data.ptr, spacings[0]),
         *(one if accumulate else zero, c.data.ptr, spacings[1]),
     )
-    if status:
-        _raise(status, "gemm")
+    _check(status, "gemm")
 
 
 def _has_rows(array: Any, dtype: np.dtype) -> bool:
@@ -232,14 +229,10 @@ def _library() -> ctypes.CDLL:
 
 
 def _check_extents(*extents: int) -> None:
-    if max(extents) > _MOST:
+    if max(extents) > _MAX_EXTENT:
         raise LayoutError(f"cuBLAS counts with 32 bits, too few for matrices with the extents {extents}")
 
 
 def _check(status: int, call: str) -> None:
     if status:
-        _raise(status, call)
-
-
-def _raise(status: int, call: str) -> None:
-    raise CollopsError(f"cuBLAS: {call} failed with status {status}")
+        raise CollopsError(f"cuBLAS: {call} failed with status {status}")

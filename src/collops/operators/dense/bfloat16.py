@@ -13,25 +13,23 @@ import numpy as np
 
 from collops.array.dtypes import as_dtype
 from collops.backend import engine_of
-from collops.operators.dense import DenseMatrix, KernelMatrix
-from collops.operators.memory import result_memory, store
+from collops.operators.dense.matrix import DenseMatrix
+from collops.operators.memory import store
 
 _SINGLE = np.dtype(np.float32)
 _BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
 _CONVERTED = 1 << 24  # elements that are rounded at once, with temporary arrays of four times as many bytes
 
 
-def bfloat16_matrix(matrix: Any) -> DenseMatrix:
-    """Return the local operator of a real 2-D array of any engine, rounded to bfloat16 by way of float32."""
-    engine = engine_of(matrix)
-    if engine.traced:
-        return _TracedMatrix(matrix.astype("bfloat16"))
-    bits = engine.xp.empty(matrix.shape, np.uint16)
+def bits_of(matrix: Any) -> Any:
+    """Return a real 2-D array of an engine of mutable arrays as the bits of the nearest numbers of bfloat16."""
+    xp = engine_of(matrix).xp
+    bits = xp.empty(matrix.shape, np.uint16)
     step = max(1, _CONVERTED // max(1, matrix.shape[1]))
     for begin in range(0, len(matrix), step):
-        some = slice(begin, begin + step)
-        bits[some] = _rounded(matrix[some], engine.xp)
-    return KernelMatrix(bits) if engine.name == "cupy" else _HostMatrix(bits)
+        rows = slice(begin, begin + step)
+        bits[rows] = _rounded(matrix[rows], xp)
+    return bits
 
 
 def _rounded(matrix: Any, xp: Any) -> Any:
@@ -43,7 +41,7 @@ def _rounded(matrix: Any, xp: Any) -> Any:
     return (nearest >> 16).astype(np.uint16)
 
 
-class _HostMatrix(DenseMatrix):
+class HostMatrix(DenseMatrix):
     """A matrix of the bits of bfloat16 in C order on the host, widened a few rows at a time."""
 
     def __init__(self, bits: np.ndarray) -> None:
@@ -68,7 +66,7 @@ class _HostMatrix(DenseMatrix):
                 self._traced = engine.from_host(self.matrix.view(as_dtype("bfloat16")))
             return store(_traced_product(self._traced if matrix is self.matrix else self._traced.T, x), out)
         x = _single(x)
-        target = result_memory(out, matrix.shape[0], x.dtype, np)
+        target = out if out is not None and out.dtype == x.dtype else np.empty(matrix.shape[0], x.dtype)
         if matrix is self.matrix:
             for rows, block in self._widened():
                 target[rows] = block @ x
@@ -90,7 +88,7 @@ class _HostMatrix(DenseMatrix):
         return store(total, out)
 
 
-class _TracedMatrix(DenseMatrix):
+class TracedMatrix(DenseMatrix):
     """A matrix of JAX in bfloat16; the compiler widens it within the product."""
 
     def __init__(self, matrix: Any) -> None:

@@ -1,0 +1,24 @@
+"""Products of dense matrices in this rank's memory, in the form of their engine.
+
+Each module of :data:`forms_for` has ``local_matrix(matrix)`` and ``bfloat16_matrix(matrix)``, the local operator of a
+2-D array as it is or rounded to bfloat16; ``batched(matrices, keep_adjoint, at_once)``, see ``matrix.BatchedMatrix``;
+and the function :func:`multiply` for its engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from collops.backend import KernelTable, engine_of
+
+forms_for = KernelTable(__name__, "generic", cupy="device")
+"""The module for an engine."""
+
+
+def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+    """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` unless that is ``None``.
+
+    A conjugate transpose takes no copy. Matrices are C-contiguous, of one engine and one dtype, and may be empty. With
+    `accumulate`, the product is added to the values of `out`.
+    """
+    return forms_for(engine_of(b)).multiply(a, b, out, adjoint=adjoint, accumulate=accumulate)
