@@ -13,8 +13,6 @@ from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
 from collops.operators import BlockDiag
 from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr, solve
-from collops.solvers.cg import SingleReductionCG
-from collops.solvers.cgls import SingleReductionCGLS
 from collops.solvers.driver import open_progress
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
@@ -23,6 +21,8 @@ from collops.solvers.proximal import L1, L2
 from collops.solvers.proximal.primal_dual import PrimalDual
 from collops.solvers.proximal.splitting import StepSizes
 from collops.solvers.state import carried, fixed, with_carried
+from collops.solvers.variants.cgls import DampedCGLS, OneMessageCGLS
+from collops.solvers.variants.single_reduction import SingleReductionCG, SingleReductionCGLS
 
 from .problems import assert_close, problem, start
 
@@ -39,7 +39,9 @@ OPTIONS = {
 }
 OPTIONS |= {"perc": None, "decay": None, "monitorres": False}
 METHODS = {
-    "cgls": lambda op, y: (CGLS(damp=0.1), op, y, None),
+    "cgls": lambda op, y: (CGLS(), op, y, None),
+    "cgls, damped": lambda op, y: (DampedCGLS(damp=0.1), op, y, None),
+    "cgls, one message": lambda op, y: (OneMessageCGLS(), op, y, None),
     "cgls, one reduction": lambda op, y: (SingleReductionCGLS(damp=0.1), op, y, None),
     "cg, one reduction": lambda op, y: (SingleReductionCG(), op.H @ op, op.H @ y, None),
     "lsqr": lambda op, y: (LSQR(calc_var=True), op, y, None),
@@ -178,7 +180,7 @@ def test_states_say_what_passes_between_iterations(comm):
     op, _, _, yd = problem("block_diag", comm, "f8")
     state = CGLS().init(op, yd, None)
     assert list(carried(state)) == ["x", "r", "p", "gamma"]
-    assert "one_message" in fixed(state)
+    assert "one_message" in fixed(OneMessageCGLS().init(op, yd, None))
     assert not {"q", "s", "numbers"} & {*carried(state), *fixed(state)}
     state = prepare(op, yd, None, 3, None, accelerated=True, **OPTIONS).init(op, yd, None)
     numbers = {name: value for name, value in carried(state).items() if not hasattr(value, "leaves")}

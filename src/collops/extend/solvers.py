@@ -22,5 +22,6 @@ from collops.solvers.shrinkage import find_threshold as find_threshold
 from collops.solvers.state import CONSTANT as CONSTANT
 from collops.solvers.state import SCRATCH as SCRATCH
 from collops.solvers.state import scratch_array as scratch_array
+from collops.solvers.variants.cg import PreconditionedCG as PreconditionedCG
 from collops.uncertainty import GaussianPosterior as GaussianPosterior
 from collops.uncertainty import probe_diagonal as probe_diagonal

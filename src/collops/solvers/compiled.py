@@ -379,7 +379,7 @@ def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any
         right = problem.y
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
         solver, normal = equations(operator, tiny * right.vdot(right).real)
-        return problem.units.array(-_loop(solver, normal, right, None, 2 * niter)[0], (1, 0))
+        return problem.units.array(-_loop(solver.variant(right), normal, right, None, 2 * niter)[0], (1, 0))
 
     def transposed(matvec: Any, right: Any) -> Any:
         return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()

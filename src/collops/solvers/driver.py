@@ -223,6 +223,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     begin = time.perf_counter()
     run = Run(**options)
     check_given(y)
+    method = method.variant(y)
     if x0 is not None:
         check_given(x0)
     if y.engine.traced and run.callback is None and run.checkpoint is None:

@@ -120,6 +120,13 @@ class Method:
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
+    def variant(self, y: Any) -> Any:
+        """Return the method with the steps that suit these options and data; by default the method itself.
+
+        :func:`solve` calls it once. A variant has the same iterates, but for rounding.
+        """
+        return self
+
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration.
 

@@ -33,6 +33,7 @@ __all__ = [
     "check_square",
     "consistent",
     "group_of",
+    "has_copies",
     "precision_of",
     "starting_point",
     "takes_part",

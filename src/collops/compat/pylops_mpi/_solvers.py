@@ -105,7 +105,7 @@ class _NativeSolver(Solver):
         self._operator = op = native_of(self.Op, x0, y)
         self._problem = op, as_native(y, op.range), as_native(x0, op.domain)
         check_problem(*self._problem, _MAX_STEPS if niter is None else niter)
-        self._running = self._method(**options)
+        self._running = self._method(**options).variant(self._problem[1])
         if show and self._prints():
             self._print_solver(nbar=65)
             print(f"{self._heading}\tniter = {niter}\n{'-' * 65}")
