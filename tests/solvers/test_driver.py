@@ -44,7 +44,8 @@ METHODS = {
     "cgls, one message": lambda op, y: (OneMessageCGLS(), op, y, None),
     "cgls, one reduction": lambda op, y: (SingleReductionCGLS(damp=0.1), op, y, None),
     "cg, one reduction": lambda op, y: (SingleReductionCG(), op.H @ op, op.H @ y, None),
-    "lsqr": lambda op, y: (LSQR(calc_var=True), op, y, None),
+    "lsqr": lambda op, y: (LSQR(damp=0.1), op, y, None),
+    "lsqr, with variances": lambda op, y: (LSQR(calc_var=True).variant(y), op, y, None),
     "fista": lambda op, y: (prepare(op, y, None, 3, None, accelerated=True, **OPTIONS), op, y, None),
     "power iteration": lambda op, y: (PowerIteration(), op.H @ op, start(op, y.comm, y.dtype)[1], None),
     "primal-dual": lambda op, y: (

@@ -14,11 +14,11 @@ import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
 from collops.array import axpby, dots, finite, quotient, update_solution_and_direction
-from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
+    check_plain,
     check_problem,
     check_reductions,
     check_square,
@@ -73,16 +73,6 @@ class ConjugateGradients(Method):
         (lambda self, now, first: now.residual <= self.precision**2 * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
-    def variant(self, y: Any, reductions: Any = 2) -> ConjugateGradients:
-        from collops.solvers.variants import choose  # whose classes derive from those of this module
-
-        return choose(self, y, reductions)
-
-    def check_plain(self, *, damped: bool = False) -> None:
-        """Raise InputError for options that the steps of the textbook ignore."""
-        if damped or self.M is not None:
-            raise InputError(f"{type(self).__name__}: derive a method with M or damp from a class in solvers.variants")
-
 
 @dataclass(frozen=True)
 class CG(ConjugateGradients, Shifted):
@@ -118,7 +108,7 @@ class CG(ConjugateGradients, Shifted):
     )
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
-        self.check_plain()
+        check_plain(self, self.M is not None)
         x, r, q = starting_point(A, y, x0, image_of=self.image)
         p = r.copy()
         (gamma,) = dots(*consistent((r, r)))

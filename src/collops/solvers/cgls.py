@@ -21,6 +21,7 @@ from collops.solvers.method import log2, not_finite, over
 from collops.solvers.problem import (
     RTOL,
     check_number,
+    check_plain,
     check_problem,
     check_reductions,
     checked_limits,
@@ -118,7 +119,7 @@ class CGLS(ConjugateGradients):
         return gradient, 2 * gradient - residual, 2 * residual - gradient
 
     def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
-        self.check_plain(damped=takes_part(self.damp))
+        check_plain(self, self.M is not None or takes_part(self.damp))
         x, r, q = starting_point(A, y, x0)
         s = A._adjoint(r, new_array(A.domain, x, x.dtype))
         p = s.copy()

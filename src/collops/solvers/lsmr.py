@@ -1,6 +1,6 @@
 """LSMR: least squares by Golub and Kahan's bidiagonalisation, in which the norm of the gradient falls monotonically.
 
-Scalars are kept in double precision whatever the vectors are, as in LSQR (:mod:`collops.solvers.lsqr`).
+Scalars are kept in double precision whatever the vectors are, as in LSQR.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from collops.array import Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
-from collops.solvers.lsqr import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.problem import check_problem, consistent, starting_point, takes_part
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array

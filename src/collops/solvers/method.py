@@ -120,12 +120,14 @@ class Method:
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
-    def variant(self, y: Any) -> Any:
-        """Return the method with the steps that suit these options and data; by default the method itself.
+    def variant(self, y: Any, reductions: Any = 2) -> Any:
+        """Return the method with the steps that suit its options and the data; see :mod:`collops.solvers.variants`.
 
-        :func:`solve` calls it once. A variant has the same iterates, but for rounding.
+        :func:`solve` calls it once. The iterates are the same, except for rounding.
         """
-        return self
+        from collops.solvers.variants import choose  # whose classes derive from methods
+
+        return choose(self, y, reductions)
 
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration.

@@ -15,7 +15,7 @@ from collops.array.dtypes import real_of
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import Rule, kernel
 
-__all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
+__all__ = ["Selection", "advance", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
 _BLOCK = 256  # as in steps.cu
 _PER_BLOCK = 4 * _BLOCK
@@ -105,6 +105,13 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
     )
     _put_back(target, out)
     return out
+
+
+def launch_lsqr(name: str, scalars: Any, factors: Any, *values: Any) -> tuple[Any, Any]:
+    """Return both arrays after a part of an iteration of LSQR, which one thread computes in their memory."""
+    suffix = "float" if factors.dtype == np.float32 else "double"
+    kernel("lsqr.cu", f"{name}_{suffix}")(_ONE, _ONE, (scalars, factors, *values))
+    return scalars, factors
 
 
 def group_norms(parts: Sequence[Any]) -> Any:
