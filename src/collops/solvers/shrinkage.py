@@ -21,7 +21,7 @@ from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["StepSums", "advance", "find_threshold", "shrink"]
+__all__ = ["Percentile", "StepSums", "advance", "find_threshold", "shrink"]
 
 _NOWHERE = (-1, -1, -1)
 
