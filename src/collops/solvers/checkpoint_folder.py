@@ -85,7 +85,7 @@ class CheckpointFolder:
         if error is None or shared:
             self._comm.barrier()  # no rank goes on while the folder is locked
 
-    def check_room(self, needed: int) -> None:
+    def check_space(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""
         with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):

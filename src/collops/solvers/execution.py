@@ -23,7 +23,7 @@ from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
 
-_FEWEST_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
+_MIN_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
 
 
 class Execution:
@@ -165,7 +165,7 @@ class GraphExecution(Execution):
         if self._group not in self._recorded:
             # The device is busy. A run that a test can end is expected to take as long again as it has until now.
             expected = min(remaining, self._history.count) if self._history.keeps else remaining
-            if expected >= _FEWEST_TO_GROUP and self._record(state, self._group) is not None:
+            if expected >= _MIN_TO_GROUP and self._record(state, self._group) is not None:
                 self._group = 1
         return state
 
