@@ -45,7 +45,7 @@ class Bidiagonalisation(Method):
     conlim: float = 1e8
     precision: float = DOUBLE_PRECISION  # relative size of the vectors' rounding errors
     tolerances = frozenset({"atol", "btol", "conlim", "precision"})
-    # The strongest statement first. What does not change a sum is rounding error.
+    # The strongest statement first. A number that does not change a sum is rounding error.
     stops = (
         (lambda self, now, first: not_finite(now[0], now.arnorm, now.xnorm), Status.NOT_FINITE),
         (lambda self, now, first: (now.acond == 0) & (now.arnorm == 0), Status.EXACT_ZERO),
@@ -83,7 +83,7 @@ class Bidiagonalisation(Method):
         return 2 * gradient, 2 * (gradient - residual), 2 * (2 * residual - gradient)
 
     def scale(self, now: Any, first: Any) -> Any:
-        """Return the number that the norm of the gradient is compared with."""
+        """Return the number with which the norm of the gradient is compared."""
         return first.arnorm
 
     def report(self, state: Any) -> Any:
@@ -102,28 +102,28 @@ class Bidiagonalisation(Method):
         g = g if M is None else M._adjoint(g, None)
         pairs = [(r, r), (g, g), *([] if x is None else [(x, x)]), *([] if change is None else [(change, change)])]
         rr, gg, *others = (square.real for square in dots(*consistent(*pairs)))
-        found = {"r1norm": rr**0.5, "rnorm": rr**0.5, "arnorm": gg**0.5}
+        computed = {"r1norm": rr**0.5, "rnorm": rr**0.5, "arnorm": gg**0.5}
         if x is not None and M is None:
-            found["xnorm"] = others[0] ** 0.5
+            computed["xnorm"] = others[0] ** 0.5
         if change is not None:
-            found["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
-        return now._replace(**found)
+            computed["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
+        return now._replace(**computed)
 
     def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
         length = None if getattr(self, "M", None) is None else now.xnorm
         return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
     def restarts(self, state: Any) -> bool:
-        # A damping would act on the change from the new start, and variances would be those of the last iterations.
+        # Damping would act on the change from the new start, and variances would count the last iterations only.
         return not takes_part(self.damp) and getattr(state, "variance", None) is None
 
 
 class Arithmetic(NamedTuple):
-    """How to compute with the scalars: as numbers of Python, or as 0-d arrays that may be traced or on a device."""
+    """Functions of scalars: of Python's numbers, or of 0-d arrays that may be traced or on a device."""
 
     sqrt: Callable[[Any], Any]
     hypot: Callable[..., Any]
-    over: Callable[[Any, Any], Any]  # the quotient, 0 where the divisor is: a vector that vanished stays 0
+    over: Callable[[Any, Any], Any]  # the quotient; 0 if the divisor is 0, so that a vector that vanished stays 0
     number: Callable[[Any], Any]
     items: Callable[[Any], list[Any]]
 
@@ -145,12 +145,12 @@ def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
     )
 
 
-def put_numbers(engine: Engine, array: Any, place: slice, numbers: list[Any]) -> Any:
-    """Return `array` with other numbers in `place`."""
+def put_numbers(engine: Engine, array: Any, indices: slice, numbers: list[Any]) -> Any:
+    """Return `array` with `numbers` in the slice `indices`."""
     if on_host(engine):
-        array[place] = numbers
+        array[indices] = numbers
         return array
-    return engine.put(array, place, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))
+    return engine.put(array, indices, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))
 
 
 def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) -> Any:

@@ -203,7 +203,7 @@ def cg(
     rtol, atol : float, optional
         Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or
         at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver also
-        stops where the residual is no larger than rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
+        stops once the residual is as small as rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
         Stop when the *squared* norm of the residual is at most this, as in PyLops, in the squared units of `y`.
     M : LinearOperator, optional
@@ -222,7 +222,7 @@ def cg(
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts, `y`, `x0` or `M` does not have that of `A`, or an option is invalid.
+        If `A` has two layouts, `y`, `x0` or `M` has another layout, or an option is invalid.
 
     Notes
     -----

@@ -195,7 +195,7 @@ def cgls(
     A : LinearOperator
         Any shape.
     y : DistributedArray or StackedArray
-        The data, in the range of `A`. Its precision is that of the computation.
+        The data, in the range of `A`. Its precision determines the precision of the computation.
     x0 : DistributedArray or StackedArray, optional
         The starting point; zero by default.
     niter : int
@@ -208,12 +208,12 @@ def cgls(
     gtol : float, optional
         Stop when the norm of the gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `gtol` times the norm of
         :math:`A^H y`; with a preconditioner both are multiplied by :math:`M^H`, for the gradient with respect to
-        :math:`z`. Data that no model explains stop the solver in this way. The default is that of `rtol`. The solver
+        :math:`z`. Data that no model explains stop the solver in this way. Its default is as for `rtol`. The solver
         always stops where further iterations would only amplify rounding, with the status
         ``LEAST_SQUARES_TO_ROUNDING`` or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
-        Stop when the *squared* norm of the gradient is at most this, as in PyLops. Its unit is that of `A` times that
-        of `y`, squared.
+        Stop when the *squared* norm of the gradient is at most this, as in PyLops. Its unit is the square of
+        the units of `A` and `y`.
     reductions : {2, 1, "pipelined"}
         Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
         vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
@@ -245,12 +245,12 @@ def cgls(
     ``"pipelined"``. The class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is
     replicated, since each rank then has the whole gradient.
 
-    With ``reductions=1`` the recurrence is that of Chronopoulos and Gear [1989], with ``"pipelined"`` that of Chen and
+    With ``reductions=1`` the recurrence follows Chronopoulos and Gear [1989], with ``"pipelined"`` Chen and
     Carson [2020], which takes a quarter more applications of `A` and its adjoint, memory for one more vector in the
-    layout of `y` and one in that of the model, or two with `M`, and one more application of both at the start. The page
-    on solvers compares their iterations and accuracy.
+    layout of `y` and one in the layout of the model, or two with `M`, and one more application of both at the
+    start. The page on solvers compares their iterations and accuracy.
 
-    The iterates are those of ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
+    The iterates agree with ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
     gradient has the square of `damp`, as all others have.
 
     Examples

@@ -68,19 +68,19 @@ class Run:
         How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
         default ten minutes. One more is written at the end.
     resume : bool
-        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
-        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
-        differ.
+        Whether to resume from the checkpoint, if there is one. The result equals the result of a run without
+        interruption: to the last bit on as many ranks of the same kind, else to rounding. Options that only
+        decide when to stop may differ.
     verify : bool
         Whether Krylov methods compute the residual from the solution at the end, which takes one or two products. The
         last of the ``residual_norms`` is the one computed, whatever the status. If it does not pass a test that the
-        recurrence has passed, they begin anew from this solution, up to five times; then the status is ``STAGNATED``,
+        recurrence has passed, they restart from this solution, up to five times; then the status is ``STAGNATED``,
         unless rounding errors explain the residual. CG and CGLS, but for pipelined CG, save these products where no
         test has passed: they update a residual vector, which stays close to the true one. False is for solutions whose
         accuracy does not matter, such as solves inside a preconditioner.
     differentiate : {"implicit", "unroll"}
-        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
-        equations that it solves, by one more solution, or that of all iterations.
+        For arrays of JAX, whose solvers are one compiled program: whether the derivative of the solution is computed
+        from the equations that it solves, by one more solution, or through all iterations.
 
     Raises
     ------
@@ -575,7 +575,7 @@ class ProgressBar:
 
 
 def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
-    """Return a progress bar, or ``None``: on other ranks than 0, and by default where standard error is no terminal."""
+    """Return a progress bar, or ``None``: on other ranks than 0, and by default unless standard error is a terminal."""
     if comm.rank != 0 or progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         return None
     return ProgressBar(name, total)

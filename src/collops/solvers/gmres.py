@@ -349,7 +349,7 @@ def gmres(
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts, `y`, `x0` or `M` does not have that of `A`, or an option is invalid.
+        If `A` has two layouts, `y`, `x0` or `M` has another layout, or an option is invalid.
 
     Notes
     -----

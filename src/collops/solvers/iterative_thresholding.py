@@ -79,7 +79,7 @@ class ThresholdingState:
 class IterativeThresholding(Method):
     """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
-    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
+    They have the options of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
     `shrinkage` the parameter of the threshold, and `size` the number of unknowns.
     """
 

@@ -44,7 +44,7 @@ six."""
 
 @dataclass(slots=True)
 class LSMRState:
-    """Vectors and scalars of LSMR between two iterations. As in LSQR, u and v are not normalised."""
+    """State of LSMR between iterations. As in LSQR, u and v are not normalised."""
 
     x: Any
     u: Any
@@ -176,8 +176,8 @@ def lsmr(
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSMR [Fong and Saunders 2011]. Collective.
 
-    In exact arithmetic the iterates are those of MINRES for the normal equations: the norm of the gradient falls in
-    every iteration, so that an early stop is safer than with :func:`lsqr`.
+    In exact arithmetic the iterates equal the iterates of MINRES for the normal equations: the norm of the gradient
+    falls in every iteration, so that an early stop is safer than with :func:`lsqr`.
 
     Parameters
     ----------

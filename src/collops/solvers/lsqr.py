@@ -35,7 +35,7 @@ class LSQRNumbers(NamedTuple):
     arnorm: Any  # norm of the gradient
     anorm: Any  # Frobenius norm of [A; damp], an estimate
     acond: Any  # its condition number, an estimate; 0 before the first iteration
-    xnorm: Any  # |x - x0|, with a preconditioner that of z
+    xnorm: Any  # |x - x0|, with a preconditioner |z|
 
 
 _SCALARS = (*LSQRNumbers._fields, "alfa", "beta", "rhobar", "phibar", "ddnorm", "res2", "xxnorm", "z", "cs2", "sn2")
@@ -183,8 +183,8 @@ def lsqr(
         Whether to estimate the diagonal of :math:`(A^H A + \epsilon^2 I)^{-1}`, which costs a pass over the model per
         iteration.
     M : LinearOperator, optional
-        The preconditioner, as for :func:`cgls`. All norms and estimates but those of the residual are then of
-        :math:`A M` and :math:`z`; `calc_var` still estimates the variances of `x`. It excludes `damp`.
+        The preconditioner, as for :func:`cgls`. All norms and estimates except the norms of the residual then
+        refer to :math:`A M` and :math:`z`; `calc_var` still estimates the variances of `x`. It excludes `damp`.
     **run
         Other options of :class:`Run`.
 

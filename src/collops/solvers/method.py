@@ -25,7 +25,7 @@ DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
 
 MAX_RESTARTS = 5
-"""How often a method begins anew from a solution whose residual by recurrence was not the true one."""
+"""Maximum number of restarts from a solution whose residual by recurrence was not the true one."""
 
 _ON_HOST = (float, np.floating)
 
@@ -83,7 +83,7 @@ class Method:
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     results : tuple of str
         Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
-        whether a test has passed, they get the values back that they had then. Without fields, since the results are
+        whether a test has passed, their values of that iteration are restored. Without fields, since the results are
         computed, the host waits for every iteration if a tolerance can end the run.
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
@@ -149,7 +149,7 @@ class Method:
         return state.numbers
 
     def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
-        """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
+        """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
         Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
         last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
@@ -182,11 +182,11 @@ class Method:
         return A._forward(x, out)
 
     def restarts(self, state: Any) -> bool:
-        """Return whether the method can begin anew from a solution."""
+        """Return whether the method can restart from a solution."""
         return True
 
     def restarted(self, A: Any, y: Any, x: Any, state: Any) -> Any:
-        """Return the state with which the method begins anew from `x`. Collective."""
+        """Return the state with which the method restarts from `x`. Collective."""
         return self.init(A, y, x)
 
     def status(self, now: Any, first: Any) -> Status | None:

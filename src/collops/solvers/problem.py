@@ -127,7 +127,7 @@ def on_host(engine: Engine) -> bool:
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
-    """Return an option as a float; raise InputError if it is no finite real number of at least `smallest`.
+    """Return an option as a float; raise InputError unless it is a finite real number of at least `smallest`.
 
     A tracer of JAX has no value, and passes.
     """
@@ -276,7 +276,7 @@ def starting_point(
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
     Without `x0` it starts at zero, whose image is not computed. All are of `dtype`, by default the
-    :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default that of the operator.
+    :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default ``operator @ x``.
     """
     dtype = working_dtype(operator, data, x0) if dtype is None else dtype
     image = scratch_array(operator.range, data, dtype)

@@ -79,7 +79,7 @@ class StepSums:
                 self.put(slice(self.width), total)
 
     def contribute(self, place: int, value: Any) -> None:
-        """Set a sum to a number that every rank has, perhaps with its own rounding: to that of the first rank."""
+        """Set a sum to the first rank's value of a number that other ranks may have rounded differently."""
         if self.communicator is None or self.communicator.rank == 0:
             self.put(place, value)
 

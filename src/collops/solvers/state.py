@@ -84,7 +84,7 @@ def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
 
 
 def copied(layout: Any, data: Any, dtype: Any) -> Any:
-    """Return a copy of `data`; that of a stack in one block of memory, as :func:`collops.array.empty` makes them."""
+    """Return a copy of `data`, of a stack in one block of memory, as :func:`collops.array.empty` makes it."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
     copy = new_array(layout, data, dtype)

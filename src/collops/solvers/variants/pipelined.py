@@ -43,10 +43,10 @@ class PipelinedCG(SingleReductionCG):
     """CG whose one reduction overlaps with the operator: predict and recompute [Chen and Carson 2020].
 
     The products of an iteration predict the next (r, z), and with it the next directions, whose image is computed while
-    their products are under way. The prediction only serves the directions: steps have the measured number. Errors of
-    recurrences grow, so that once in six iterations z and w are recomputed, and in the next one q. To recompute w in
-    every iteration, as the authors do, doubles the work of the operator and saves few iterations; to replace the
-    residual as well delays convergence.
+    the message with their products is sent. The prediction only serves the directions: steps have the measured
+    number. Errors of recurrences grow, so that once in six iterations z and w are recomputed, and in the next one q. To
+    recompute w in every iteration, as the authors do, doubles the work of the operator and saves few iterations; to
+    replace the residual as well delays convergence.
     """
 
     name = "pipelined CG"

@@ -37,10 +37,10 @@ class SingleReductionCGState(PreconditionedCGState):
 class SingleReductionCG(PreconditionedCG):
     """CG with one reduction for each iteration: its inner products share a message.
 
-    The rearrangement is that of Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
+    The rearrangement is due to Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
     products are known once the operator has been applied to the residual. They derive the curvature of the next
-    direction from that of the last one and orthogonality, which loses accuracy: with ill-conditioned matrices the error
-    was up to 1e9 times larger. Here it is expanded into three inner products.
+    direction from the curvature of the last one and orthogonality, which loses accuracy: with ill-conditioned
+    matrices the error was up to 1e9 times larger. Here it is expanded into three inner products.
     """
 
     name = "CG with a single reduction"
@@ -82,7 +82,7 @@ class SingleReductionCGLSState(DampedCGLSState):
 class SingleReductionCGLS(DampedCGLS):
     """CGLS with one reduction for each iteration: its inner products share a message.
 
-    The rearrangement is that of :class:`SingleReductionCG`.
+    It is rearranged as :class:`SingleReductionCG` is.
     """
 
     name = "CGLS with a single reduction"
