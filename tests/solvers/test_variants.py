@@ -111,6 +111,9 @@ def test_variants_with_plain_options_have_the_same_iterates(comm, dtype):
         np.testing.assert_array_equal(textbook.residual_norms, other.residual_norms)
     norms = [solve(kind(precision=0.0), op, y, niter=3).residual_norms for kind in (DampedCGLS, OneMessageCGLS)]
     assert_close(norms[1], norms[0], dtype)
+    op, _, _, y = problem("block_diag", comm, dtype)  # split models need two messages, and all of both residuals
+    norms = [solve(kind(precision=0.0), op, y, niter=3).residual_norms for kind in (DampedCGLS, OneMessageCGLS)]
+    np.testing.assert_array_equal(*norms)
 
 
 @pytest.mark.parametrize(
@@ -153,3 +156,23 @@ def test_options_of_users_reach_the_variant(comm):
     for options in ({}, {"M": M}):
         x = cg(op.H @ op, op.H @ y, niter=200, damp=0.4, tol=1e-26, **options).x
         assert_close(x.gather(), np.linalg.solve(normal, serial.A.T @ data))
+
+
+@pytest.mark.parametrize("options", [{}, {"damp": 0.3}, {"precision": 0.0}])
+def test_the_numbers_of_an_iteration_of_cgls(comm, options):
+    """The curvature belongs to the direction that the gradient before has led to."""
+    op, serial, data, y = problem("vstack", comm, "f8")
+    damp = options.get("damp", 0.0)
+    method = CGLS(**options).variant(y)
+    state = method.init(op, y, None)
+    x, direction = np.zeros(6), serial.A.T @ data
+    for _ in range(3):
+        assert_close(state.p.gather(), direction)
+        before = np.linalg.norm(serial.A.T @ (data - serial.A @ x) - damp**2 * x) ** 2
+        state = method.step(op, state)
+        now, x = method.numbers(*map(float, method.report(state))), state.x.gather()
+        gradient = serial.A.T @ (data - serial.A @ x) - damp**2 * x
+        curvature = np.linalg.norm(serial.A @ direction) ** 2 + damp**2 * np.linalg.norm(direction) ** 2
+        expected = [gradient @ gradient, np.linalg.norm(data - serial.A @ x) ** 2, curvature, before]
+        np.testing.assert_allclose(now, expected, rtol=1e-7)
+        direction = gradient + (gradient @ gradient) / before * direction
