@@ -23,7 +23,6 @@ from collops.solvers.problem import (
     check_numbers,
     consistent,
     explained_by_rounding,
-    on_host,
     precision_of,
     starting_point,
     takes_part,
@@ -133,7 +132,7 @@ _OF_PYTHON = Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else
 
 def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
     """Return how to compute with `scalars`, an array of float64."""
-    if on_host(engine):
+    if engine.mutable and engine.memory == "host":
         return _OF_PYTHON
     xp = engine.xp
     return Arithmetic(
@@ -147,7 +146,7 @@ def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
 
 def put_numbers(engine: Engine, array: Any, indices: slice, numbers: list[Any]) -> Any:
     """Return `array` with `numbers` in the slice `indices`."""
-    if on_host(engine):
+    if engine.mutable and engine.memory == "host":
         array[indices] = numbers
         return array
     return engine.put(array, indices, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))

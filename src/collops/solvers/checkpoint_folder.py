@@ -62,7 +62,7 @@ class CheckpointFolder:
             if self._comm.rank:
                 return []
             try:
-                record = in_time(lambda: self._found(resume), self.path)
+                record = in_time(lambda: self._latest(resume), self.path)
             except OSError as problem:
                 raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
             assert self._lock is not None
@@ -127,7 +127,7 @@ class CheckpointFolder:
     def _place(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
 
-    def _found(self, resume: bool) -> dict[str, Any] | None:
+    def _latest(self, resume: bool) -> dict[str, Any] | None:
         if self._folder.exists() and not self._folder.is_dir():
             raise CheckpointError(f"{self.path} is a file: name a folder for checkpoints")
         self._folder.mkdir(parents=True, exist_ok=True)

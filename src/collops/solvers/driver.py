@@ -316,32 +316,29 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
     return reason
 
 
+@dataclasses.dataclass(eq=False)
 class _Loop:
     """The iterations of one run, the check of its solution, and their units."""
 
-    def __init__(
-        self,
-        original: Problem,
-        problem: Problem,
-        exponents: Sequence[int],
-        run: Run,
-        history: History,
-        checkpoints: Checkpoints | None,
-        obstacle: str | None,
-        comm: Communicator,
-    ) -> None:
-        self.original, self.problem, self.exponents = original, problem, exponents
-        self.run_options, self.history, self.checkpoints = run, history, checkpoints
-        self.obstacle, self.comm = obstacle, comm
-        self.bar: ProgressBar | None = None
-        self.resumed_from: int | None = None
-        self.iterations = 0
-        self.watches = problem.method.degrees is not None and problem.A is not None  # whether the operator is ordinary
-        self.measured = False  # whether the operator was not
-        self.reference: Any = None  # the numbers to which tests refer; None for the first ones
-        self.verified: Any = None  # the numbers computed from the solution
-        self.x: Any = None  # the solution, if it has been computed
-        self.description = ""
+    original: Problem  # in the units of the caller
+    problem: Problem
+    exponents: Sequence[int]
+    run_options: Run
+    history: History
+    checkpoints: Checkpoints | None
+    obstacle: str | None
+    comm: Communicator
+    bar: ProgressBar | None = None
+    resumed_from: int | None = None
+    iterations: int = 0
+    measured: bool = False  # whether the operator was out of the ordinary range
+    reference: Any = None  # the numbers to which tests refer; None for the first ones
+    verified: Any = None  # the numbers computed from the solution
+    x: Any = None  # the solution, if it has been computed
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        self.watches = self.problem.method.degrees is not None and self.problem.A is not None  # for extreme operators
 
     def begin(self, stack: ExitStack) -> None:
         """Make the first state, or restore one from a checkpoint, and show the progress bar. Collective."""
