@@ -107,7 +107,7 @@ class LSQR(Bidiagonalisation):
         check_plain(self, self.M is not None or self.calc_var)
         x, u, image = starting_point(A, y, x0)
         v = A._adjoint(u, new_array(A.domain, x, x.dtype))
-        scalars, factors, v, w = self._begin(u, v)
+        scalars, factors, _, v, w = self._begin(u, v)
         back = scratch_array(A.domain, x, x.dtype)
         return LSQRState(x, u, v, w, image, back, scalars, factors)
 
@@ -125,7 +125,7 @@ class LSQR(Bidiagonalisation):
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def _begin(self, u: Any, v: Any) -> tuple[Any, Any, Any, Any]:
+    def _begin(self, u: Any, v: Any) -> tuple[Any, ...]:
         """Return the scalars and factors at the start, V from A^H U in its place, and the first direction."""
         engine = u.engine
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
@@ -133,7 +133,7 @@ class LSQR(Bidiagonalisation):
         scalars, factors = _begin(engine, scalars, factors, *dots(*consistent((u, u), (v, v))))
         factor = _elements(factors)
         v = axpby(factor["per_beta"], v, 0.0, v, out=v)
-        return scalars, factors, v, axpby(factor["per_alfa"], v, 0.0, v)
+        return scalars, factors, factor, v, axpby(factor["per_alfa"], v, 0.0, v)
 
     def suspect(self, now: LSQRNumbers, iteration: int) -> str:
         if now.rnorm - now.rnorm == now.arnorm - now.arnorm == 0:

@@ -31,14 +31,12 @@ class PreconditionedLSQR(LSQR):
         x, u, image = starting_point(A, y, x0)
         gradient = None if self.M is None else scratch_array(A.domain, x, x.dtype)
         gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, x, x.dtype))
-        scalars, factors, v, w = self._begin(u, v)
+        scalars, factors, factor, v, w = self._begin(u, v)
+        t = None if self.M is None else self.M._forward(v, new_array(A.domain, x, x.dtype))
+        d = None if t is None else axpby(factor["per_alfa"], t, 0.0, t)
         back = scratch_array(A.domain, x, x.dtype)
         variance = zeros_like(x, real_dtype(x.dtype)) if self.calc_var else None
-        state = PreconditionedLSQRState(x, u, v, w, image, back, scalars, factors, None, None, gradient, variance)
-        if self.M is not None:
-            state.t = self.M._forward(v, new_array(A.domain, x, x.dtype))
-            state.d = axpby(state.factor["per_alfa"], state.t, 0.0, state.t)
-        return state
+        return PreconditionedLSQRState(x, u, v, w, image, back, scalars, factors, t, d, gradient, variance)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
         """Extend both bases by one vector each, and update the solution."""
