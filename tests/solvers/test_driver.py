@@ -11,8 +11,8 @@ import pytest
 
 from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
-from collops.operators import BlockDiag
-from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr, solve
+from collops.operators import BlockDiag, Diagonal
+from collops.solvers import CG, CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.driver import open_progress
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
@@ -99,6 +99,30 @@ def test_tests_of_options_that_are_off_are_skipped(comm):
     result = solve(Watched(rtol=1e-30, atol=1.0), op, yd, niter=2)
     assert result.iterations == 1 and result.status is Status.STOPPED
     assert set(seen) == {"always", "rtol"}
+
+
+@pytest.mark.parametrize(("niter", "expected"), [(3, 0), (4, 1)])
+def test_a_method_restarts_only_if_iterations_are_left(comm, niter, expected):
+    """Three eigenvalues take three iterations, after which the computed residual is not small."""
+    restarts = []
+
+    class Doubtful(CG):
+        def recomputed(self, A, y, x, x0, state, now):
+            return now._replace(residual=0 * now.residual + 1.0)
+
+        def at_rounding(self, A, y, x, now, history):
+            return False, False
+
+        def restarted(self, A, y, x, state):
+            restarts.append(x)
+            return super().restarted(A, y, x, state)
+
+    diagonal = np.resize([1.0, 2.0, 4.0], 3 * comm.size)
+    A = Diagonal(from_global(diagonal, comm=comm))
+    y = from_global(np.ones(3 * comm.size), A.range, comm=comm)
+    result = solve(Doubtful(rtol=1e-6), A, y, niter=niter)
+    assert result.status is Status.ITERATION_LIMIT and result.iterations == niter
+    assert len(restarts) == expected
 
 
 def test_no_iterations(comm):
