@@ -83,7 +83,7 @@ class CheckpointFolder:
                 in_time(self._lock.release, self.path)
         shared = getattr(error, "on_all_ranks", False) and not isinstance(error, CommunicationError)
         if error is None or shared:
-            self._comm.barrier()  # no rank goes on while the folder is locked
+            self._comm.barrier()  # no rank continues while the folder is locked
 
     def check_space(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""

@@ -307,7 +307,7 @@ def _verification(
 ) -> Callable[[Any, Any, Any], Any]:
     """Return a function that measures the solution of a loop that has ended with the number `ending` of a status.
 
-    It returns the loop and the number of the status, or that of another attempt, which begins anew from the solution.
+    It returns the loop and the number of the status, or the number that asks for a restart from the solution.
     """
 
     def check(loop: Any, ending: Any, attempts: Any) -> Any:

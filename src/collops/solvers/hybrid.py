@@ -1,4 +1,4 @@
-"""Hybrid LSQR: least squares whose damping is chosen from the data, in every iteration anew.
+"""Hybrid LSQR: least squares whose damping is chosen from the data in every iteration.
 
 The bidiagonalisation of Golub and Kahan makes a small problem of a large one. Every rank solves it for many damping
 factors, and the data say which of these is best.

@@ -52,7 +52,7 @@ _DEGREES = {"x": (1, -1), "residual": (1, 0)}
 
 
 class Method:
-    """An iterative method: a frozen dataclass of its options, with three functions in the order of the book.
+    """An iterative method: a frozen dataclass of its options, with three functions.
 
     ``init(A, y, x0)`` returns the state before the first iteration, ``step(A, state)`` the state after one more, and
     ``report(state)`` the numbers of the iteration that led to a state.

@@ -5,7 +5,7 @@ that is divided by a number a solution that is multiplied by it. A power of two 
 bits as without it, unless these would have been lost. Data and operators of ordinary size are left alone.
 
 The driver finds the unit of the data before the first iteration. Only the numbers of the first iterations show that an
-operator needs a unit (:meth:`Method.magnitudes`); it is measured then, and the run begins anew.
+operator needs a unit (:meth:`Method.magnitudes`); the driver then measures it and restarts.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def choose(method: Any, y: Any, reductions: Any = 2) -> Any:
     """Return a method with the steps that suit its options and the data `y`.
 
     Other methods, and methods of derived classes, are returned as they are. `reductions` is an option of
-     :func:`collops.solvers.cgls`.
+    :func:`collops.solvers.cgls`.
     """
     kind = type(method)
     choice = _CHOICES.get(kind)
