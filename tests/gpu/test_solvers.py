@@ -353,7 +353,7 @@ def launches(monkeypatch):
         advance(self, rows)
 
     monkeypatch.setattr(history.DeviceHistory, "advance", counted)
-    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 0)
+    monkeypatch.setattr(execution, "_MIN_TO_GROUP", 0)
     return found
 
 
@@ -416,7 +416,7 @@ def test_groups_of_replays_count_their_messages(comm, launches):
 
 def test_groups_are_replayed_in_long_runs(comm, launches, monkeypatch):
     """At once if no test can end the run, else after many iterations."""
-    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 100)
+    monkeypatch.setattr(execution, "_MIN_TO_GROUP", 100)
     operator, y = overdetermined(comm)
     solver, *_ = GROUPED["fista"]
     for tol, first in ((0, 3), (1e-300, 100)):

@@ -11,7 +11,7 @@ from collops.array import from_global, random
 from collops.errors import LayoutError
 from collops.operators import BlockDiag, Identity
 from collops.solvers import CG, Status, cg, solve
-from collops.solvers.cg import SingleReductionCG
+from collops.solvers.variants.single_reduction import SingleReductionCG
 
 from .problems import VARIETY, assert_close, problem, start
 from .test_cgls import messages_of_one_iteration

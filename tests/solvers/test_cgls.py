@@ -11,7 +11,7 @@ from collops.array import StackedArray, from_global, zeros
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import BlockDiag, StackedVStack, VStack
 from collops.solvers import CGLS, Status, cgls, solve
-from collops.solvers.cgls import SingleReductionCGLS
+from collops.solvers.variants.single_reduction import SingleReductionCGLS
 
 from .problems import VARIETY, assert_close, problem, random_matrix, start
 

@@ -11,10 +11,8 @@ import pytest
 
 from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
-from collops.operators import BlockDiag
-from collops.solvers import CGLS, LSQR, Status, cg, cgls, lsqr, solve
-from collops.solvers.cg import SingleReductionCG
-from collops.solvers.cgls import SingleReductionCGLS
+from collops.operators import BlockDiag, Diagonal
+from collops.solvers import CG, CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.driver import open_progress
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
@@ -23,6 +21,8 @@ from collops.solvers.proximal import L1, L2
 from collops.solvers.proximal.primal_dual import PrimalDual
 from collops.solvers.proximal.splitting import StepSizes
 from collops.solvers.state import carried, fixed, with_carried
+from collops.solvers.variants.cgls import DampedCGLS, OneMessageCGLS
+from collops.solvers.variants.single_reduction import SingleReductionCG, SingleReductionCGLS
 
 from .problems import assert_close, problem, start
 
@@ -39,10 +39,13 @@ OPTIONS = {
 }
 OPTIONS |= {"perc": None, "decay": None, "monitorres": False}
 METHODS = {
-    "cgls": lambda op, y: (CGLS(damp=0.1), op, y, None),
+    "cgls": lambda op, y: (CGLS(), op, y, None),
+    "cgls, damped": lambda op, y: (DampedCGLS(damp=0.1), op, y, None),
+    "cgls, one message": lambda op, y: (OneMessageCGLS(), op, y, None),
     "cgls, one reduction": lambda op, y: (SingleReductionCGLS(damp=0.1), op, y, None),
     "cg, one reduction": lambda op, y: (SingleReductionCG(), op.H @ op, op.H @ y, None),
-    "lsqr": lambda op, y: (LSQR(calc_var=True), op, y, None),
+    "lsqr": lambda op, y: (LSQR(damp=0.1), op, y, None),
+    "lsqr, with variances": lambda op, y: (LSQR(calc_var=True).variant(y), op, y, None),
     "fista": lambda op, y: (prepare(op, y, None, 3, None, accelerated=True, **OPTIONS), op, y, None),
     "power iteration": lambda op, y: (PowerIteration(), op.H @ op, start(op, y.comm, y.dtype)[1], None),
     "primal-dual": lambda op, y: (
@@ -96,6 +99,30 @@ def test_tests_of_options_that_are_off_are_skipped(comm):
     result = solve(Watched(rtol=1e-30, atol=1.0), op, yd, niter=2)
     assert result.iterations == 1 and result.status is Status.STOPPED
     assert set(seen) == {"always", "rtol"}
+
+
+@pytest.mark.parametrize(("niter", "expected"), [(3, 0), (4, 1)])
+def test_a_method_restarts_only_if_iterations_are_left(comm, niter, expected):
+    """Three eigenvalues take three iterations, after which the computed residual is not small."""
+    restarts = []
+
+    class Doubtful(CG):
+        def recomputed(self, A, y, x, x0, state, now):
+            return now._replace(residual=0 * now.residual + 1.0)
+
+        def at_rounding(self, A, y, x, now, history):
+            return False, False
+
+        def restarted(self, A, y, x, state):
+            restarts.append(x)
+            return super().restarted(A, y, x, state)
+
+    diagonal = np.resize([1.0, 2.0, 4.0], 3 * comm.size)
+    A = Diagonal(from_global(diagonal, comm=comm))
+    y = from_global(np.ones(3 * comm.size), A.range, comm=comm)
+    result = solve(Doubtful(rtol=1e-6), A, y, niter=niter)
+    assert result.status is Status.ITERATION_LIMIT and result.iterations == niter
+    assert len(restarts) == expected
 
 
 def test_no_iterations(comm):
@@ -178,7 +205,7 @@ def test_states_say_what_passes_between_iterations(comm):
     op, _, _, yd = problem("block_diag", comm, "f8")
     state = CGLS().init(op, yd, None)
     assert list(carried(state)) == ["x", "r", "p", "gamma"]
-    assert "one_message" in fixed(state)
+    assert "one_message" in fixed(OneMessageCGLS().init(op, yd, None))
     assert not {"q", "s", "numbers"} & {*carried(state), *fixed(state)}
     state = prepare(op, yd, None, 3, None, accelerated=True, **OPTIONS).init(op, yd, None)
     numbers = {name: value for name, value in carried(state).items() if not hasattr(value, "leaves")}

@@ -7,7 +7,7 @@ import numpy as np
 from collops.array import from_global
 from collops.operators import BlockDiag
 from collops.solvers import fista, ista
-from collops.solvers.iterative_thresholding import momenta
+from collops.solvers.schedule import momenta
 
 from .problems import assert_close, problem
 from .test_ista import step_size

@@ -174,7 +174,7 @@ def test_when_the_host_gets_ahead(comm, opened, options, lag, keeps):
 
 def test_results_that_take_longer_to_copy_than_to_wait_for(comm, opened, monkeypatch):
     op, _, _, y = problem("vstack", comm, "f8")
-    monkeypatch.setattr(history, "_LARGEST_KEPT", op.domain.size // comm.size - 1)
+    monkeypatch.setattr(history, "_MAX_COPIED", op.domain.size // comm.size - 1)
     cgls(op, y, niter=2)
     assert opened[-1].lag == 0
 
@@ -275,7 +275,7 @@ def device(opened, comm, monkeypatch):
     monkeypatch.setattr(type(comm), "wait", lambda _, event, what: found.run(event.after))
     monkeypatch.setattr(driver, "GraphExecution", ReplayExecution)
     monkeypatch.setattr(execution, "_idle_lanes", {})
-    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 0)
+    monkeypatch.setattr(execution, "_MIN_TO_GROUP", 0)
     return found
 
 
@@ -376,7 +376,7 @@ def test_replays_in_groups_end_at_the_last_iteration(comm, device, niter, launch
 )
 def test_groups_are_recorded_in_long_runs(comm, device, monkeypatch, niter, converges, first):
     """A run that may end earlier has to have lasted so long before; `first` is the row before the first group."""
-    monkeypatch.setattr(execution, "_FEWEST_TO_GROUP", 29)
+    monkeypatch.setattr(execution, "_MIN_TO_GROUP", 29)
     assert solved(comm, device, niter, None, converges=converges).iterations == converges or niter
     assert device.recordings == ([1] if first is None else [1, 3])
     if first is not None:
@@ -391,7 +391,7 @@ def test_a_group_that_one_rank_cannot_record_is_replayed_step_by_step(comm, devi
 
 
 def test_large_results_are_not_kept_in_groups(comm, device, monkeypatch):
-    monkeypatch.setattr(history, "_LARGEST_KEPT", 0)
+    monkeypatch.setattr(history, "_MAX_COPIED", 0)
     assert solved(comm, device, 20, 3, converges=30).iterations == 20
     assert device.launches == [1] * 19
 

@@ -11,7 +11,7 @@ import numpy as np
 from collops import profile
 from collops.errors import CollopsError
 from collops.solvers import CG, CGLS, solve
-from collops.solvers.cgls import SingleReductionCGLS
+from collops.solvers.variants.single_reduction import SingleReductionCGLS
 from collops_bench.record import Check, check
 from collops_bench.registry import Context
 

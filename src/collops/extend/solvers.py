@@ -8,7 +8,6 @@ from collops.solvers import cross_validate as cross_validate
 from collops.solvers import discrepancy as discrepancy
 from collops.solvers import proximal as proximal
 from collops.solvers import solve as solve
-from collops.solvers.iterative_thresholding import IterativeThresholding as IterativeThresholding
 from collops.solvers.iterative_thresholding import prepare as prepare
 from collops.solvers.method import not_finite as not_finite
 from collops.solvers.problem import check_number as check_number
@@ -22,5 +21,7 @@ from collops.solvers.shrinkage import find_threshold as find_threshold
 from collops.solvers.state import CONSTANT as CONSTANT
 from collops.solvers.state import SCRATCH as SCRATCH
 from collops.solvers.state import scratch_array as scratch_array
+from collops.solvers.variants.cg import PreconditionedCG as PreconditionedCG
+from collops.solvers.variants.thresholding import VaryingThresholding as VaryingThresholding
 from collops.uncertainty import GaussianPosterior as GaussianPosterior
 from collops.uncertainty import probe_diagonal as probe_diagonal

@@ -14,7 +14,7 @@ from collops.array.dtypes import real_of
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Coefficients, filled
-from collops.solvers.problem import check_count, check_number, check_operator
+from collops.solvers.problem import check_count, check_number, check_operator, on_host
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
@@ -157,7 +157,7 @@ class LocalSpectra(LinearOperator):
     def _filtered(self, image: Any, engine: Any) -> Any:
         """Return the sum of the filtered windows of a local array, the whole image."""
         xp, window, axes = engine.xp, self._window.on(engine), tuple(range(1, 2 * image.ndim, 2))
-        fft = scipy.fft if engine.name == "numpy" else xp.fft  # takes half of NumPy's time for such short transforms
+        fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms
         tiles = _paired(self._count, [2 * half for half in self._halves])
         extents = [(2 * count + 1) * half for count, half in zip(self._count, self._halves, strict=True)]
         inside = tuple(slice(half, half + extent) for half, extent in zip(self._halves, image.shape, strict=True))

@@ -15,7 +15,7 @@ from collops.preconditioners.jacobi import jacobi
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
-_ROWS, _MOST = 50, 2000  # rows of an aggregate, at least; aggregates in all, at most
+_ROWS, _MAX_AGGREGATES = 50, 2000  # rows of an aggregate, at least; aggregates in all, at most
 _STRONG = 0.25  # of the largest entry in a row
 
 
@@ -124,7 +124,7 @@ def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
         if labels.shape != (rows,) or labels.dtype.kind not in "iu":
             raise InputError(f"aggregates must be {rows} integers, one for each row of this rank, or one number")
         return np.unique(labels, return_inverse=True)[1]
-    total = min(_MOST, A.rows.size // _ROWS or 1) if aggregates is None else aggregates
+    total = min(_MAX_AGGREGATES, A.rows.size // _ROWS or 1) if aggregates is None else aggregates
     share = round(check_count("aggregates", total, smallest=1) * rows / max(1, A.rows.size))
     labels = np.zeros(rows, np.int64)
     if rows:

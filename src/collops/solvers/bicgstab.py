@@ -20,7 +20,7 @@ from collops.solvers.systems import SquareSystem, checked_system
 
 @dataclass(slots=True)
 class BiCGStabState:
-    """Vectors and scalars of BiCGStab between two iterations, with the letters of the book."""
+    """State of BiCGStab between iterations, in the notation of Van der Vorst (1992)."""
 
     x: Any
     r: Any  # residual, y - A x

@@ -212,7 +212,7 @@ def block_cg(
         Hermitian positive definite, with one layout on both sides.
     Y : DistributedArray, StackedArray, or sequence of them
         The right-hand sides: a list of arrays in the layout of `A`, or a block as :class:`collops.operators.Columns`
-        describes it. Their precision is that of the computation.
+        describes it. Their precision determines the precision of the computation.
     X0 : like `Y`, optional
         The starting points; zero by default.
     niter : int
@@ -236,7 +236,7 @@ def block_cg(
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts, arrays or `M` do not have that of `A`, or an option is invalid.
+        If `A` has two layouts, arrays or `M` have another layout, or an option is invalid.
 
     Notes
     -----

@@ -157,7 +157,7 @@ def block_cgls(
 
     The gradient follows a recurrence. Where data are noisy, solutions are as accurate as those of :func:`cgls`. Where
     the equations have a solution, rounding is multiplied by the square of the condition number, not by itself: begin
-    again with ``X0=result.x``, which computes the residuals anew, if that is not enough.
+    again with ``X0=result.x``, which recomputes the residuals, if that is not enough.
 
     Examples
     --------

@@ -20,7 +20,7 @@ from collops.backend import Engine, engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.operators.columns import Columns, block_layout
-from collops.solvers.problem import check_array
+from collops.solvers.problem import check_array, on_host
 
 __all__ = ["basis", "combine", "grams"]
 
@@ -145,7 +145,7 @@ def multiply(*matrices: Any) -> Any:
 
 def pieces(engine: Engine, size: int) -> list[slice]:
     """Return the parts of `size` elements for which small products are made: on hosts such as stay in cache."""
-    step = _PIECE if engine.name == "numpy" else max(size, 1)
+    step = _PIECE if on_host(engine) else max(size, 1)
     return [slice(start, start + step) for start in range(0, size, step)]
 
 
@@ -156,7 +156,8 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
     if engine.memory == "device" and engine.mutable and shape[1] <= _FEW:
         # All processors share the sum over long columns.
         return kernels_for(engine).dots([((a, b),) for a in x for b in y], dtype, True).reshape(shape)
-    if engine.name == "numpy" and (found := kernels_for(engine).products_with_two(x, y)) is not None:
+    products_with_two = getattr(kernels_for(engine), "products_with_two", None)
+    if products_with_two is not None and (found := products_with_two(x, y)) is not None:
         return found
     products = []
     for piece in pieces(engine, x.shape[1]):

@@ -48,7 +48,7 @@ Path = str | PathLike[str]
 _FORMAT = 2
 _LABEL = "checkpoint"
 _STORED = "stored"
-_ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # checkpoints that take less are written without a word
+_ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # smaller and faster checkpoints are not announced
 
 
 class _Memory(NamedTuple):
@@ -62,13 +62,13 @@ class _Memory(NamedTuple):
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one run; `signals` is a context that records those which ask to stop.
+    """The checkpoints of one run; `signals` is a context that records the signals to stop.
 
     `units` belong to the state in the checkpoint to resume from, and to the states to write.
     """
 
     folder: CheckpointFolder
-    found: dict[str, Any] | None  # the record of the checkpoint to resume from
+    record: dict[str, Any] | None  # of the checkpoint to resume from
     every: Every
     method: Method
     problem: dict[str, Any]  # its fingerprint
@@ -82,32 +82,32 @@ class Checkpoints:
         parts = enumerate(self.parts)
         self._memories = [memory for number, part in parts for memory in _memories_within(str(number), part)]
         self.signals = Signals()
-        units = (self.found or {}).get("units")
+        units = (self.record or {}).get("units")
         self.units = None if units is None else Units(*(tuple(u) if isinstance(u, list) else u for u in units))
         self.announce: Callable[[str], None] | None = None  # shows a line before a long write
         self._written, self._known_good, self._seconds = -1, 0, 0.0
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
-        """Bring the history, and the state that ``init`` has made, to where the checkpoint is. Collective.
+        """Restore the state, which ``init`` has made, and the history from the checkpoint. Collective.
 
-        Returns the state and how many iterations it has had, ``None`` where there is no checkpoint to resume from.
-        Raises CheckpointError if the checkpoint is damaged, or that of another problem.
+        Returns the state and its number of iterations, ``None`` without a checkpoint to resume from.
+        Raises CheckpointError if the checkpoint is damaged or belongs to another problem.
         """
-        record = self.found
+        record = self.record
         iteration = 0 if record is None else int(record["iteration"])
         self._timer = Timer(self.every, self.signals, self.comm, iteration)
         size = sum(value.nbytes for value in carried(state).values() if _is_stored(value))
-        self.folder.check_room(size * (2 if record is None else 1))  # the one before is removed last
+        self.folder.check_space(size * (2 if record is None else 1))  # the one before is removed last
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))
         values = {}
         for name, value in carried(state).items():
             if _is_stored(value):
-                found = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
-                # Inner products of stacks in one block of memory are rounded otherwise than those of others.
+                stored = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
+                # Inner products of stacks are rounded differently if they are in one block of memory.
                 in_block = getattr(value, "_block", None) is not None
-                values[name] = copied(value.layout, found, found.dtype) if in_block else found
+                values[name] = copied(value.layout, stored, stored.dtype) if in_block else stored
             else:
                 values[name] = _decoded(record["numbers"][name], value, self.engine)
         state = with_carried(state, values)
@@ -175,8 +175,8 @@ class Checkpoints:
         iteration, reason = record["iteration"], None
         if record["format"] != _FORMAT:
             reason = f"it has the format {record['format']} of another version of collops"
-        elif (found := difference(record["problem"], self.problem, iteration)) is not None:
-            reason = found
+        elif (change := difference(record["problem"], self.problem, iteration)) is not None:
+            reason = change
         elif iteration > self.niter:
             reason = f"it is at iteration {iteration}, beyond niter={self.niter}"
         elif set(record["numbers"]) != {name for name, value in carried(state).items() if not _is_stored(value)}:
@@ -211,9 +211,9 @@ def open_checkpoints(
     folder = CheckpointFolder(fspath(path), data.comm)
     stack.push(folder.close)
     with mark(_LABEL):
-        found = folder.begin(bool(run.resume))
+        record = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, found, every, method, problem, parts, history, run.niter, data.comm, data.engine)
+    return Checkpoints(folder, record, every, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
 def _size_of(stored: Any) -> int:
@@ -228,7 +228,7 @@ def _is_stored(value: Any) -> bool:
 
 
 def _encoded(value: Any, engine: Engine) -> Any:
-    """Return a number, or a small array that all ranks have, as JSON can hold it to the last bit."""
+    """Encode a number, or a small array that all ranks have, exactly in JSON."""
     if not is_array(value):
         return value
     host = engine.to_host(value)
@@ -255,7 +255,7 @@ def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
         yield from _memories_within(f"{key}-{name.strip('_')}", value)
 
 
-# ---- When
+# ---- When to write
 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -352,14 +352,14 @@ class Timer:
         return due or bool(overdue), received
 
 
-# ---- Of which problem
+# ---- The fingerprint of a problem
 
 
 _SEED = 5
 
 
 def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
-    """Return the fingerprint of a problem, as JSON can hold it. Collective.
+    """Return the fingerprint of a problem, which JSON can hold. Collective.
 
     The operator and a preconditioner are applied once, to random numbers.
     """

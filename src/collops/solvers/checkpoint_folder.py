@@ -62,7 +62,7 @@ class CheckpointFolder:
             if self._comm.rank:
                 return []
             try:
-                record = in_time(lambda: self._found(resume), self.path)
+                record = in_time(lambda: self._latest(resume), self.path)
             except OSError as problem:
                 raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
             assert self._lock is not None
@@ -83,9 +83,9 @@ class CheckpointFolder:
                 in_time(self._lock.release, self.path)
         shared = getattr(error, "on_all_ranks", False) and not isinstance(error, CommunicationError)
         if error is None or shared:
-            self._comm.barrier()  # no rank goes on while the folder is locked
+            self._comm.barrier()  # no rank continues while the folder is locked
 
-    def check_room(self, needed: int) -> None:
+    def check_space(self, needed: int) -> None:
         """Raise CheckpointError unless there is room for so many bytes."""
         with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
@@ -127,7 +127,7 @@ class CheckpointFolder:
     def _place(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
 
-    def _found(self, resume: bool) -> dict[str, Any] | None:
+    def _latest(self, resume: bool) -> dict[str, Any] | None:
         if self._folder.exists() and not self._folder.is_dir():
             raise CheckpointError(f"{self.path} is a file: name a folder for checkpoints")
         self._folder.mkdir(parents=True, exist_ok=True)

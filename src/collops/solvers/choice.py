@@ -91,7 +91,7 @@ def cross_validate(
 
 
 def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, smallest: float) -> float:
-    """Choose the weight of a regularisation so that the norm of the residual is that of the noise [Morozov 1966].
+    """Choose the weight of a regularisation so that the residual and the noise have equal norms [Morozov 1966].
 
     Halves the weight, from the largest, until the residual is at most the noise, and interpolates logarithmically
     between the last two. Collective if `misfit` is.

@@ -307,7 +307,7 @@ def _verification(
 ) -> Callable[[Any, Any, Any], Any]:
     """Return a function that measures the solution of a loop that has ended with the number `ending` of a status.
 
-    It returns the loop and the number of the status, or that of another attempt, which begins anew from the solution.
+    It returns the loop and the number of the status, or the number that asks for a restart from the solution.
     """
 
     def check(loop: Any, ending: Any, attempts: Any) -> Any:
@@ -379,7 +379,7 @@ def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any
         right = problem.y
         tiny = (100 * float(jnp.finfo(right.dtype).eps)) ** 2
         solver, normal = equations(operator, tiny * right.vdot(right).real)
-        return problem.units.array(-_loop(solver, normal, right, None, 2 * niter)[0], (1, 0))
+        return problem.units.array(-_loop(solver.variant(right), normal, right, None, 2 * niter)[0], (1, 0))
 
     def transposed(matvec: Any, right: Any) -> Any:
         return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()

@@ -30,7 +30,7 @@ from collops.solvers.scaling import Problem, data_units, measured_units, out_of_
 __all__ = ["solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
-_FEWEST_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
+_MIN_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
 
 Callback = Callable[[int, "View"], Any]
 Solver = TypeVar("Solver", bound=Callable[..., Any])
@@ -68,27 +68,27 @@ class Run:
         How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
         default ten minutes. One more is written at the end.
     resume : bool
-        Whether to resume from the checkpoint, if there is one. The result is that of a run without interruption: to
-        the last bit on as many ranks of the same kind, else to rounding. Options that only decide when to stop may
-        differ.
+        Whether to resume from the checkpoint, if there is one. The result equals the result of a run without
+        interruption: to the last bit on as many ranks of the same kind, else to rounding. Options that only
+        decide when to stop may differ.
     verify : bool
         Whether Krylov methods compute the residual from the solution at the end, which takes one or two products. The
         last of the ``residual_norms`` is the one computed, whatever the status. If it does not pass a test that the
-        recurrence has passed, they begin anew from this solution, up to five times; then the status is ``STAGNATED``,
+        recurrence has passed, they restart from this solution, up to five times; then the status is ``STAGNATED``,
         unless rounding errors explain the residual. CG and CGLS, but for pipelined CG, save these products where no
         test has passed: they update a residual vector, which stays close to the true one. False is for solutions whose
         accuracy does not matter, such as solves inside a preconditioner.
     differentiate : {"implicit", "unroll"}
-        For arrays of JAX, whose solvers are one compiled program: whether a derivative of the solution is that of the
-        equations that it solves, by one more solution, or that of all iterations.
+        For arrays of JAX, whose solvers are one compiled program: whether the derivative of the solution is computed
+        from the equations that it solves, by one more solution, or through all iterations.
 
     Raises
     ------
     InputError
         If an option is invalid.
     CheckpointError
-        If there is a checkpoint, but `resume` is false; if it is damaged or that of another problem; or if one cannot
-        be written. Existing checkpoints stay.
+        If there is a checkpoint, but `resume` is false; if it is damaged or belongs to another problem; or if
+        one cannot be written. Existing checkpoints stay.
     Interrupted
         If SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come to any rank and there are checkpoints: all ranks have written
         one. A second Ctrl-C raises KeyboardInterrupt at once.
@@ -130,7 +130,7 @@ class View:
         Iterations done.
     state : dataclass
         The state of the method, such as its second variable; overwritten likewise. Where data or operator are very
-        small or large, it is that for both divided by powers of two.
+        small or large, it is the state for both divided by powers of two.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     parts : sequence of object
         Other objects that take part in a step, or ``None``; each has an attribute ``capturable``.
     **options
-        Those of :class:`Run`, of which ``niter`` is required.
+        The options of :class:`Run`; ``niter`` is required.
 
     Returns
     -------
@@ -223,6 +223,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     begin = time.perf_counter()
     run = Run(**options)
     check_given(y)
+    method = method.variant(y)
     if x0 is not None:
         check_given(x0)
     if y.engine.traced and run.callback is None and run.checkpoint is None:
@@ -235,9 +236,9 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     if run.lag is not None:
         check_count("lag", run.lag)
     comm = group_of(y)
-    given = Problem(method, A, y, x0)
-    exponents = _agreed_start(given, run, comm)
-    problem = given.within(data_units(y, exponents))
+    original = Problem(method, A, y, x0)
+    exponents = _agreed_start(original, run, comm)
+    problem = original.within(data_units(y, exponents))
     parts = [part for part in (A, *parts) if part is not None]
     obstacle = _obstacle(run, y.engine, parts)
     ahead = obstacle is None and run.callback is None and run.checkpoint is None
@@ -249,7 +250,7 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
         checkpoints = open_checkpoints(run, *fingerprinted, parts, history, stack)
         stack.push(lambda kind, *_: history.abandon() if kind is not None else None)
         stack.enter_context(mark(method.name))
-        loop = _Loop(given, problem, exponents, run, history, checkpoints, obstacle, comm)
+        loop = _Loop(original, problem, exponents, run, history, checkpoints, obstacle, comm)
         loop.begin(stack)
         start = time.perf_counter()
         status = loop.run()
@@ -306,7 +307,7 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
         reason = "" if run.graph == "auto" else "arrays on the host have no CUDA graphs"
     elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
         reason = f"{type(obstacle).__name__} cannot be captured"
-    elif run.graph == "auto" and run.niter < _FEWEST_TO_RECORD:
+    elif run.graph == "auto" and run.niter < _MIN_TO_RECORD:
         reason = f"{run.niter} iterations are too few to record one"
     else:
         return None
@@ -315,39 +316,36 @@ def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
     return reason
 
 
+@dataclasses.dataclass(eq=False)
 class _Loop:
-    """The iterations of one run, the check of the solution that they find, and its units."""
+    """The iterations of one run, the check of its solution, and their units."""
 
-    def __init__(
-        self,
-        given: Problem,
-        problem: Problem,
-        exponents: Sequence[int],
-        run: Run,
-        history: History,
-        checkpoints: Checkpoints | None,
-        obstacle: str | None,
-        comm: Communicator,
-    ) -> None:
-        self.given, self.problem, self.exponents = given, problem, exponents
-        self.run_options, self.history, self.checkpoints = run, history, checkpoints
-        self.obstacle, self.comm = obstacle, comm
-        self.bar: ProgressBar | None = None
-        self.resumed_from: int | None = None
-        self.iterations = 0
-        self.watches = given.method.degrees is not None and given.A is not None  # whether the operator is ordinary
-        self.measured = False  # whether the operator was not
-        self.reference: Any = None  # the numbers to which tests refer; None for the first ones
-        self.verified: Any = None  # the numbers computed from the solution
-        self.x: Any = None  # the solution, if it has been computed
-        self.description = ""
+    original: Problem  # in the units of the caller
+    problem: Problem
+    exponents: Sequence[int]
+    run_options: Run
+    history: History
+    checkpoints: Checkpoints | None
+    obstacle: str | None
+    comm: Communicator
+    bar: ProgressBar | None = None
+    resumed_from: int | None = None
+    iterations: int = 0
+    measured: bool = False  # whether the operator was out of the ordinary range
+    reference: Any = None  # the numbers to which tests refer; None for the first ones
+    verified: Any = None  # the numbers computed from the solution
+    x: Any = None  # the solution, if it has been computed
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        self.watches = self.problem.method.degrees is not None and self.problem.A is not None  # for extreme operators
 
     def begin(self, stack: ExitStack) -> None:
-        """Make the first state, or restore it from a checkpoint, and show the progress bar. Collective."""
+        """Make the first state, or restore one from a checkpoint, and show the progress bar. Collective."""
         run, checkpoints = self.run_options, self.checkpoints
         if checkpoints is not None:
-            found = checkpoints.units
-            self.problem = self.problem if found is None else self.given.within(found)
+            units = checkpoints.units
+            self.problem = self.problem if units is None else self.original.within(units)
             checkpoints.units = self.problem.units
         self.state = self._initial()
         if checkpoints is not None:
@@ -362,40 +360,22 @@ class _Loop:
                 checkpoints.announce = self.bar.announce
 
     def run(self) -> Status:
-        """Iterate until a test passes that the solution passes, too, and return the status. Collective."""
-        run, history, attempts = self.run_options, self.history, 0
+        """Iterate until the solution passes a test, and return the status. Collective."""
+        attempts = 0
         while True:
-            method = self.problem.method
-            with self._execution() as execution:
-                if history.count == 0:
-                    history.record(self.state)
-                if attempts == 0 and self.problem.x0 is not None:
-                    self.reference = self._reference()
-                status = self._iterate(execution)
-                if status is not None:
-                    history.return_to(self.iterations, self.state)
-            self.description = execution.description
+            status = self._attempt(attempts == 0)
             if status is None:
                 self._measure()
                 continue
             self.watches = False
-            if not run.verify or status is Status.NOT_FINITE or not (status.successful or method.always_measured):
-                break
-            status, again = self._verified(status)
+            status, again = self._judged(status, attempts)
             if not again:
                 break
-            if self.iterations == run.niter:
-                status = Status.ITERATION_LIMIT
-                break
-            if attempts == MAX_RESTARTS or not method.restarts(self.state):
-                status = Status.STAGNATED
-                break
-            self.state, self.x = method.restarted(self.problem.A, self.problem.y, self.x, self.state), None
+            self._restart()
             attempts += 1
-            history.restore(np.vstack([history.rows()[: self.iterations], self.verified]))
-            self.verified = None
         if self.measured and status.successful and self.iterations == 0:
-            refuse_false_zero(self.problem, method.magnitudes(history.numbers(0), None, self.state))
+            first = self.history.numbers(0)
+            refuse_false_zero(self.problem, self.problem.method.magnitudes(first, None, self.state))
         if self.checkpoints is not None:
             self.checkpoints.write(self.iterations, self.state)
         self.x = self.state.x if self.x is None else self.x
@@ -430,7 +410,7 @@ class _Loop:
             return problem.method.init(problem.A, problem.y, problem.x0)
 
     def _quiet(self) -> Any:
-        """Return a context in which NumPy does not warn of numbers that may still get units."""
+        """Return a context in which NumPy does not warn about numbers that new units may mend."""
         return np.errstate(all="ignore") if self.watches else nullcontext()
 
     def _execution(self) -> Execution:
@@ -440,20 +420,53 @@ class _Loop:
             return GraphExecution(problem.method, problem.A, self.history, self.comm, required=required)
         return Execution(problem.method, problem.A, self.history, f"eager: {obstacle}" if obstacle else "eager")
 
+    def _attempt(self, first: bool) -> Status | None:
+        """Iterate until a test passes; return the status, or ``None`` if the operator is out of the ordinary range."""
+        with self._execution() as execution:
+            if self.history.count == 0:
+                self.history.record(self.state)
+            if first and self.problem.x0 is not None:
+                self.reference = self._reference()
+            status = self._iterate(execution)
+            if status is not None:
+                self.history.return_to(self.iterations, self.state)
+        self.description = execution.description
+        return status
+
+    def _judged(self, status: Status, attempts: int) -> tuple[Status, bool]:
+        """Check the solution; return its status, and whether to restart from it. Collective."""
+        method = self.problem.method
+        checked = status.successful or method.always_measured
+        if not self.run_options.verify or status is Status.NOT_FINITE or not checked:
+            return status, False
+        status, again = self._verified(status)
+        if again and self.iterations == self.run_options.niter:
+            return Status.ITERATION_LIMIT, False
+        if again and (attempts == MAX_RESTARTS or not method.restarts(self.state)):
+            return Status.STAGNATED, False
+        return status, again
+
+    def _restart(self) -> None:
+        """Restart from the solution so far, whose computed numbers replace the last row. Collective."""
+        problem = self.problem
+        self.state, self.x = problem.method.restarted(problem.A, problem.y, self.x, self.state), None
+        self.history.restore(np.vstack([self.history.rows()[: self.iterations], self.verified]))
+        self.verified = None
+
     def _measure(self) -> None:
-        """Begin anew in units of data and operator that are near their size. Collective."""
-        units = measured_units(self.given, self.exponents)
+        """Restart in units near the sizes of data and operator. Collective."""
+        units = measured_units(self.original, self.exponents)
         self.watches, self.measured = False, units is not None
-        self.problem = self.problem if units is None else self.given.within(units)
+        self.problem = self.problem if units is None else self.original.within(units)
         if self.checkpoints is not None:
             self.checkpoints.units = self.problem.units
         self.history.restore(self.history.rows()[:0])
         self.state, self.iterations, self.reference = self._initial(), 0, None
 
     def _reference(self) -> Any:
-        """Return the numbers to which tests refer where there is a starting point. Collective.
+        """Return the numbers to which tests refer if there is a starting point. Collective.
 
-        For Krylov methods they are those at zero, except where the data are zero.
+        Krylov methods take the numbers at zero, unless the data are zero.
         """
         problem, first = self.problem, self.history.numbers(0)
         measured = problem.method.recomputed(problem.A, problem.y, None, problem.x0, self.state, first)
@@ -502,7 +515,7 @@ class _Loop:
         return out_of_range(magnitudes, self.problem.dtype)
 
     def _verified(self, status: Status) -> tuple[Status, bool]:
-        """Compute the numbers from the solution; return its status, and whether to begin anew from it. Collective."""
+        """Compute the numbers of the solution; return its status, and whether it fails its test. Collective."""
         problem, method, state, history = self.problem, self.problem.method, self.state, self.history
         A, y, iteration = problem.A, problem.y, self.iterations
         x = self.x = state.x  # which some methods compute
@@ -512,9 +525,9 @@ class _Loop:
             self.verified = None
             return status, False
         measured = self.verified = method.numbers(*map(float, measured))
-        found = method.status(measured, self.reference)
-        if status is not Status.STOPPED and found is not None and (found.successful or found is Status.NOT_FINITE):
-            return found, False
+        decided = method.status(measured, self.reference)
+        if status is not Status.STOPPED and decided and (decided.successful or decided is Status.NOT_FINITE):
+            return decided, False
         if not status.successful:
             return status, False
         rows = method.numbers(*history.rows()[: iteration + 1].T)
@@ -559,7 +572,7 @@ class ProgressBar:
 
 
 def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
-    """Return a progress bar, or ``None``: on other ranks than 0, and by default where standard error is no terminal."""
+    """Return a progress bar, or ``None``: on other ranks than 0, and by default unless standard error is a terminal."""
     if comm.rank != 0 or progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         return None
     return ProgressBar(name, total)

@@ -23,7 +23,7 @@ from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
 
-_FEWEST_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
+_MIN_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
 
 
 class Execution:
@@ -165,7 +165,7 @@ class GraphExecution(Execution):
         if self._group not in self._recorded:
             # The device is busy. A run that a test can end is expected to take as long again as it has until now.
             expected = min(remaining, self._history.count) if self._history.keeps else remaining
-            if expected >= _FEWEST_TO_GROUP and self._record(state, self._group) is not None:
+            if expected >= _MIN_TO_GROUP and self._record(state, self._group) is not None:
                 self._group = 1
         return state
 
@@ -216,7 +216,7 @@ class GraphExecution(Execution):
 def _carry(after: Any, before: Any) -> None:
     """Copy the results of steps that are in new memory to where the next replay reads them.
 
-    Raises CollopsError if a step changed something that is no array, which a replay cannot do.
+    Raises CollopsError if a step changed something other than an array, which a replay cannot do.
     """
     present, constants = carried(after), fixed(after)
     for name, value in fixed(before).items():
@@ -231,7 +231,7 @@ def _carry(after: Any, before: Any) -> None:
         for new, old in zip(local_arrays(present[name]), local_arrays(target), strict=True):
             if new.data.ptr != old.data.ptr:
                 moves.append((new, old))
-    # Two buffers that took turns would overwrite each other: what is also a target is copied first.
+    # Two buffers that are swapped would overwrite each other: an array that is also a target is copied first.
     targets = {old.data.ptr for _, old in moves}
     moves = [(new.copy() if new.data.ptr in targets else new, old) for new, old in moves]
     for new, old in moves:

@@ -24,7 +24,7 @@ from collops.operators.memory import check_holds
 from collops.solvers.blocks import grams, multiply, pieces
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
-from collops.solvers.problem import check_count, check_kept, consistent, starting_point
+from collops.solvers.problem import check_count, check_kept, consistent, on_host, starting_point
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
@@ -226,7 +226,8 @@ def _replace(block: Any, k: int, matrix: Any) -> None:
     for leaf in block.leaves:
         shape = leaf.local_array.shape
         vectors = _as_rows(leaf.local_array)
-        if engine.name == "numpy" and kernels_for(engine).combine_into_two(vectors[: k + 2], matrix):
+        combine_into_two = getattr(kernels_for(engine), "combine_into_two", None)
+        if combine_into_two is not None and combine_into_two(vectors[: k + 2], matrix):
             continue
         for piece in pieces(engine, vectors.shape[1]):
             parts = [multiply(matrix[:, some], vectors[some, piece]) for some in _together(engine, k + 2)]
@@ -240,7 +241,7 @@ def _together(engine: Engine, count: int) -> list[slice]:
     A processor foresees which memory is read next for a few vectors at a time: 30 in one product took 1.6 times as long
     as in groups of eight on one core of an AMD EPYC.
     """
-    step = 8 if engine.name == "numpy" else count
+    step = 8 if on_host(engine) else count
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 
@@ -348,7 +349,7 @@ def gmres(
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts, `y`, `x0` or `M` does not have that of `A`, or an option is invalid.
+        If `A` has two layouts, `y`, `x0` or `M` has another layout, or an option is invalid.
 
     Notes
     -----

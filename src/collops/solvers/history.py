@@ -20,11 +20,11 @@ _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
 _LAG = 3
 _GROUP = 3  # no longer than the lag: the host looks at one group while the device has the next
-_LARGEST_KEPT = 1 << 21
+_MAX_COPIED = 1 << 21
 """Elements of a result that are copied in each iteration; to wait for every iteration is faster with longer ones."""
 _THREADS = 256
 _BYTES_OF_A_BLOCK = 16 * _THREADS
-_MOST_BLOCKS = 512
+_MAX_BLOCKS = 512
 _abandoned: list[DeviceHistory] = []
 
 
@@ -181,7 +181,7 @@ class _Copies:
 
         self._places = cupy.empty((places, *array.shape), array.dtype)
         blocks = -(-array.nbytes // _BYTES_OF_A_BLOCK)
-        self._grid = (max(1, min(blocks, _MOST_BLOCKS)),)
+        self._grid = (max(1, min(blocks, _MAX_BLOCKS)),)
         self._numbers = np.int64(array.nbytes), np.int64(places)
 
     def keep(self, array: Any, following: Any) -> None:
@@ -215,6 +215,6 @@ def open_history(
     if can_end and not (ahead and method.results):
         lag = 0
     elif lag is None:
-        lag = 0 if can_end and size > _LARGEST_KEPT else _LAG
-    group = _GROUP if ahead and lag >= _GROUP and size <= _LARGEST_KEPT else 1
+        lag = 0 if can_end and size > _MAX_COPIED else _LAG
+    group = _GROUP if ahead and lag >= _GROUP and size <= _MAX_COPIED else 1
     return DeviceHistory(method, capacity, lag, comm, keeps=can_end and lag > 0, group=group)

@@ -1,4 +1,4 @@
-"""Hybrid LSQR: least squares whose damping is chosen from the data, in every iteration anew.
+"""Hybrid LSQR: least squares whose damping is chosen from the data in every iteration.
 
 The bidiagonalisation of Golub and Kahan makes a small problem of a large one. Every rank solves it for many damping
 factors, and the data say which of these is best.
@@ -30,7 +30,7 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-_SMALLEST, _TRIALS = 1e-8, 120  # damping factors: the smallest relative to the operator's norm, and how many
+_MIN_DAMPING, _TRIALS = 1e-8, 120  # damping factors: the smallest relative to the operator's norm, and how many
 # Weight of plain cross-validation, 1 for nothing else. With it alone one solution in ten fits noise; see test_hybrid.
 _ROBUST = 0.1
 
@@ -179,7 +179,7 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
 
     P, s, Qh = np.linalg.svd(B)
     data, outside = beta * P[0, : len(s)], beta * abs(P[0, -1])
-    trials = np.log(s[0]) + np.linspace(np.log(_SMALLEST), np.log(1 / _SMALLEST) / 2, _TRIALS)
+    trials = np.log(s[0]) + np.linspace(np.log(_MIN_DAMPING), np.log(1 / _MIN_DAMPING) / 2, _TRIALS)
 
     def kept(log: float) -> np.ndarray:
         """Return the share of each singular vector that this damping keeps."""

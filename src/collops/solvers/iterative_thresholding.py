@@ -1,4 +1,7 @@
-"""ISTA and FISTA: gradient steps that end with a shrinkage, for sparse models."""
+"""ISTA and FISTA: gradient steps that end with a shrinkage, for sparse models.
+
+``variants`` has the steps with a transform, a percentile and thresholds that change.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.backend import Engine, engine
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
 from collops.solvers.driver import Run, solve, solver
 from collops.solvers.kernels import Rule
 from collops.solvers.method import Method, log2, not_finite
 from collops.solvers.power import power_iteration
 from collops.solvers.problem import (
-    check_kept,
     check_number,
     check_numbers,
     check_operator,
+    check_plain,
     check_problem,
     is_traced,
     real_dtype,
@@ -31,10 +32,11 @@ from collops.solvers.problem import (
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.scaling import operator_unit
-from collops.solvers.shrinkage import Percentile, StepSums, Threshold, advance, find_threshold, shrink
+from collops.solvers.schedule import Schedule, momenta
+from collops.solvers.shrinkage import StepSums, Threshold, advance, find_threshold
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
 
-__all__ = ["IterativeThresholding", "Schedule", "momenta", "prepare"]
+__all__ = ["IterativeThresholding", "ThresholdingState", "prepare"]
 
 
 class ThresholdingNumbers(NamedTuple):
@@ -58,45 +60,9 @@ def _begun(now: ThresholdingNumbers) -> Any:
 _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
 
 
-@dataclass(eq=False)
-class Schedule:
-    """A table of numbers, one for each iteration, and the place of the next one. A part of a state.
-
-    A recorded iteration always does the same work: it reads the place from the device, and moves it on.
-    """
-
-    place: Any
-    table: Any = field(metadata=CONSTANT)
-
-    @classmethod
-    def of(cls, numbers: Any, engine: Engine, dtype: np.dtype) -> Schedule:
-        """Return a schedule of real numbers on an engine."""
-        dtype = engine.dtype(dtype)
-        table = numbers.astype(dtype) if is_traced(numbers) else engine.from_host(np.asarray(numbers, dtype))
-        return cls(engine.xp.zeros((), dtype=engine.dtype(np.int64)), table)
-
-    def take(self) -> Any:
-        """Return the number of this iteration as a 0-d array. Does not synchronise with the device."""
-        number = self.table.take(self.place)
-        self.place += 1
-        return number
-
-
-def momenta(count: int) -> np.ndarray:
-    """Return the factors ``(t[k-1] - 1) / t[k]`` of FISTA: ``t[k] = (1 + sqrt(1 + 4 t[k-1]**2)) / 2``, ``t[0] = 1``."""
-    check_kept("niter", count, engine("numpy"), 1)
-    factors = np.empty(count)
-    before = 1.0
-    for number in range(count):
-        after = (1 + np.sqrt(1 + 4 * before**2)) / 2
-        factors[number] = (before - 1) / after
-        before = after
-    return factors
-
-
 @dataclass(slots=True)
 class ThresholdingState:
-    """Vectors of iterative thresholding between two iterations."""
+    """State of iterative thresholding between iterations."""
 
     x: Any
     ahead: Any  # x, extrapolated; None without momentum
@@ -105,18 +71,15 @@ class ThresholdingState:
     data: Any = field(metadata=CONSTANT)
     gradient: Any = field(metadata=SCRATCH)  # A^H residual_ahead
     image: Any = field(metadata=SCRATCH)  # A x
-    coefficients: Any = field(metadata=SCRATCH)  # of the transform, or values before the threshold, or None
     sums: StepSums
-    thresholds: Schedule | None
-    momenta: Schedule | None
-    percentile: Percentile | None = field(metadata=CONSTANT)
+    momenta: Schedule | None  # None without momentum
 
 
 @dataclass(frozen=True)
 class IterativeThresholding(Method):
     """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
-    The options are those of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
+    They have the options of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
     `shrinkage` the parameter of the threshold, and `size` the number of unknowns.
     """
 
@@ -173,12 +136,16 @@ class IterativeThresholding(Method):
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
         return () if before is not None or is_traced(self.alpha) or self.alpha == 0 else (log2(self.alpha),)
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> ThresholdingState:
-        dtype = of_coefficients = working_dtype(A, y, x0)
-        if self.transform is not None and self.transform.dtype.kind == "c":
-            of_coefficients = np.result_type(dtype, np.complex64)
-            # A transform that takes real parts, such as the inverse of a real Fourier transform, gives real models.
-            dtype = of_coefficients if self.transform.clinear else dtype
+    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+        check_plain(self, self.varies)
+        return self._begin(A, y, x0, working_dtype(A, y, x0))
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is a transform, a percentile, or a threshold that changes."""
+        return self.transform is not None or self.threshold.percentile is not None or self.decay is not None
+
+    def _begin(self, A: LinearOperator, y: Any, x0: Any, dtype: np.dtype) -> ThresholdingState:
         x, residual, image = starting_point(A, y, x0, dtype)
         sums = StepSums.over(x, residual, width=3, kept=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
@@ -186,15 +153,6 @@ class IterativeThresholding(Method):
         sums.combine()
         for place in (_UPDATE, _BEFORE, _FIRST_COST):
             sums.put(place, np.inf)
-        coefficients, percentile, thresholds = None, None, None
-        if self.threshold.percentile is not None or self.transform is not None:
-            layout = A.domain if self.transform is None else self.transform.domain
-            coefficients = new_array(layout, y, of_coefficients)
-        if self.threshold.percentile is not None:
-            percentile = Percentile(coefficients, self.threshold.percentile)
-        real = real_dtype(dtype)
-        if self.decay is not None and percentile is None:
-            thresholds = Schedule.of(self.shrinkage * np.asarray(self.decay), y.engine, real)
         return ThresholdingState(
             x,
             x.copy() if self.accelerated else None,
@@ -203,30 +161,25 @@ class IterativeThresholding(Method):
             y.astype(dtype),
             scratch_array(A.domain, y, dtype),
             image,
-            coefficients,
             sums,
-            thresholds,
-            Schedule.of(momenta(self.niter), y.engine, real) if self.accelerated else None,
-            percentile,
+            Schedule.of(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
         )
 
-    def step(self, A: LinearOperator, state: ThresholdingState) -> ThresholdingState:
+    def step(self, A: LinearOperator, state: Any) -> Any:
         """Follow the gradient, shrink, extrapolate, and compute the residuals of both points."""
-        sums, x, z, r = state.sums, state.x, state.ahead, state.residual
-        r_ahead = state.residual_ahead
+        sums, x, z, r, r_z = state.sums, state.x, state.ahead, state.residual, state.residual_ahead
         momentum = None if state.momenta is None else state.momenta.take()
         sums.put(_BEFORE, sums.values[_RESIDUAL : _RESIDUAL + 1])
         sums.clear()
-        # x = S T(S^H (z + alpha A^H (y - A z))), then z = x + momentum (x - x_before)
-        state.gradient = A._adjoint(r if r_ahead is None else r_ahead, state.gradient)
-        shrunk = self._shrunk(state)
+        # x = T(z + alpha A^H (y - A z)), then z = x + momentum (x - x_before); ISTA has z = x
+        state.gradient = A._adjoint(r if r_z is None else r_z, state.gradient)
         state.x, state.ahead = advance(
-            sums, 0, x, **shrunk, ahead=z, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True
+            sums, 0, x, **self._shrunk(state), ahead=z, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True
         )
         # r = y - A x, and y - A z from it and the residual before
         image = state.image = A._forward(state.x, state.image)
         state.residual, state.residual_ahead = advance(
-            sums, 1, r, base=state.data, alpha=-1.0, gradient=image, ahead=r_ahead, momentum=momentum, square=_RESIDUAL
+            sums, 1, r, base=state.data, alpha=-1.0, gradient=image, ahead=r_z, momentum=momentum, square=_RESIDUAL
         )
         sums.combine()
         if self.rtol:
@@ -234,6 +187,17 @@ class IterativeThresholding(Method):
             xp = state.x.engine.xp
             sums.put(_FIRST_COST, xp.where(xp.isinf(first), cost, first))
         return state
+
+    def _shrunk(self, state: Any) -> dict[str, Any]:
+        """Return the arguments with which :func:`advance` computes the next x from the gradient."""
+        start = state.x if state.ahead is None else state.ahead
+        return {
+            "base": start,
+            "alpha": self.alpha,
+            "gradient": state.gradient,
+            "rule": self.threshold.rule,
+            "threshold": self.shrinkage,
+        }
 
     def report(self, state: ThresholdingState) -> Any:
         return state.sums.values
@@ -243,40 +207,13 @@ class IterativeThresholding(Method):
             return "gradient" if iteration else "x"
         return super().suspect(now, iteration)
 
-    def details(self, state: ThresholdingState, history: ThresholdingNumbers) -> dict[str, Any]:
+    def details(self, state: Any, history: ThresholdingNumbers) -> dict[str, Any]:
         cost = self._cost(history)
         return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 
     def _cost(self, now: ThresholdingNumbers) -> Any:
         """Return the cost that PyLops reports: for ISTA with the residual before the step."""
         return 0.5 * (now.residual if self.accelerated else now.before) + self.eps * now.absolute
-
-    def _shrunk(self, state: ThresholdingState) -> dict[str, Any]:
-        """Return the arguments with which :func:`advance` computes the next x from the gradient."""
-        threshold: Any = self.shrinkage if state.thresholds is None else state.thresholds.take()
-        rule, values = self.threshold.rule, state.coefficients
-        start = state.x if state.ahead is None else state.ahead
-        if values is None:
-            return {
-                "base": start,
-                "alpha": self.alpha,
-                "gradient": state.gradient,
-                "rule": rule,
-                "threshold": threshold,
-            }
-        moved = {"a": 1.0, "y": state.gradient, "b": self.alpha}
-        if self.transform is None:
-            values = state.coefficients = shrink(Rule.KEEP, 0.0, start, **moved, out=values)
-        else:
-            state.gradient = shrink(Rule.KEEP, 0.0, start, **moved, out=state.gradient)
-            values = state.coefficients = self.transform._adjoint(state.gradient, values)
-        if state.percentile is not None:
-            threshold = self.threshold.parameter(state.percentile(values))
-        if self.transform is None:
-            return {"base": values, "rule": rule, "threshold": threshold}
-        values = state.coefficients = shrink(rule, threshold, values, out=values)
-        state.gradient = self.transform._forward(values, state.gradient)
-        return {"base": state.gradient}
 
 
 def prepare(

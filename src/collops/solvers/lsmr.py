@@ -1,6 +1,6 @@
 """LSMR: least squares by Golub and Kahan's bidiagonalisation, in which the norm of the gradient falls monotonically.
 
-Scalars are kept in double precision whatever the vectors are, as in LSQR (:mod:`collops.solvers.lsqr`).
+Scalars are kept in double precision whatever the vectors are, as in LSQR.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from collops.array import Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.operators.base import new_array
+from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
-from collops.solvers.lsqr import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.problem import check_problem, consistent, starting_point, takes_part
 from collops.solvers.result import SolverResult
 from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
@@ -44,7 +44,7 @@ six."""
 
 @dataclass(slots=True)
 class LSMRState:
-    """Vectors and scalars of LSMR between two iterations. As in LSQR, u and v are not normalised."""
+    """State of LSMR between iterations. As in LSQR, u and v are not normalised."""
 
     x: Any
     u: Any
@@ -176,8 +176,8 @@ def lsmr(
 ) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSMR [Fong and Saunders 2011]. Collective.
 
-    In exact arithmetic the iterates are those of MINRES for the normal equations: the norm of the gradient falls in
-    every iteration, so that an early stop is safer than with :func:`lsqr`.
+    In exact arithmetic the iterates equal the iterates of MINRES for the normal equations: the norm of the gradient
+    falls in every iteration, so that an early stop is safer than with :func:`lsqr`.
 
     Parameters
     ----------

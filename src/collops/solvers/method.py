@@ -25,7 +25,7 @@ DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default of the relative size of rounding errors."""
 
 MAX_RESTARTS = 5
-"""How often a method begins anew from a solution whose residual by recurrence was not the true one."""
+"""Maximum number of restarts from a solution whose residual by recurrence was not the true one."""
 
 _ON_HOST = (float, np.floating)
 
@@ -52,7 +52,7 @@ _DEGREES = {"x": (1, -1), "residual": (1, 0)}
 
 
 class Method:
-    """An iterative method: a frozen dataclass of its options, with three functions in the order of the book.
+    """An iterative method: a frozen dataclass of its options, with three functions.
 
     ``init(A, y, x0)`` returns the state before the first iteration, ``step(A, state)`` the state after one more, and
     ``report(state)`` the numbers of the iteration that led to a state.
@@ -83,7 +83,7 @@ class Method:
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     results : tuple of str
         Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
-        whether a test has passed, they get the values back that they had then. Without fields, since the results are
+        whether a test has passed, their values of that iteration are restored. Without fields, since the results are
         computed, the host waits for every iteration if a tolerance can end the run.
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
@@ -120,6 +120,15 @@ class Method:
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
+    def variant(self, y: Any, reductions: Any = 2) -> Any:
+        """Return the method with the steps that suit its options and the data; see :mod:`collops.solvers.variants`.
+
+        :func:`solve` calls it once. The iterates are the same, except for rounding.
+        """
+        from collops.solvers.variants import choose  # whose classes derive from methods
+
+        return choose(self, y, reductions)
+
     def init(self, A: Any, y: Any, x0: Any) -> Any:
         """Return the state before the first iteration.
 
@@ -140,7 +149,7 @@ class Method:
         return state.numbers
 
     def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
-        """Return the numbers `now` of `state` with those computed anew from its solution `x`. Collective.
+        """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
         Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
         last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
@@ -173,11 +182,11 @@ class Method:
         return A._forward(x, out)
 
     def restarts(self, state: Any) -> bool:
-        """Return whether the method can begin anew from a solution."""
+        """Return whether the method can restart from a solution."""
         return True
 
     def restarted(self, A: Any, y: Any, x: Any, state: Any) -> Any:
-        """Return the state with which the method begins anew from `x`. Collective."""
+        """Return the state with which the method restarts from `x`. Collective."""
         return self.init(A, y, x)
 
     def status(self, now: Any, first: Any) -> Status | None:

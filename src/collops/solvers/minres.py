@@ -23,7 +23,7 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
-_LARGEST_ROUNDING = 10.0
+_MAX_ROUNDING = 10.0
 """Bound on the rounding errors in zeros of the tridiagonal matrix, in units of its norm and of the precision."""
 
 
@@ -74,7 +74,7 @@ class MINRES(SquareSystem):
         (lambda self, now, first: now.square < 0, Status.INDEFINITE, "M"),
         # The residual lies in the null space of a singular operator.
         (
-            lambda self, now, first: now.gradient <= _LARGEST_ROUNDING * self.precision * now.anorm,
+            lambda self, now, first: now.gradient <= _MAX_ROUNDING * self.precision * now.anorm,
             Status.LEAST_SQUARES_TO_ROUNDING,
         ),
     )
@@ -127,7 +127,7 @@ class MINRES(SquareSystem):
         state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta
         state.root = xp.hypot(gbar, state.dbar)
         gamma = xp.hypot(gbar, state.beta)
-        there = gamma > _LARGEST_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
+        there = gamma > _MAX_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
         gamma = xp.where(there, gamma, 0)
         state.cs, state.sn = divide(gbar, gamma), xp.where(there, divide(state.beta, gamma), 1)
         phi, state.phibar = state.cs * state.phibar, state.sn * state.phibar + (state.alfa - state.alfa)

@@ -143,13 +143,13 @@ def power_iteration(
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts or `x0` does not have that of `A`, or an option is invalid.
+        If `A` has two layouts or `x0` has another layout, or an option is invalid.
 
     Notes
     -----
     Besides the messages of `A`, an iteration sends one allreduce of two numbers.
 
-    Every iterate is that of ``pylops.optimization.eigs.power_iteration`` from the same start. For a Hermitian operator
+    The iterates agree with ``pylops.optimization.eigs.power_iteration`` from the same start. For a Hermitian operator
     the eigenvalue approaches the largest modulus from below.
 
     Examples

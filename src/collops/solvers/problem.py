@@ -33,7 +33,10 @@ __all__ = [
     "check_square",
     "consistent",
     "group_of",
+    "has_copies",
+    "on_host",
     "precision_of",
+    "real_dtype",
     "starting_point",
     "takes_part",
     "working_dtype",
@@ -55,6 +58,15 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) 
         raise InputError(f"y is an array of {data.engine.name}, but x0 one of {x0.engine.name}")
     check_count("niter", niter)
     check_preconditioner(M, operator.domain)
+
+
+def check_plain(method: Any, needs_variant: bool) -> None:
+    """Raise InputError if an option needs the steps of a variant, which a method derived from the textbook's lacks."""
+    if needs_variant:
+        raise InputError(
+            f"{type(method).__name__} has only the steps of the textbook: for M, damp or calc_var derive from a class "
+            "of collops.solvers.variants"
+        )
 
 
 def check_operator(name: str, operator: Any) -> None:
@@ -106,12 +118,16 @@ def check_reductions(value: Any, data: Any) -> Any:
     """
     if isinstance(value, bool) or value not in (1, 2, "pipelined"):
         raise InputError(f'reductions must be 1, 2 or "pipelined", not {value!r}')
-    on_host = data.engine.mutable and data.engine.memory == "host"
-    return 1 if value == "pipelined" and not on_host else value
+    return 1 if value == "pipelined" and not on_host(data.engine) else value
+
+
+def on_host(engine: Engine) -> bool:
+    """Return whether operations are done when they return, in memory of the host, as with NumPy."""
+    return engine.mutable and engine.memory == "host"
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
-    """Return an option as a float; raise InputError if it is no finite real number of at least `smallest`.
+    """Return an option as a float; raise InputError unless it is a finite real number of at least `smallest`.
 
     A tracer of JAX has no value, and passes.
     """
@@ -260,7 +276,7 @@ def starting_point(
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
     Without `x0` it starts at zero, whose image is not computed. All are of `dtype`, by default the
-    :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default that of the operator.
+    :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default ``operator @ x``.
     """
     dtype = working_dtype(operator, data, x0) if dtype is None else dtype
     image = scratch_array(operator.range, data, dtype)

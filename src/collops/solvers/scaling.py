@@ -1,11 +1,11 @@
-"""Powers of two by which data and operators far from 1 are divided, so that squares neither underflow nor overflow.
+"""Divide data and operators far from 1 by powers of two, so that squares neither underflow nor overflow.
 
 Krylov methods are homogeneous: data that are divided by a number give a solution that is divided by it, and an operator
 that is divided by a number a solution that is multiplied by it. A power of two is exact, so the iterates have the same
 bits as without it, unless these would have been lost. Data and operators of ordinary size are left alone.
 
 The driver finds the unit of the data before the first iteration. Only the numbers of the first iterations show that an
-operator needs a unit (:meth:`Method.magnitudes`); it is measured then, and the run begins anew.
+operator needs a unit (:meth:`Method.magnitudes`); the driver then measures it and restarts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Units(NamedTuple):
         return _times(_times(value, 1 / self.data, degree[0]), 1 / self.operator, degree[1])
 
     def outward(self, value: Any, degree: Degree) -> Any:
-        """Convert a number from these units to the units of the problem as it was given."""
+        """Convert a number from these units to the units of the caller."""
         return _times(_times(value, self.data, degree[0]), self.operator, degree[1])
 
     def array(self, array: Any, degree: Degree) -> Any:
@@ -84,7 +84,7 @@ _NO_UNITS = Units()
 
 @dataclass(eq=False)
 class Problem:
-    """A method, its operator, data and starting point, as they were given or in other units."""
+    """A method, its operator, data and starting point, in the units of the caller or in others."""
 
     method: Any
     A: Any
@@ -121,12 +121,12 @@ class Problem:
         return [exponent for array in (self.y, self.x0) for exponent in exponents_of(array, self.columns)]
 
     def residual_norm(self, numbers: Any) -> Any:
-        """Return the norm of the residual, from numbers of the method, in the units in which the problem was given."""
+        """Return the norm of the residual in the units of the caller, from numbers of the method."""
         norm = self.method.residual_norm(numbers)
         return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
 
     def solution(self, x: Any) -> Any:
-        """Convert a solution from the units of this problem to the units in which it was given."""
+        """Convert a solution from the units of this problem to the units of the caller."""
         return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
 
     def checked_solution(self, x: Any) -> Any:
@@ -146,7 +146,7 @@ class Problem:
         return self.solution(x)
 
     def details(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the details of a result for the problem as it was given."""
+        """Convert the details of a result to the units of the caller."""
         if self.units.trivial:
             return dict(details)
         return {name: self.units.outward(value, self.method.degree(name)) for name, value in details.items()}
@@ -190,12 +190,12 @@ def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> U
     `exponents` belong to the columns of the data, and then of the starting point, over all ranks.
     """
     count = max(1, len(exponents) // 2)
-    found = [next((number for number in exponents[place::count] if number != _NONE), _NONE) for place in range(count)]
+    largest_of = [next((e for e in exponents[column::count] if e != _NONE), _NONE) for column in range(count)]
     limit, largest = _exponents(data.dtype) if data.dtype.kind in "fc" else (_INFINITE, 0)
-    sizes = [number for number in found if number != _NONE]
+    sizes = [number for number in largest_of if number != _NONE]
     if not sizes or _INFINITE in sizes or not (exact or any(abs(number) > limit for number in sizes)):
         return _NO_UNITS
-    even = [2 * (max(-largest, min(largest, number if number != _NONE else max(sizes))) // 2) for number in found]
+    even = [2 * (max(-largest, min(largest, number if number != _NONE else max(sizes))) // 2) for number in largest_of]
     columns = None if min(even) == max(even) else tuple(2.0**number for number in even)
     return Units(2.0 ** max(even), 1.0, columns)
 
@@ -209,19 +209,19 @@ def measured_units(problem: Problem, exponents: Sequence[int]) -> Units | None:
     method, A, comm = problem.method, problem.A, group_of(problem.y)
     units = data_units(problem.y, exponents, exact=True)
     maps = _maps(method, A)
-    start, places = units.divided(problem.y, (1, 0)), range(2)
+    start, order = units.divided(problem.y, (1, 0)), range(2)
     if max(exponents[: problem.columns]) == _NONE and problem.x0 is not None:
-        start, places = units.divided(problem.x0, (1, 0)), reversed(range(2))
-    vector, found = start.astype(problem.dtype), []
+        start, order = units.divided(problem.x0, (1, 0)), reversed(range(2))
+    vector, sizes = start.astype(problem.dtype), []
     largest = _exponents(vector.dtype)[1]
-    for place in places:
-        vector = maps[place](vector)
+    for number in order:
+        vector = maps[number](vector)
         (exponent,) = comm.agree("the size of an image", method.name, [exponent_of(vector)])
         if exponent in (_NONE, _INFINITE):
             break
-        found.append(max(-largest, min(largest, exponent)))
-        vector = axpby(2.0 ** -found[-1], vector, 0.0, vector)
-    return units._replace(operator=2.0 ** (2 * (max(found) // 2))) if found else None
+        sizes.append(max(-largest, min(largest, exponent)))
+        vector = axpby(2.0 ** -sizes[-1], vector, 0.0, vector)
+    return units._replace(operator=2.0 ** (2 * (max(sizes) // 2))) if sizes else None
 
 
 def operator_unit(A: LinearOperator, like: Any, dtype: np.dtype) -> float:

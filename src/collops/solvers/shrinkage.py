@@ -21,7 +21,7 @@ from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
 
-__all__ = ["StepSums", "advance", "find_threshold", "shrink"]
+__all__ = ["Percentile", "StepSums", "advance", "find_threshold", "shrink"]
 
 _NOWHERE = (-1, -1, -1)
 
@@ -79,7 +79,7 @@ class StepSums:
                 self.put(slice(self.width), total)
 
     def contribute(self, place: int, value: Any) -> None:
-        """Set a sum to a number that every rank has, perhaps with its own rounding: to that of the first rank."""
+        """Set a sum to the first rank's value of a number that other ranks may have rounded differently."""
         if self.communicator is None or self.communicator.rank == 0:
             self.put(place, value)
 

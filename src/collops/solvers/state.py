@@ -20,7 +20,7 @@ from typing import Any
 from collops.array import DistributedArray, StackedArray
 from collops.operators.base import new_array
 
-__all__ = ["CONSTANT", "SCRATCH", "scratch_array"]
+__all__ = ["CONSTANT", "SCRATCH", "extended", "scratch_array"]
 
 CONSTANT: Mapping[str, Any] = {"role": "constant"}
 SCRATCH: Mapping[str, Any] = {"role": "scratch"}
@@ -84,7 +84,7 @@ def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
 
 
 def copied(layout: Any, data: Any, dtype: Any) -> Any:
-    """Return a copy of `data`; that of a stack in one block of memory, as :func:`collops.array.empty` makes them."""
+    """Return a copy of `data`, of a stack in one block of memory, as :func:`collops.array.empty` makes it."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
     copy = new_array(layout, data, dtype)
@@ -94,7 +94,7 @@ def copied(layout: Any, data: Any, dtype: Any) -> Any:
 
 
 def extended(kind: Any, state: Any, **others: Any) -> Any:
-    """Return a state of another kind, with the fields of this one and the `others`."""
+    """Return a state, or a method, of another kind with the fields of this one and the `others`."""
     return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
 
 

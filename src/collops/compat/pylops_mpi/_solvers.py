@@ -26,7 +26,7 @@ from collops.errors import NotFiniteError
 from collops.extend import solvers
 from collops.extend.operators import reinterpret
 from collops.extend.solvers import (
-    IterativeThresholding,
+    VaryingThresholding,
     check_number,
     check_problem,
     not_finite,
@@ -105,7 +105,7 @@ class _NativeSolver(Solver):
         self._operator = op = native_of(self.Op, x0, y)
         self._problem = op, as_native(y, op.range), as_native(x0, op.domain)
         check_problem(*self._problem, _MAX_STEPS if niter is None else niter)
-        self._running = self._method(**options)
+        self._running = self._method(**options).variant(self._problem[1])
         if show and self._prints():
             self._print_solver(nbar=65)
             print(f"{self._heading}\tniter = {niter}\n{'-' * 65}")
@@ -251,7 +251,7 @@ class CGLS(_NativeSolver):
         return x, self.istop, self.iiter, self.r1norm, self.r2norm, self.cost
 
 
-class _EndsAsPyLops(IterativeThresholding):
+class _EndsAsPyLops(VaryingThresholding):
     """ISTA and FISTA that end as in PyLops if the step is too long.
 
     A cost that becomes infinite or NaN stops the solver. If `monitorres`, such a residual counts as an increase.
@@ -267,7 +267,7 @@ class _EndsAsPyLops(IterativeThresholding):
             "monitorres",
         ),
         (lambda self, now, first: (now is not first) & not_finite(self._cost(now)), Status.STOPPED),
-        *(s for s in IterativeThresholding.stops if s[1] not in (Status.NOT_FINITE, Status.RESIDUAL_INCREASED)),
+        *(s for s in VaryingThresholding.stops if s[1] not in (Status.NOT_FINITE, Status.RESIDUAL_INCREASED)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from collops import SolverResult, dots
-from collops.extend.solvers import CG, consistent, precision_of, solve, takes_part
+from collops.extend.solvers import PreconditionedCG, consistent, precision_of, solve, takes_part
 from collops.seismic.survey.normal import NormalEquations, normal_equations, shots_of_parts
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Numbers(NamedTuple):
     size: Any
 
 
-class _NormalCG(CG):
+class _NormalCG(PreconditionedCG):
     """CG on normal equations, which knows how much of the data its iterates explain."""
 
     name = "CG on the normal equations"

@@ -15,11 +15,11 @@ from collops.array.dtypes import real_of
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import Rule, kernel
 
-__all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
+__all__ = ["Selection", "advance", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
 _BLOCK = 256  # as in steps.cu
 _PER_BLOCK = 4 * _BLOCK
-_MOST_BLOCKS = 1 << 20
+_MAX_BLOCKS = 1 << 20
 _BLOCKS_PER_PROCESSOR = 8
 _MEASURES = 3
 _COMPONENTS = 4  # of one launch of group_shrink
@@ -88,7 +88,7 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
         return out
     target = _contiguous(out)
     launch(
-        (min(-(-size // _BLOCK), _MOST_BLOCKS),),
+        (min(-(-size // _BLOCK), _MAX_BLOCKS),),
         _THREADS,
         (
             np.int32(rule),
@@ -105,6 +105,13 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
     )
     _put_back(target, out)
     return out
+
+
+def launch_lsqr(name: str, scalars: Any, factors: Any, *values: Any) -> tuple[Any, Any]:
+    """Return both arrays after a part of an iteration of LSQR, which one thread computes in their memory."""
+    suffix = "float" if factors.dtype == np.float32 else "double"
+    kernel("lsqr.cu", f"{name}_{suffix}")(_ONE, _ONE, (scalars, factors, *values))
+    return scalars, factors
 
 
 def group_norms(parts: Sequence[Any]) -> Any:
@@ -133,7 +140,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
     values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
     rest = [_NULL] * (_COMPONENTS - len(parts))
     launch(
-        (min(-(-size // _BLOCK), _MOST_BLOCKS),),
+        (min(-(-size // _BLOCK), _MAX_BLOCKS),),
         _THREADS,
         (np.int32(rule), np.float64(threshold), np.int32(len(parts)), *values, *rest, *targets, *rest, np.int64(size)),
     )

@@ -17,9 +17,9 @@ from collops.array.kernels import kernels_for
 from collops.array.kernels.numpy_kernels import PIECE
 from collops.backend import engine
 from collops.solvers.kernels import Rule
-from collops.solvers.kernels.steps import factor, group_norms, scratch
+from collops.solvers.kernels.steps import factor, group_norms, launch_lsqr, scratch
 
-__all__ = ["Selection", "advance", "group_norms", "group_shrink", "scratch", "shrink"]
+__all__ = ["Selection", "advance", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
 _vectors: Any = kernels_for(engine("numpy"))
 _blas: Any = _scipy_blas

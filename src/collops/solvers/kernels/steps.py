@@ -16,7 +16,9 @@ from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import HALF_CUT, Rule
 
-__all__ = ["Selection", "advance", "factor", "group_norms", "group_shrink", "scratch", "shrink"]
+__all__ = ["Selection", "advance", "factor", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
+
+launch_lsqr = None  # LSQR computes with its scalars itself
 
 
 def scratch() -> None:

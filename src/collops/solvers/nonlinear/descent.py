@@ -18,7 +18,7 @@ from collops.solvers.result import Status
 from collops.solvers.scaling import data_units, divided, exponent_of, out_of_range
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
-_MOST_HALVINGS = 30
+_MAX_HALVINGS = 30
 
 
 class DescentNumbers(NamedTuple):
@@ -165,7 +165,7 @@ def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, An
     For a path that bends at bounds, along which the slope of a trial is the change that the gradient at step 0 promises
     [Bertsekas 1982].
     """
-    for halvings in range(_MOST_HALVINGS):
+    for halvings in range(_MAX_HALVINGS):
         trial = evaluate(0.5**halvings)
         if trial.value <= value + _SUFFICIENT_DECREASE * trial.slope:
             return 0.5**halvings, trial.kept

@@ -23,9 +23,9 @@ from collops.solvers.state import SCRATCH
 
 @dataclass(slots=True)
 class LBFGSState:
-    """Vectors and inner products of L-BFGS between two iterations, with the letters of the book.
+    """State of L-BFGS between iterations, in the notation of Byrd, Nocedal and Schnabel (1994).
 
-    Pair number k, of a step and a change of the gradient, is at the place k modulo the memory.
+    Pair number k, of a step and a change of the gradient, is at index k modulo the memory.
     """
 
     x: Any

@@ -23,7 +23,7 @@ from collops.solvers.state import SCRATCH, scratch_array
 
 @dataclass(slots=True)
 class ADMMState:
-    """Vectors of ADMM between two iterations, with the letters of the book; the first step allocates scratch memory."""
+    """State of ADMM between iterations, in the notation of Boyd et al.; the first step allocates scratch memory."""
 
     x: Any
     z: Any

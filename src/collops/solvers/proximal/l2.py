@@ -170,6 +170,7 @@ def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient
     """
     floor = dots(*consistent((first_gradient, first_gradient)))[0] * (_ROUNDING * method.precision) ** 2
     tests = [test for test, status, *_ in method.stops if status is Status.LEAST_SQUARES_TO_ROUNDING]
+    method = method.variant(y)
     state = method.init(A, y, x0)
     first = method.numbers(*method.report(state))
     continues = state.gamma > floor

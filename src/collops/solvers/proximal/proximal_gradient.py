@@ -13,11 +13,11 @@ from collops.array import axpby, dots
 from collops.backend import engine
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.driver import solve, solver
-from collops.solvers.iterative_thresholding import Schedule, momenta
 from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import RESIDUAL, Splitting, StepSizes, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
+from collops.solvers.schedule import Schedule, momenta
 from collops.solvers.shrinkage import StepSums, advance
 from collops.solvers.state import SCRATCH, scratch_array
 

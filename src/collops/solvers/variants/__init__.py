@@ -1,0 +1,68 @@
+"""Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook's, and the one place where they are chosen.
+
+A variant is a class with the options, tests and numbers of its method. Each module names the record in
+``benchmarks/results`` that shows its gain, if that is its purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from collops.array.fused import sums_squares
+from collops.solvers.cg import CG
+from collops.solvers.cgls import CGLS
+from collops.solvers.iterative_thresholding import IterativeThresholding
+from collops.solvers.lsqr import LSQR
+from collops.solvers.problem import takes_part
+from collops.solvers.state import extended
+from collops.solvers.variants.cg import PreconditionedCG
+from collops.solvers.variants.cgls import DampedCGLS, OneMessageCGLS
+from collops.solvers.variants.lsqr import PreconditionedLSQR
+from collops.solvers.variants.pipelined import PipelinedCG, PipelinedCGLS
+from collops.solvers.variants.single_reduction import SingleReductionCG, SingleReductionCGLS
+from collops.solvers.variants.thresholding import VaryingThresholding
+
+__all__ = ["choose"]
+
+
+def choose(method: Any, y: Any, reductions: Any = 2) -> Any:
+    """Return a method with the steps that suit its options and the data `y`.
+
+    Other methods, and methods of derived classes, are returned as they are. `reductions` is an option of
+    :func:`collops.solvers.cgls`.
+    """
+    kind = type(method)
+    choice = _CHOICES.get(kind)
+    chosen = kind if choice is None else choice(method, y, reductions)
+    return method if chosen is kind else extended(chosen, method)
+
+
+def _cg(method: CG, y: Any, reductions: Any) -> type:
+    if reductions != 2:
+        return {1: SingleReductionCG, "pipelined": PipelinedCG}[reductions]
+    return PreconditionedCG if method.M is not None or sums_squares(y) else CG
+
+
+def _cgls(method: CGLS, y: Any, reductions: Any) -> type:
+    if reductions != 2:
+        return {1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[reductions]
+    if y.comm.size > 1 and not any(takes_part(getattr(method, name)) for name in method.tolerances):
+        return OneMessageCGLS
+    return DampedCGLS if method.M is not None or takes_part(method.damp) or sums_squares(y) else CGLS
+
+
+def _lsqr(method: LSQR, y: Any, reductions: Any) -> type:
+    return PreconditionedLSQR if method.M is not None or method.calc_var else LSQR
+
+
+def _thresholding(method: IterativeThresholding, y: Any, reductions: Any) -> type:
+    return VaryingThresholding if method.varies else IterativeThresholding
+
+
+_CHOICES: dict[type, Callable[[Any, Any, Any], type]] = {
+    CG: _cg,
+    CGLS: _cgls,
+    LSQR: _lsqr,
+    IterativeThresholding: _thresholding,
+}
