@@ -7,7 +7,8 @@ import pytest
 
 from collops.array import from_global
 from collops.seismic import Kirchhoff
-from collops.seismic.kirchhoff.geometry import Grid, eikonal
+from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.traveltimes import eikonal
 from tests.seismic.test_kirchhoff import peer
 
 pytest.importorskip("skfmm")

@@ -16,7 +16,8 @@ from collops.operators import Columns
 from collops.profile import count_messages
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
-from collops.seismic.kirchhoff.geometry import Grid, eikonal
+from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.traveltimes import eikonal
 from tests.seismic import kirchhoff_matrix
 
 pytest.importorskip("numba")

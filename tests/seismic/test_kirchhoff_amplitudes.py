@@ -8,8 +8,9 @@ import pytest
 import collops
 from collops.errors import InputError
 from collops.seismic.kirchhoff import FixedTables
-from collops.seismic.kirchhoff.geometry import Grid, eikonal
+from collops.seismic.kirchhoff.geometry import Grid
 from collops.seismic.kirchhoff.rays import trace_rays
+from collops.seismic.kirchhoff.traveltimes import eikonal
 from collops.seismic.kirchhoff.weights import Bands
 from tests.seismic import kirchhoff_matrix
 

@@ -13,8 +13,9 @@ from collops.profile import count_messages
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import split, stations
 from collops.seismic.kirchhoff.fixed_point import Scale
-from collops.seismic.kirchhoff.geometry import Grid, analytic
+from collops.seismic.kirchhoff.geometry import Grid
 from collops.seismic.kirchhoff.nodes import Nodes
+from collops.seismic.kirchhoff.traveltimes import analytic
 from collops.seismic.kirchhoff.weights import Weighting
 from tests.seismic.test_kirchhoff import TOLERANCE, gradient, peer_at_our_times, random_pair, relative, survey
 from tests.seismic.test_kirchhoff_tables import survey as fine_survey

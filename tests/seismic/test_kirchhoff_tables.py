@@ -10,9 +10,10 @@ import collops
 from collops.errors import InputError
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
 from collops.seismic.kirchhoff.fixed_point import Scale
-from collops.seismic.kirchhoff.geometry import Grid, analytic
+from collops.seismic.kirchhoff.geometry import Grid
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
+from collops.seismic.kirchhoff.traveltimes import analytic
 
 pytest.importorskip("numba")
 

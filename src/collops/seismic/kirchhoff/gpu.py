@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.errors import InputError
 from collops.extend.engines import cuda_module
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
@@ -63,6 +64,21 @@ def _parts(groups: int, at_a_time: int, most: int) -> int:
 
     choices = range(1, min(most, 4 * -(-at_a_time // groups)) + 1)
     return next((parts for parts in choices if used(parts) > 0.9), max(choices, key=used))
+
+
+def kernels(
+    tables: FixedTables,
+    filters: dict[str, Any],
+    dims: tuple[int, ...],
+    *,
+    name: str | None,
+    threads: int | None,
+    deterministic: bool,
+) -> CudaKernels:
+    """Return the kernels of a :class:`LocalKirchhoff`."""
+    if name is not None or threads is not None:
+        raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
+    return CudaKernels(tables, **filters, dims=dims, repeatable=deterministic)
 
 
 class CudaKernels:

@@ -17,12 +17,13 @@ from collops import Layout, VStack
 from collops.errors import InputError
 from collops.extend.applications import local_stage
 from collops.extend.engines import Engine, memory_of
-from collops.seismic.kirchhoff import Bands, FixedTables, LocalKirchhoff, StreamedKirchhoff, Weighting, Weights
-from collops.seismic.kirchhoff.fixed_point import Scale
+from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import Grid as Points
+from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
+from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Grid
 from collops.seismic.survey.traveltimes import check_mode, seconds_from

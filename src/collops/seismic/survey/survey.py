@@ -429,8 +429,9 @@ class Survey:
         InputError
             On every rank, if an argument cannot be used.
         """
-        from collops.seismic.kirchhoff import Weighting, threads_of_rank
+        from collops.seismic.kirchhoff import Weighting
         from collops.seismic.kirchhoff.geometry import checked_wavelet
+        from collops.seismic.kirchhoff.operator import threads_of_rank
         from collops.seismic.survey.operator import SurveyModelling
 
         comm, geometry = self.comm, self.geometry
@@ -452,7 +453,7 @@ class Survey:
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute = engine_called(engine)
             chosen = weighting, antialias, np.dtype(dtype), compute
-        threads = threads_of_rank(comm, compute.name)
+        threads = threads_of_rank(comm, compute)
         modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
         place = None if folder is None else Path(folder)
         operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
