@@ -7,7 +7,7 @@ import pytest
 
 import collops
 from collops.seismic.lsm import run
-from collops.seismic.lsm.migrate import invert
+from collops.seismic.lsm.inversion import invert
 from collops.seismic.survey import checks, operator
 from tests.apps.jobs import group_of, job_numbers
 from tests.seismic.files import FREQUENCY, small_geometry

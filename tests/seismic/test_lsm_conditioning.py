@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from collops.apps.recipe import run_job
 from collops.errors import InputError
 from collops.seismic.conditioning import Conditioned
 from collops.seismic.lsm import Options, run
-from collops.seismic.lsm.migrate import _weighted, invert
 from collops.seismic.lsm.problem import recorded
+from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.signals import ricker
 from collops.seismic.survey.headers import read_traces
 from collops.seismic.survey.segy import read_headers
@@ -158,8 +159,8 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
         mute, trust = rng.uniform(size=values.shape).round(1), rng.integers(0, 3, len(values)).astype(float)
         conditioned.append(Conditioned(values * mute, mute, np.ones((1, 1)), trust))
         diagonals.append(mute * trust[:, None])
-    reduced, weighted, left_out = _weighted(job, problem, operator, conditioned)
-    found = invert(job, reduced, weighted)
+    data = ResidentSurvey(job, replace(problem, conditioned=conditioned), operator)
+    found, left_out = data.invert(), data.left_out
     diagonal, data = gather_traces(comm, diagonals), gather_traces(comm, traces)
     assert left_out == (diagonal.reshape(-1, 90) == 0).all(axis=1).sum() > 0
     serial = pylops.Diagonal(diagonal) @ pylops_operator(problem)

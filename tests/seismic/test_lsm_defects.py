@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from collops.seismic.lsm import Options, run
-from collops.seismic.lsm.migrate import invert, kirchhoff, model_traces
+from collops.seismic.lsm.inversion import invert
+from collops.seismic.lsm.migrate import kirchhoff, model_traces
 from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.synthetic import reflectivity
 from collops.seismic.segy import write_together

@@ -12,7 +12,8 @@ from collops import profile
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import Weighting
 from collops.seismic.lsm import Options
-from collops.seismic.lsm.migrate import invert, kirchhoff, model_traces
+from collops.seismic.lsm.inversion import invert
+from collops.seismic.lsm.migrate import kirchhoff, model_traces
 from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.synthetic import reflectivity
 from collops.seismic.signals import ricker

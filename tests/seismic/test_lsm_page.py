@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.seismic.lsm import Options, migrate, page, run
-from collops.seismic.lsm.migrate import _SAMPLES, kept_shots, shot_fields
+from collops.seismic.lsm import Options, page, results, run
 from collops.seismic.lsm.page import _convergence, _packed, write_page
 from collops.seismic.lsm.problem import synthetic
+from collops.seismic.lsm.results import _SAMPLES, kept_shots, shot_fields
 from tests.apps.jobs import group_of, job_numbers
 
 pytestmark = pytest.mark.usefixtures("with_pictures")
@@ -74,7 +74,7 @@ def test_the_page_shows_the_contents_of_the_group(comm, folder):
 
 @pytest.mark.parametrize(("samples", "kept"), [(_SAMPLES, range(5)), (5 * 9 * 101, range(5)), (2 * 9 * 101, [0, 3])])
 def test_traces_are_those_of_their_shots(comm, monkeypatch, samples, kept):
-    monkeypatch.setattr(migrate, "_SAMPLES", samples)
+    monkeypatch.setattr(results, "_SAMPLES", samples)
     survey = synthetic(Options(**SIZES), comm).survey
     assert list(kept_shots(survey.geometry)) == list(kept)
     # Every trace is told from others by its number; what the image leaves unexplained is the number of the shot.

@@ -15,10 +15,12 @@ from collops.errors import InputError
 from collops.seismic.conditioning import Conditioned
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.illumination import normal_diagonal
-from collops.seismic.lsm import Options, migrate
-from collops.seismic.lsm.migrate import Migration, _illumination, _weighted, invert, kirchhoff, model_traces
+from collops.seismic.lsm import Options, inversion
+from collops.seismic.lsm.inversion import Migration, invert
+from collops.seismic.lsm.migrate import illumination, kirchhoff, model_traces
 from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.regularisation import Penalty, inverse_root, local_inverse_root, probed_diagonal
+from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.lsm.synthetic import reflectivity
 from collops.seismic.signals import ricker_shape, with_noise
 from collops.seismic.survey import Geometry, Grid, Survey
@@ -179,7 +181,7 @@ def chosen(ranks, kind: str | None, **options: Any) -> Migration:
 def test_image_and_choice_are_those_of_one_rank(comm, kind, options, monkeypatch):
     if comm.size == 1:
         pytest.skip("compares several ranks with one")
-    monkeypatch.setattr(migrate, "TRIED", (0.1, 0.03))
+    monkeypatch.setattr(inversion, "TRIED", (0.1, 0.03))
     found, own = chosen(comm, kind, **options), comm.subgroup(tuple(range(comm.size)))
     # One of them alone, while the others leave it their cores.
     alone = chosen(own, kind, **options) if comm.rank == 0 else None
@@ -191,7 +193,7 @@ def test_image_and_choice_are_those_of_one_rank(comm, kind, options, monkeypatch
 
 @pytest.mark.serial
 def test_the_weight_predicts_the_held_out_shots_best(comm, monkeypatch):
-    monkeypatch.setattr(migrate, "TRIED", (1.0, 0.1, 0.003))
+    monkeypatch.setattr(inversion, "TRIED", (1.0, 0.1, 0.003))
     found = chosen(comm, "dip")
     shares = {weight: chosen(comm, "dip", weight=weight).shares for weight in (1.0, 0.1)}
     assert found.weight == 0.1 and found.shares.min() == shares[0.1].min() < shares[1.0].min()
@@ -201,7 +203,7 @@ def test_the_weight_predicts_the_held_out_shots_best(comm, monkeypatch):
 @pytest.mark.serial
 @pytest.mark.parametrize(("iterations", "weight"), [(2, 0.03), (None, 0.1)])
 def test_the_image_after_the_last_iteration_counts_where_their_number_is_given(comm, monkeypatch, iterations, weight):
-    monkeypatch.setattr(migrate, "TRIED", (0.1, 0.03))
+    monkeypatch.setattr(inversion, "TRIED", (0.1, 0.03))
     shares = iter([np.array([1.0, 0.2, 0.9]), np.array([1.0, 0.5, 0.6])])
     monkeypatch.setattr("collops.extend.solvers.cross_validate", lambda *_, **__: next(shares))
     problem = small_problem(comm, towed=False)
@@ -221,8 +223,9 @@ def test_the_illumination_is_the_diagonal_of_the_normal_operator(comm):
         for shot in problem.survey.shots
     ]
     conditioned = [Conditioned(each, each, np.ones((1, 1)), np.ones(len(each))) for each in weights]
-    reduced, *_ = _weighted(job, problem, operator, conditioned)
-    M = inverse_root(job, reduced, _illumination(problem, operator, tables, conditioned))
+    problem = dataclasses.replace(problem, conditioned=conditioned)
+    reduced = ResidentSurvey(job, problem, operator).operator
+    M = inverse_root(job, reduced, illumination(problem, operator, tables))
     ones = job.array(operator.domain, np.ones(problem.grid.shape))
     found = job.on_host(M.forward(ones)).ravel() ** -2
     points = [0, *rng.integers(0, found.size, 12), found.size - 1]
@@ -278,7 +281,7 @@ def test_preconditioners_halve_the_iterations_where_the_illumination_is_uneven(c
         if name is not None:
             exact = name == "illumination"
             diagonal = (
-                _illumination(problem, operator, tables, conditioned)
+                illumination(dataclasses.replace(problem, conditioned=conditioned), operator, tables)
                 if exact
                 else probed_diagonal(job, operator.H @ operator)
             )

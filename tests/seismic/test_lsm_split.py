@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 
 from collops.seismic.conditioning import Conditioned
 from collops.seismic.lsm import Options, run
-from collops.seismic.lsm.migrate import _illumination, _weighted, invert, kirchhoff
+from collops.seismic.lsm.inversion import invert
+from collops.seismic.lsm.migrate import illumination, kirchhoff
 from collops.seismic.lsm.regularisation import local_inverse_root, probed_diagonal
+from collops.seismic.lsm.resident import ResidentSurvey
 from tests.apps.jobs import group_of, job_numbers, job_of
 from tests.seismic.test_lsm_job import SMALL
 from tests.seismic.test_lsm_migrate import modelled, small_problem
@@ -42,12 +45,13 @@ def test_preconditioners_are_those_of_a_replicated_image(comm):
     for split in (False, True):
         job, tables = job_of(Options(dtype="float64", split_image=split), comm), []
         operator = kirchhoff(job, problem, tables)
-        reduced, *_ = _weighted(job, problem, operator, conditioned)
+        problem = dataclasses.replace(problem, conditioned=conditioned)
+        reduced = ResidentSurvey(job, problem, operator).operator
         M = local_inverse_root(job, reduced.H @ reduced, 60.0, problem.grid)
         ones = np.random.default_rng(1).normal(size=problem.grid.shape)
         found.append(
             [
-                _illumination(problem, operator, tables, conditioned),
+                illumination(problem, operator, tables),
                 probed_diagonal(job, reduced.H @ reduced),
                 job.whole(M.forward(job.spread(operator.domain, ones))),
             ]

@@ -306,9 +306,17 @@ class Options(CommonOptions):
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
-        survey = [] if self.write_survey is None else [Path(self.write_survey)]
         names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
-        return [*super().results(), *(Path(self.out) / name for name in ("result.html", "shots", *names)), *survey]
+        return [
+            *super().results(),
+            *(Path(self.out) / name for name in ("result.html", "shots", *names)),
+            *self.survey_files,
+        ]
+
+    @property
+    def survey_files(self) -> list[Path]:
+        """The file of the synthetic survey, if it is written."""
+        return [] if self.write_survey is None else [Path(self.write_survey)]
 
     @property
     def weighting(self) -> Weighting:
@@ -415,6 +423,12 @@ class Problem:
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
+    noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the traces are read whenever they are needed."""
+        return isinstance(self.conditioned, StreamedShots)
 
     @property
     def wavelet(self) -> tuple[np.ndarray, int]:
