@@ -198,7 +198,7 @@ def shot_fields(survey: Survey, compared: Iterable[tuple[int, np.ndarray, np.nda
     with local_stage(survey.comm):
         own = [(measured, measured - modelled) for shot, measured, modelled in compared if shot in kept]
     data, residual = ([pair[kind] for pair in own] for kind in range(2))
-    return trace_fields(survey, kept, data=data, data_residual=residual)
+    return trace_fields(survey.geometry, survey.headers, survey.comm, kept, data=data, data_residual=residual)
 
 
 def _fields(problem: Problem, found: Migration, judged: Judgement) -> dict[str, Field]:

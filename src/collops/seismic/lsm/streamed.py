@@ -38,7 +38,7 @@ class StreamedSurvey:
         self._job, self._survey, self.modelling = job, problem.survey, operator
         self._shots: Any = problem.conditioned
         self.left_out, _ = traces_left_out(job, problem, self._shots)
-        self._parts = shots_of_parts(problem.survey, operator)
+        self._parts = shots_of_parts(problem.survey.geometry, operator)
         self._last: tuple[Any, list[tuple[np.ndarray, np.ndarray]]] = (None, [])
         with job.stage("migrating the traces"):
             self.whole = self.equations()
@@ -73,7 +73,8 @@ class StreamedSurvey:
             return [each.traces * (each.trust[:, None] * part(shot)) for shot, each in found]
 
         return normal_equations(
-            self._survey,
+            self._survey.geometry,
+            self._job.comm,
             self.modelling,
             lambda shot: self._shots.weights(shot) * part(shot),
             self._job.engine,
