@@ -52,8 +52,7 @@ def tables_of_stations(
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
-    The ranks that need a station share the work. Arguments are the same on every rank, but for what is read of
-    `seconds`.
+    The ranks that need a station share the work. All arguments but `seconds` are the same on every rank.
 
     Parameters
     ----------
@@ -92,9 +91,8 @@ def tables_of_stations(
     """
     owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
     weighting = None if weighting is None or weighting.none else weighting
-    kind = scale.fixed_type if factor == 1 else scale.real_type
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
-    kinds: list[tuple[tuple[int, ...], np.dtype]] = [((), kind), ((count,), scale.dtype)]
+    kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
     computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting)
     own, first = needed[comm.rank], [0] * len(grid.axes)
     if boxes is not None:
