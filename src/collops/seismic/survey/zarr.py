@@ -19,13 +19,12 @@ from collops.extend.applications import (
     dimension_names,
     open_zarr,
     read_rows,
-    read_times,
-    unit_of,
 )
 from collops.seismic.segy import OTHER_TRACES, scaled
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.times import read_times, unit_of
 from collops.seismic.volume.files import DATA_NAMES
 
 if TYPE_CHECKING:
