@@ -56,9 +56,12 @@ if collops.world().size == 4:  # a device each
 
 # Steps of a migration, one by one, and the files of a job, which rank 0 writes. They take longest where more ranks than
 # cores do them; whole migrations, and all other applications, run on any number of ranks.
-ONLY_TO_THREE_RANKS = tuple(
-    f"tests/apps/test_{name}.py"
-    for name in ("lsm_conditioning", "lsm_migrate", "lsm_regularisation", "lsm_split", "lsm_uncertainty", "outputs")
+ONLY_TO_THREE_RANKS = (
+    "tests/apps/test_outputs.py",
+    *(
+        f"tests/seismic/test_lsm_{name}.py"
+        for name in ("conditioning", "migrate", "regularisation", "split", "uncertainty")
+    ),
 )
 
 

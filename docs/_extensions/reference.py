@@ -27,6 +27,7 @@ PACKAGES = (
     "collops.preconditioners",
     "collops.uncertainty",
     "collops.seismic",
+    "collops.seismic.kirchhoff",
     "collops.seismic.survey",
     "collops.comm",
     "collops.exchange",

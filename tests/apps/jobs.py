@@ -12,7 +12,7 @@ import zarr
 
 from collops.apps.recipe import Job, run_job
 from collops.backend import engine
-from tests.apps.files import REAL
+from tests.seismic.files import REAL
 
 COMMON_KEYS = {
     *("residual_initial", "residual_final", "residual_reduction", "relative_error", "adjoint_relative_error"),

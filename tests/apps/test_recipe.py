@@ -11,8 +11,6 @@ from collops.apps.recipe import Gradient, _versions, best_relative_error, relati
 from collops.apps.stages import local_stage
 from collops.array.store import open_node
 from collops.errors import InputError
-from collops.seismic.signals import with_noise
-from collops.seismic.survey.geometry import shots_of
 
 
 @pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])
@@ -58,16 +56,6 @@ def test_amplitudes_whose_squares_underflow_are_refused(comm):
             Gradient.of(operator, data)
         assert Gradient.of(operator, data.astype(np.float64)).step == pytest.approx(14 / 98 / scale**2)
         assert Gradient.of(operator, 0 * data).norm == 0
-
-
-@pytest.mark.parametrize("records", [5, 1])
-def test_noise_depends_on_the_record_and_the_seed_only(comm, records):
-    own = shots_of(comm.rank, records, comm.size)
-    noisy, norm = with_noise([np.full((3, 100), 2.0) for _ in own], own, 0.25, 7, comm)
-    expected = 2 + 0.5 * np.array([np.random.default_rng([7, n]).standard_normal((3, 100)) for n in range(records)])
-    np.testing.assert_allclose(np.reshape(noisy, (-1, 3, 100)), expected[own.start : own.stop])
-    # Also where ranks have no record.
-    assert norm == pytest.approx(np.linalg.norm(expected - 2))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])

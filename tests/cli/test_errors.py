@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from collops.cli.launch import command_for
-from tests.apps.files import set_header, set_samples, small_survey
 from tests.cli.commands import SMALL, assert_one_line, collops, environment, run
+from tests.seismic.files import set_header, set_samples, small_survey
 
 pytestmark = pytest.mark.serial
 

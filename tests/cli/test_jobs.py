@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from collops.apps.recipe import _PICTURES
-from tests.apps.files import stacked_volume
 from tests.cli.commands import assert_one_line
+from tests.seismic.files import stacked_volume
 
 pytestmark = pytest.mark.serial
 SMALL = {

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.apps.files import set_samples, small_survey, stacked_volume
 from tests.apps.jobs import COMMON_KEYS, PROFILE_KEYS
 from tests.cli.commands import SMALL as MIGRATION
 from tests.cli.commands import Result, assert_one_line, numbers_of, several_under_mpiexec
 from tests.cli.test_jobs import SMALL
+from tests.seismic.files import set_samples, small_survey, stacked_volume
 
 pytestmark = [
     pytest.mark.serial,

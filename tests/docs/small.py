@@ -13,7 +13,8 @@ import pytest
 
 from collops.cli import main
 from collops.seismic.survey import Grid, Survey
-from tests.apps.files import (
+from tests.docs.pages import ROOT
+from tests.seismic.files import (
     diffractor_file,
     random_traces,
     small_geometry,
@@ -21,7 +22,6 @@ from tests.apps.files import (
     stacked_volume,
     velocity_volume,
 )
-from tests.docs.pages import ROOT
 
 __all__ = ["LAUNCHER", "run_small"]
 

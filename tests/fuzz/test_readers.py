@@ -45,7 +45,7 @@ def checkpoint(path):
 
 def survey(path):
     pytest.importorskip("segyio")
-    from tests.apps.files import write_survey
+    from tests.seismic.files import write_survey
 
     if collops.world().rank == 0:
         sources = np.stack([np.linspace(100, 300, 2), np.full(2, 6.0)])
@@ -98,7 +98,7 @@ def read_fields(path):
 
 def section(path):
     pytest.importorskip("segyio")
-    from tests.apps.files import write_traces
+    from tests.seismic.files import write_traces
 
     if collops.world().rank == 0:
         headers = {"INLINE_3D": np.ones(4, int), "CDP_X": 10 * np.arange(4), "CDP_Y": np.zeros(4, int)}

@@ -15,7 +15,7 @@ from collops.seismic import Kirchhoff
 from collops.solvers import block_cg, block_cgls
 from collops.uncertainty import GaussianPosterior, randomized_svd
 from tests.operators.columns_checks import check_products
-from tests.operators.test_kirchhoff import survey
+from tests.seismic.test_kirchhoff import survey
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")

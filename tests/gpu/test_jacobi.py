@@ -14,9 +14,9 @@ from collops.jacobi.job import Options, run_job
 from collops.jacobi.measure import Reference
 from collops.jacobi.one_process import OneProcess
 from collops.jacobi.timeline import HOST, record_spans, shares_of, spans_of
-from tests.apps.jacobi.model import relaxed
-from tests.apps.jacobi.test_variants import compare, process_grids
 from tests.apps.jobs import Listener
+from tests.jacobi.model import relaxed
+from tests.jacobi.test_variants import compare, process_grids
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collops.seismic.kirchhoff import FixedTables, Kirchhoff, LocalKirchhoff
-from tests.operators import kirchhoff_matrix
+from tests.seismic import kirchhoff_matrix
 
 cupy = pytest.importorskip("cupy")
 try:

@@ -8,8 +8,8 @@ import pytest
 import collops
 from collops.array import from_global
 from collops.seismic.kirchhoff import split
-from tests.operators.test_kirchhoff_split import uneven
-from tests.operators.test_kirchhoff_tables import survey
+from tests.seismic.test_kirchhoff_split import uneven
+from tests.seismic.test_kirchhoff_tables import survey
 
 cupy = pytest.importorskip("cupy")
 try:

@@ -8,8 +8,8 @@ import pytest
 import collops
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
 from collops.seismic.survey import Grid
-from tests.apps.test_survey import FREQUENCY, area_survey
-from tests.operators.test_kirchhoff_tables import survey
+from tests.seismic.test_kirchhoff_tables import survey
+from tests.seismic.test_survey import FREQUENCY, area_survey
 
 cupy = pytest.importorskip("cupy")
 try:

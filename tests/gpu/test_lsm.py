@@ -7,13 +7,13 @@ import pytest
 
 import collops
 from collops.seismic.lsm import run
-from collops.seismic.lsm.migrate import invert
+from collops.seismic.lsm.inversion import invert
 from collops.seismic.survey import checks, operator
-from tests.apps.files import FREQUENCY, small_geometry
 from tests.apps.jobs import group_of, job_numbers
-from tests.apps.test_lsm_migrate import modelled, small_problem
-from tests.apps.test_lsm_streamed import options_of
-from tests.apps.test_survey_streamed import GRID, survey_on_disk
+from tests.seismic.files import FREQUENCY, small_geometry
+from tests.seismic.test_lsm_migrate import modelled, small_problem
+from tests.seismic.test_lsm_streamed import options_of
+from tests.seismic.test_survey_streamed import GRID, survey_on_disk
 
 cupy = pytest.importorskip("cupy")
 try:

@@ -29,7 +29,7 @@ import numpy as np
 
 from collops.array import DistributedArray
 from collops.operators import LinearOperator
-from collops.seismic.kirchhoff import Kirchhoff
+from collops.seismic.kirchhoff import Kirchhoff, KirchhoffOperator, SplitKirchhoff
 from collops.seismic.survey import Geometry, Grid, Survey, read
 from collops.seismic.survey.geometry import shots_of
 from collops.solvers import CG
@@ -112,7 +112,7 @@ class Problem:
         values, _, centre = ricker(self.t[:41], f0=20)
         return values, centre
 
-    def operator(self, context: Context, deterministic: bool = False) -> Kirchhoff:
+    def operator(self, context: Context, deterministic: bool = False) -> KirchhoffOperator | SplitKirchhoff:
         """Return the modelling of all shots, distributed over the ranks. Collective."""
         wavelet, centre = self.wavelet()
         return Kirchhoff(

@@ -42,17 +42,8 @@ __all__ = [
     "open_zarr",
     "prepare_folder",
     "read_rows",
-    "read_times",
-    "unit_of",
     "write_result",
 ]
-
-_SECONDS = {
-    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
-    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e-3),
-    **dict.fromkeys(("us", "µs", "microsecond", "microseconds"), 1e-6),
-    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
-}
 
 # Errors that NumPy, Zarr and its codecs raise for damaged files. A lack of memory is not one.
 _DECODING_ERRORS = (
@@ -138,32 +129,6 @@ def _number(given: Any) -> float | None:
     with suppress(ValueError, struct.error):
         return struct.unpack("<d", base64.b64decode(given, validate=True))[0] if isinstance(given, str) else None
     return None
-
-
-def unit_of(array: Any) -> str | None:
-    """Return the unit of a Zarr array, as xarray or as MDIO keeps it."""
-    given = array.attrs.get("units", array.attrs.get("unitsV1"))
-    if isinstance(given, Mapping):
-        given = next(iter(given.values()), None)
-    return None if given is None else str(given).strip()
-
-
-def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float, float]:
-    """Return the interval and the first time in seconds from the array of the times of all samples, in a Zarr group."""
-    # MDIO writes milliseconds, by default without saying so.
-    unit = unit_of(times) or ("ms" if "apiVersion" in group.attrs else None)
-    if unit not in _SECONDS:
-        found = "no unit" if unit is None else f"the unit {unit}"
-        raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
-    if getattr(times, "shape", None) != (samples,) or samples < 2:
-        raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
-    values = _SECONDS[unit] * decoded(times, path, dtype=np.float64)
-    interval = float(values[-1] - values[0]) / (samples - 1)
-    if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:
-        raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
-    # Rounded to seven digits (of milliseconds to a nanosecond), because differences of times carry rounding errors.
-    digits = 6 - math.floor(math.log10(interval))
-    return round(interval, digits), round(float(values[0]), digits)
 
 
 def not_finite(values: np.ndarray) -> tuple[int, ...] | None:

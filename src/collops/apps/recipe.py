@@ -458,7 +458,7 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
 
 
 def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any], command: str) -> list[str]:
-    """Return the processing history for exported files, such as the textual header of SEG-Y."""
+    """Return the processing history for exported files, in lines of text."""
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     chosen = {name: value for name, value in (given | found.numbers).items() if isinstance(value, (str, int, float))}
     return [

@@ -114,12 +114,9 @@ def run(job: Job[Options]) -> Findings:
     By default it solves a Poisson problem on an unstructured mesh in a cube, with --matrix a system from a file.
     Writes image.png (the distribution of rows and the sparsity pattern), convergence.png and result.zarr.
     """
-    from collops.solvers import Status
-    from collops.solvers.result import ROUNDING
-
-    comm, options = job.comm, job.options
+    options = job.options
     problem = prepare(job)
-    facts, system, matrix = problem.facts, problem.system, problem.matrix
+    facts, matrix = problem.facts, problem.matrix
     job.warn_of_idle_ranks(facts["rows"], "rows")
 
     tol = _TOL if options.tol is None else options.tol
@@ -132,27 +129,25 @@ def run(job: Job[Options]) -> Findings:
     residual, gradient = _measured(problem, solution.x, M)
     solution = replace(solution, residuals=np.append(solution.residuals[:-1], residual * float(problem.data.norm())))
 
+    findings = _findings(job, problem, solution)
+    matrix.free()
+    first, *others = solution.residuals
+    if problem.method == "cg" and len(others) >= facts["rows"] and others[-1] > first:
+        # In exact arithmetic they would be enough.
+        job.listener.warn("the residual has grown, as if the matrix were not positive definite: choose --method lsqr")
+    return replace(findings, shortfall=_shortfall(options, problem.method, solution, residual, gradient))
+
+
+def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findings:
+    """Describe the results for the recipe, which writes them. Collective."""
+    comm, options, facts, system = job.comm, job.options, problem.facts, problem.system
     found, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
     if system is not None:
         found = found[np.argsort(system.order[1])]  # in the order of the file
         error, ranks = relative_error(found, system.truth), system.parts.astype(np.int32)
     error = comm.allgather_metadata(error)[0]
-    ghosts = [int(count) for count in comm.allgather(np.array(len(matrix.ghosts)))]
+    ghosts = [int(count) for count in comm.allgather(np.array(len(problem.matrix.ghosts)))]
     condition, factor = _convergence(solution)
-    numbers = {
-        "matrix": options.matrix,
-        "rhs": options.rhs,
-        "problem": facts["name"],
-        "method": problem.method,
-        "precondition": options.precondition,
-        "status": solution.status,
-        "condition_number": condition,
-        "convergence_factor": factor,
-        "tol": tol,
-        **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
-        "rows_by_rank": list(facts["sizes"]),
-        "ghosts_by_rank": ghosts,
-    }
     rows = [
         ("system", f"{facts['name']}: {facts['rows']} x {facts['columns']}, {facts['entries']} entries"),
         ("method", f"{problem.method} ({solution.status.replace('_', ' ')})"),
@@ -163,36 +158,47 @@ def run(job: Job[Options]) -> Findings:
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
-    matrix.free()
-    shortfall = None
-    first, *others = solution.residuals
-    if problem.method == "cg" and len(others) >= facts["rows"] and others[-1] > first:
-        # In exact arithmetic they would be enough.
-        job.listener.warn("the residual has grown, as if the matrix were not positive definite: choose --method lsqr")
-    status = Status[solution.status.upper()]
-    # A solution that is accurate to rounding has not met the tolerance for this reason.
-    met = status.successful and (status not in ROUNDING or min(residual, gradient) <= tol)
-    if options.tol and not met:
-        measure = "gradient" if problem.method == "cgls" else "residual"
-        reached = gradient if problem.method == "cgls" else residual
-        shortfall = (
-            f"the tolerance {options.tol:g} was not reached in {len(solution.residuals) - 1} iterations "
-            f"({solution.status.replace('_', ' ')}; the {measure} is {reached:.3g} relative to the right-hand side)"
-        )
-        if solution.status == "iteration_limit":
-            shortfall += ": raise --iterations, or --tol"
     return Findings(
         title="sparse system",
         solution=solution,
         subject="solution",
         adjoint="",
-        numbers=numbers,
+        numbers={
+            "matrix": options.matrix,
+            "rhs": options.rhs,
+            "problem": facts["name"],
+            "method": problem.method,
+            "precondition": options.precondition,
+            "status": solution.status,
+            "condition_number": condition,
+            "convergence_factor": factor,
+            "tol": _TOL if options.tol is None else options.tol,
+            **{name: facts[name] for name in ("rows", "columns", "entries", "partition", "cut")},
+            "rows_by_rank": list(facts["sizes"]),
+            "ghosts_by_rank": ghosts,
+        },
         rows=rows,
         fields={"solution": Field(found, ("column",), "1"), "rank": Field(ranks, ("row",), "1")},
         draw=lambda folder: [] if system is None else [draw(folder, system)],
         error=error,
         curve=f"{problem.method.upper()}, {facts['name']}",
-        shortfall=shortfall,
+    )
+
+
+def _shortfall(options: Options, method: str, solution: Solution, residual: float, gradient: float) -> str | None:
+    """Say that the tolerance that the user asked for was not reached; None if it was, or without one."""
+    from collops.solvers import Status
+    from collops.solvers.result import ROUNDING
+
+    status = Status[solution.status.upper()]
+    # A solution that is accurate to rounding has not met the tolerance for this reason.
+    if not options.tol or (status.successful and (status not in ROUNDING or min(residual, gradient) <= options.tol)):
+        return None
+    measure, reached = ("gradient", gradient) if method == "cgls" else ("residual", residual)
+    remedy = ": raise --iterations, or --tol" if solution.status == "iteration_limit" else ""
+    return (
+        f"the tolerance {options.tol:g} was not reached in {len(solution.residuals) - 1} iterations "
+        f"({solution.status.replace('_', ' ')}; the {measure} is {reached:.3g} relative to the right-hand side){remedy}"
     )
 
 

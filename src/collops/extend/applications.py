@@ -21,8 +21,6 @@ from collops.apps.files import open_array as open_array
 from collops.apps.files import open_zarr as open_zarr
 from collops.apps.files import prepare_folder as prepare_folder
 from collops.apps.files import read_rows as read_rows
-from collops.apps.files import read_times as read_times
-from collops.apps.files import unit_of as unit_of
 from collops.apps.files import write_result as write_result
 from collops.apps.options import DATA as DATA
 from collops.apps.options import METHOD as METHOD

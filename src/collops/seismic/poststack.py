@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +18,10 @@ from collops.extend.applications import (
     Job,
     NotNegative,
     Out,
-    best_relative_error,
     gather_rows,
     largest_amplitude,
     local_stage,
     option,
-    relative_error,
     symmetric_limit,
 )
 from collops.extend.communication import raised_together
@@ -37,6 +35,7 @@ from collops.seismic.volume.problem import (
     Volume,
     VolumeOptions,
     draw_images,
+    findings,
     prepare,
     section_of,
 )
@@ -116,54 +115,40 @@ def run(job: Job[Options]) -> Findings:
     impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
     and result.zarr; for a volume in SEG-Y also impedance, predicted and residual as SEG-Y.
     """
-    options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
-    volume, cube = problem.volume, problem.volume.cube
-    background = _log_background(job, volume)
-    if volume.truth is None and options.background is None:
-        job.listener.note("no background: impedances are relative to it (--background)")
+    background = log_background(job, problem.volume)
     explained = problem.values(problem.operator.forward(problem.vector(background)))
+    found = invert(job, problem, problem.volume.traces - explained)
+    problem, found = judge(job.options, problem, found)
+    return describe(job.options, problem, found, background)
 
-    found = invert(job, problem, volume.traces - explained)
-    choice = found.choice
-    weight, damp = _weights(options, choice.weight if choice else 1.0)
-    coefficients = found.model @ reflection(cube.samples).T.toarray()
+
+def judge(options: Options, problem: Problem, found: Inversion) -> tuple[Problem, Inversion]:
+    """Check reflection coefficients; see `Problem.plausible`. Collective."""
+    coefficients = found.model @ reflection(problem.volume.cube.samples).T.toarray()
     constant = not isinstance(_parse_background(options.background or "1"), Path)
-    problem, found = problem.plausible(found, coefficients, assumed=constant)
+    return problem.plausible(found, coefficients, assumed=constant)
 
+
+def describe(options: Options, problem: Problem, found: Inversion, background: np.ndarray) -> Findings:
+    """Describe the results for the recipe, which writes them. Collective."""
+    volume, comm, choice = problem.volume, problem.job.comm, found.choice
+    weight, damp = _weights(options, choice.weight if choice else 1.0)
     with np.errstate(over="ignore"), raised_together():
         impedance = np.exp(background + found.model)
         if not np.isfinite(largest_amplitude(impedance, comm)):
             raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
     arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
-    other, truth = found.unexplained, None
     if volume.truth is not None:
-        truth, other = volume.truth - background, np.exp(volume.truth)
-        arrays["truth"] = other, unit
+        arrays["truth"] = np.exp(volume.truth), unit
     arrays |= {"data": (volume.traces, "1"), "residual": (found.unexplained, "1")}
-    parts = [volume.traces, other, impedance]
-    sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
-    if len(cube.lateral) == 2:
-        sample = _liveliest_sample(found.model, comm)
-        maps = [gather_rows(part[..., sample], comm) for part in parts]
-
-    def draw(folder: Path) -> list[Path]:
-        scale = "relative to the background" if truth is None else unit
-        title = f"impedance, {len(found.solution.residuals) - 1} iterations"
-        files = [draw_images(folder / "image.png", cube, _images(sections, title, scale, truth is not None))]
-        if maps:
-            images = _images(maps, f"impedance at {cube.times[sample]:.3g} s", scale, truth is not None)
-            files.append(draw_images(folder / "map.png", cube, images, maps=True))
-        return files
-
-    return Findings(
+    return findings(
+        problem,
+        found,
+        None if volume.truth is None else volume.truth - background,
         title="post-stack inversion",
-        solution=found.solution,
         subject="impedance",
-        adjoint="adjoint",
-        error=relative_error(found.model, truth, comm),
-        adjoint_error=best_relative_error(found.adjoint, truth, comm),
         residual_of=" with roughness",
         error_of=" of what the background lacks",
         numbers={
@@ -174,20 +159,38 @@ def run(job: Job[Options]) -> Findings:
             **problem.numbers(),
             "background": options.background,
         },
-        rows=[("volume", cube.describe())],
+        rows=[("volume", volume.cube.describe())],
         more_rows=[
             ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
             *([] if choice is None else [("weight, damp", f"{weight:.3g}, {damp:.3g}: {choice.why}")]),
         ],
-        fields=problem.fields(arrays),
-        draw=draw,
-        noise_norm=volume.noise_norm,
-        exports=problem.exports(
-            ("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance),
-            ("DATA MODELLED FROM THE IMPEDANCE", volume.traces - found.unexplained),
-            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
-        ),
+        arrays=arrays,
+        draw=_pictures(problem, found, impedance, unit),
+        exports=[("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance)],
+        source="IMPEDANCE",
     )
+
+
+def _pictures(problem: Problem, found: Inversion, impedance: np.ndarray, unit: str) -> Callable[[Path], list[Path]]:
+    """Gather a section and a map, and return the function that draws them. Collective."""
+    volume, cube, comm = problem.volume, problem.volume.cube, problem.job.comm
+    known = volume.truth is not None
+    parts = [volume.traces, found.unexplained if volume.truth is None else np.exp(volume.truth), impedance]
+    sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
+    if len(cube.lateral) == 2:
+        sample = _liveliest_sample(found.model, comm)
+        maps = [gather_rows(part[..., sample], comm) for part in parts]
+
+    def draw(folder: Path) -> list[Path]:
+        scale = unit if known else "relative to the background"
+        title = f"impedance, {len(found.solution.residuals) - 1} iterations"
+        files = [draw_images(folder / "image.png", cube, _images(sections, title, scale, known))]
+        if maps:
+            images = _images(maps, f"impedance at {cube.times[sample]:.3g} s", scale, known)
+            files.append(draw_images(folder / "map.png", cube, images, maps=True))
+        return files
+
+    return draw
 
 
 def _weights(options: Options, factor: float) -> tuple[float, float]:
@@ -264,20 +267,27 @@ def _parse_background(text: str) -> float | Path | None:
     return value
 
 
-def _log_background(job: Job[Options], volume: Volume) -> np.ndarray:
+def log_background(job: Job[Options], volume: Volume) -> np.ndarray:
     """Return the logarithm of the background on this rank's part of the volume. Collective."""
     with local_stage(job.comm):
-        text = job.options.background or ("1" if volume.truth is None else "smooth")
-        kind = _parse_background(text)
-        if isinstance(kind, Path):
-            return np.log(_read_background(kind, job, volume.cube)).astype(volume.traces.dtype)
-        if kind is not None:
-            return np.full_like(volume.traces, np.log(kind))
-        if volume.truth is None or not volume.truth.size:
-            return np.zeros_like(volume.traces)
-        from scipy.ndimage import gaussian_filter1d
+        values = _own_background(job, volume)
+    if volume.truth is None and job.options.background is None:
+        job.listener.note("no background: impedances are relative to it (--background)")
+    return values
 
-        return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
+
+def _own_background(job: Job[Options], volume: Volume) -> np.ndarray:
+    text = job.options.background or ("1" if volume.truth is None else "smooth")
+    kind = _parse_background(text)
+    if isinstance(kind, Path):
+        return np.log(_read_background(kind, job, volume.cube)).astype(volume.traces.dtype)
+    if kind is not None:
+        return np.full_like(volume.traces, np.log(kind))
+    if volume.truth is None or not volume.truth.size:
+        return np.zeros_like(volume.traces)
+    from scipy.ndimage import gaussian_filter1d
+
+    return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
 
 
 def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:

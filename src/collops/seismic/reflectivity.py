@@ -17,10 +17,8 @@ from collops.extend.applications import (
     Must,
     OneOf,
     Out,
-    best_relative_error,
     largest_amplitude,
     option,
-    relative_error,
     symmetric_limit,
 )
 from collops.seismic.volume.modelling import convolution, reflection
@@ -31,6 +29,7 @@ from collops.seismic.volume.problem import (
     Problem,
     VolumeOptions,
     draw_images,
+    findings,
     prepare,
     section_of,
 )
@@ -79,61 +78,87 @@ def run(job: Job[Options]) -> Findings:
     coefficients. With --volume it inverts data from a file. Writes image.png, convergence.png and result.zarr; for data
     in SEG-Y also reflectivity, impedance, predicted and residual as SEG-Y.
     """
-    options, comm = job.options, job.comm
     problem = prepare(job, _KIND)
-    volume, cube, truth = problem.volume, problem.volume.cube, problem.volume.truth
-
     found = invert(job, problem)
     problem, found = problem.plausible(found, found.model)
-    choice = found.choice
-
     with job.stage("comparing"):
-        nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.model), found.model.size], np.float64))
-        fraction = float(nonzero / samples)
-        numbers = {
-            "nonzero_fraction": fraction,
-            "sparsity": choice.weight if choice else options.sparsity,
-            "noise_estimate": choice.noise if choice else None,
-            "misfit": found.misfit,
-            "threshold": options.threshold,
-            **problem.numbers(),
-        }
-        more_rows = [
-            ("not zero", f"{100 * fraction:.1f} % of the samples"),
-            ("misfit", f"{100 * found.misfit:.1f} % of the data"),
-        ]
-        if choice is not None:
-            more_rows.append(("sparsity", f"{choice.weight:.3g}: {choice.why}"))
-        arrays = {"reflectivity": found.model, "adjoint": found.adjoint, "data": volume.traces}
-        arrays["residual"] = found.unexplained
-        if truth is not None:
-            arrays["truth"] = truth
-            counts = match(found.model, truth, comm)
-            numbers |= {"spikes_true": counts.true, "spikes_found": counts.found, "spikes_matched": counts.matched}
-            text = f"{counts.matched} of {counts.true} within one sample, {counts.found} found in all"
-            more_rows.insert(0, ("spikes", text))
-        other = found.unexplained if truth is None else truth
-        sections = [section_of(part, comm) for part in (volume.traces, other, found.model)]
-    return Findings(
+        spikes = judge(problem, found)
+        sections = _sections(problem, found)
+    return describe(job.options, problem, found, spikes, sections)
+
+
+class Matches(NamedTuple):
+    """Numbers of spikes of at least a tenth of the largest true one."""
+
+    true: int
+    found: int
+    matched: int  # true ones with a found one of the same sign within one sample
+
+
+class Spikes(NamedTuple):
+    """How sparse a model is, and how many of the true spikes it has."""
+
+    fraction: float  # of samples that are not zero
+    matches: Matches | None  # for synthetic data
+
+
+def judge(problem: Problem, found: Inversion) -> Spikes:
+    """Count the spikes. Collective."""
+    comm, truth = problem.job.comm, problem.volume.truth
+    nonzero, samples = comm.allreduce(np.array([np.count_nonzero(found.model), found.model.size], np.float64))
+    return Spikes(float(nonzero / samples), None if truth is None else match(found.model, truth, comm))
+
+
+def _sections(problem: Problem, found: Inversion) -> list[np.ndarray]:
+    """Gather the sections to draw: the data, the truth or the residual, and the model. Collective."""
+    volume = problem.volume
+    other = found.unexplained if volume.truth is None else volume.truth
+    return [section_of(part, problem.job.comm) for part in (volume.traces, other, found.model)]
+
+
+def describe(
+    options: Options, problem: Problem, found: Inversion, spikes: Spikes, sections: list[np.ndarray]
+) -> Findings:
+    """Describe the results for the recipe, which writes them. Collective."""
+    volume, choice, counts = problem.volume, found.choice, spikes.matches
+    numbers = {
+        "nonzero_fraction": spikes.fraction,
+        "sparsity": choice.weight if choice else options.sparsity,
+        "noise_estimate": choice.noise if choice else None,
+        "misfit": found.misfit,
+        "threshold": options.threshold,
+        **problem.numbers(),
+    }
+    more_rows = [
+        ("not zero", f"{100 * spikes.fraction:.1f} % of the samples"),
+        ("misfit", f"{100 * found.misfit:.1f} % of the data"),
+    ]
+    if choice is not None:
+        more_rows.append(("sparsity", f"{choice.weight:.3g}: {choice.why}"))
+    arrays = {"reflectivity": found.model, "adjoint": found.adjoint, "data": volume.traces}
+    arrays["residual"] = found.unexplained
+    if counts is not None and volume.truth is not None:
+        arrays["truth"] = volume.truth
+        numbers |= {"spikes_true": counts.true, "spikes_found": counts.found, "spikes_matched": counts.matched}
+        text = f"{counts.matched} of {counts.true} within one sample, {counts.found} found in all"
+        more_rows.insert(0, ("spikes", text))
+    return findings(
+        problem,
+        found,
+        volume.truth,
         title="reflectivity inversion",
-        solution=found.solution,
         subject="reflectivity",
-        adjoint="adjoint",
-        error=relative_error(found.model, truth, comm),
-        adjoint_error=best_relative_error(found.adjoint, truth, comm),
         numbers=numbers,
-        rows=[("section" if len(cube.lateral) == 1 else "volume", cube.describe())],
+        rows=[("section" if len(volume.cube.lateral) == 1 else "volume", volume.cube.describe())],
         more_rows=more_rows,
-        fields=problem.fields({name: (values, "1") for name, values in arrays.items()}),
+        arrays={name: (values, "1") for name, values in arrays.items()},
         draw=lambda folder: [_draw(folder, problem, sections, len(found.solution.residuals) - 1)],
         curve="FISTA",
-        noise_norm=volume.noise_norm,
-        exports=problem.exports(
+        exports=[
             ("REFLECTION COEFFICIENTS", found.model),
             ("RELATIVE IMPEDANCE, ITS GEOMETRIC MEAN OVER A TRACE IS 1", relative_impedance(found.model)),
-            ("DATA MODELLED FROM THE REFLECTION COEFFICIENTS", volume.traces - found.unexplained),
-            ("RESIDUAL: DATA LESS MODELLED DATA", found.unexplained),
-        ),
+        ],
+        source="REFLECTION COEFFICIENTS",
     )
 
 
@@ -190,15 +215,7 @@ def relative_impedance(coefficients: np.ndarray) -> np.ndarray:
     return np.exp(np.clip(logarithm, -80, 80))  # float32 ends there
 
 
-class _Matches(NamedTuple):
-    """Numbers of spikes of at least a tenth of the largest true one."""
-
-    true: int
-    found: int
-    matched: int  # true ones with a found one of the same sign within one sample
-
-
-def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> _Matches:
+def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> Matches:
     """Compare this rank's traces, samples along the last axis, with the true ones. Collective."""
     largest = largest_amplitude(truth, comm)
     counts = np.zeros(3)
@@ -208,7 +225,7 @@ def match(found: np.ndarray, truth: np.ndarray, comm: Communicator) -> _Matches:
         near = [padded[..., shift : shift + truth.shape[-1]] == signs_true for shift in range(3)]
         matched = (signs_true != 0) & np.logical_or.reduce(near)
         counts[:] = [np.count_nonzero(each) for each in (signs_true, signs_found, matched)]
-    return _Matches(*(int(n) for n in comm.allreduce(counts)))
+    return Matches(*(int(n) for n in comm.allreduce(counts)))
 
 
 def _draw(folder: Path, problem: Problem, sections: list[np.ndarray], iterations: int) -> Path:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collops.seismic.kirchhoff.distributed import Kirchhoff, threads_of_rank
 from collops.seismic.kirchhoff.fixed_point import FixedTables
-from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
-from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
+from collops.seismic.kirchhoff.geometry import Geometry
+from collops.seismic.kirchhoff.local import LocalKirchhoff
+from collops.seismic.kirchhoff.operator import Kirchhoff, KirchhoffOperator, KirchhoffOptions, SplitKirchhoff
+from collops.seismic.kirchhoff.traveltimes import TravelTimes
+from collops.seismic.kirchhoff.weights import Weighting
 
 __all__ = [
-    "Bands",
     "FixedTables",
+    "Geometry",
     "Kirchhoff",
+    "KirchhoffOperator",
+    "KirchhoffOptions",
     "LocalKirchhoff",
-    "StreamedKirchhoff",
+    "SplitKirchhoff",
+    "TravelTimes",
     "Weighting",
-    "Weights",
-    "threads_of_rank",
 ]

@@ -79,7 +79,16 @@ class Scale:
 class FixedTables:
     """Travel times of stations, one row each, and which of the rows belong to the sources and the receivers.
 
-    Operators of different shots share the rows, of which they have the numbers only (`of`).
+    Operators of different shots share the rows, and have the numbers of theirs only (`of`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic.kirchhoff import FixedTables
+    >>> tables = FixedTables.from_seconds(np.array([[0.1, 0.2]]), np.array([[0.3, np.inf]]), 0.004, 100, "float32")
+    >>> tables.times / 2.0**tables.scale.fraction_bits  # in samples; times after the record are cut off
+    array([[ 25.,  50.],
+           [ 75., 100.]])
     """
 
     times: Any  # (stations, nodes): integers; on coarser nodes the remainders in samples, of Scale.real_type

@@ -1,10 +1,4 @@
-"""The survey and the model of a Kirchhoff operator, validated, and travel times from positions to all image points.
-
-References
-----------
-.. [1] Sethian, J. A., "A fast marching level set method for monotonically advancing fronts", Proceedings of the
-   National Academy of Sciences, 93(4), pp. 1591-1595, 1996.
-"""
+"""The geometry of a Kirchhoff operator: sources, receivers, image grid and time axis, validated."""
 
 from __future__ import annotations
 
@@ -17,8 +11,6 @@ import numpy as np
 from collops.errors import InputError
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
-_STRAIGHT_CELLS = 5.0  # around a source, in which eikonal times are those of straight rays, up to a wavefront
-_POINTS_OF_RAY = 17  # of a straight ray, at which its slowness is interpolated
 
 
 @dataclass(frozen=True)
@@ -66,30 +58,85 @@ class Grid:
         return float(map_coordinates(values, place[:, np.newaxis], order=1, mode="nearest")[0])
 
 
-def checked_positions(what: str, positions: Any, grid: Grid, *, inside: bool) -> np.ndarray:
-    """Return source or receiver coordinates, of rows (``y``,) ``x``, ``z``, as float64 of shape (positions, axes).
+@dataclass(frozen=True)
+class Geometry:
+    """Sources and receivers, of which all receivers record all sources, the image grid, and the time axis.
 
-    `what` names them in errors. If they must be `inside`, positions off the model are errors.
+    Attributes
+    ----------
+    grid : Grid
+        The image points.
+    sources, receivers : numpy.ndarray
+        Coordinates in metres, float64 of shape (positions, axes of the grid).
+    interval : float
+        Sampling interval in seconds.
+    samples : int
+        Samples of a trace, the first one at time 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic.kirchhoff import Geometry
+    >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])  # x and z
+    >>> axes = {"z": np.arange(5) * 10.0, "x": np.arange(6) * 10.0, "t": np.arange(50) * 0.004}
+    >>> geometry = Geometry.from_axes(**axes, sources=surface, receivers=surface[:, :2])
+    >>> geometry.grid.shape, geometry.data_shape
+    ((6, 5), (3, 2, 50))
     """
-    values = _finite_array(what, positions)
+
+    grid: Grid
+    sources: np.ndarray
+    receivers: np.ndarray
+    interval: float
+    samples: int
+
+    @classmethod
+    def from_axes(cls, z: Any, x: Any, t: Any, sources: Any, receivers: Any, y: Any = None) -> Geometry:
+        """Check axes and positions; for shapes see :func:`collops.seismic.Kirchhoff`.
+
+        Raises
+        ------
+        InputError
+            If axes are not uniform, or positions are not finite or have other coordinates than the grid.
+        """
+        grid = Grid.from_axes(z, x, y)
+        interval, samples = _time_axis(t)
+        stations = _positions("sources", sources, grid), _positions("receivers", receivers, grid)
+        return cls(grid, *stations, interval, samples)
+
+    @property
+    def data_shape(self) -> tuple[int, int, int]:
+        """Shape of the data: (sources, receivers, samples)."""
+        return len(self.sources), len(self.receivers), self.samples
+
+    def check_inside(self) -> None:
+        """Raise InputError if a source or a receiver lies outside the grid."""
+        for what, positions in (("sources", self.sources), ("receivers", self.receivers)):
+            for name, axis, spacing, values in zip(
+                self.grid.names, self.grid.axes, self.grid.spacing, positions.T, strict=True
+            ):
+                tolerance = 1e-3 * spacing
+                off = (values < axis[0] - tolerance) | (values > axis[-1] + tolerance)
+                if off.any():
+                    first = int(np.flatnonzero(off)[0])
+                    raise InputError(
+                        f"{what}[:, {first}] is at {name} = {values[first]:g}, off the model, which goes from "
+                        f"{axis[0]:g} to {axis[-1]:g}; enlarge the model or leave it out ({int(off.sum())} such "
+                        "positions)"
+                    )
+
+
+def _positions(what: str, positions: Any, grid: Grid) -> np.ndarray:
+    """Return coordinates given as rows (``y``,) ``x``, ``z`` as float64 of shape (positions, axes)."""
+    values = finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
         raise InputError(
             f"{what} must have shape ({len(grid.axes)}, number) with rows {', '.join(grid.names)}; got {values.shape}"
         )
-    if inside:
-        for name, axis, spacing, coordinates in zip(grid.names, grid.axes, grid.spacing, values, strict=True):
-            tolerance = 1e-3 * spacing
-            off = (coordinates < axis[0] - tolerance) | (coordinates > axis[-1] + tolerance)
-            if off.any():
-                first = int(np.flatnonzero(off)[0])
-                raise InputError(
-                    f"{what}[:, {first}] is at {name} = {coordinates[first]:g}, off the model, which goes from "
-                    f"{axis[0]:g} to {axis[-1]:g}; enlarge the model or leave it out ({int(off.sum())} such positions)"
-                )
     return np.ascontiguousarray(values.T)
 
 
-def checked_time_axis(t: Any) -> tuple[float, int]:
+def _time_axis(t: Any) -> tuple[float, int]:
     """Return the sampling interval and the number of samples of a uniform time axis that begins at zero."""
     axis, interval = _uniform_axis("t", t)
     if abs(axis[0]) > 1e-6 * interval:
@@ -100,29 +147,9 @@ def checked_time_axis(t: Any) -> tuple[float, int]:
     return interval, axis.size
 
 
-def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
-    """Return what the mode needs: one positive number, an array of the grid's shape, or nothing for given times."""
-    if mode == "byot":
-        return None
-    if velocity is None:
-        raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
-    values = _finite_array("velocity", velocity)
-    if not np.all(values > 0):
-        raise InputError(f"velocity must be positive everywhere; its smallest value is {values.min():g}")
-    if mode == "analytic":
-        if values.size != 1:
-            raise InputError("mode 'analytic' needs one number as velocity; use mode 'eikonal' for a velocity grid")
-        return float(values.reshape(()))
-    if values.size == 1:
-        return np.full(grid.shape, float(values.reshape(())))
-    if values.shape != grid.shape:
-        raise InputError(f"velocity has shape {values.shape}, the model {grid.shape}; resample it to the model's axes")
-    return values
-
-
 def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     """Return a finite 1-D wavelet as float64, and the index of its time zero, which is one of its own."""
-    taps = _finite_array("wavelet", wavelet)
+    taps = finite_array("wavelet", wavelet)
     if taps.ndim != 1 or taps.size == 0:
         raise InputError(f"wavelet must be a 1-D array with at least one sample; got shape {taps.shape}")
     try:
@@ -135,70 +162,8 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     return taps, index
 
 
-def analytic(grid: Grid, position: np.ndarray, velocity: float, at: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return the travel times along straight rays from a position to grid points, in seconds, float64.
-
-    `at` is as in `Grid.apart`.
-    """
-    squares = [part**2 for part in grid.apart(position, at)]
-    # x and z first, as PyLops adds them, so that both agree to the last bit.
-    distance = squares[-2] + squares[-1]
-    if len(squares) == 3:
-        distance = distance + squares[0]
-    return np.sqrt(distance) / velocity
-
-
-def eikonal(grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-    """Return the first arrivals from a position in seconds, by second-order fast marching [1]_; float64.
-
-    The position may be between grid points. The error of fast marching is largest next to a source. Within a few cells
-    rays are therefore straight, with the slowness integrated along them, and the scheme starts from a wavefront of
-    these times. `velocity` has the shape of the grid, in any memory order. Raises InputError if scikit-fmm is not
-    installed.
-    """
-    require_eikonal_solver()
-    import skfmm
-
-    cell = max(grid.spacing)
-    distance = grid.distance(position, np.ix_(*map(np.arange, grid.shape)))
-    near = distance <= _STRAIGHT_CELLS * cell
-    straight = np.where(near, distance, np.inf)
-    straight[near] *= _mean_slowness(grid, position, np.argwhere(near), velocity)
-    if near.all():
-        return straight
-    # The largest wavefront that lies among these points; in very slow ones, it is at the nearest of them.
-    rim = straight[near & (distance > (_STRAIGHT_CELLS - 2) * cell)]
-    start = max(float(rim.min()), float(straight.min()))
-    front = np.where(near, grid.value_at(velocity, position) * (straight - start), distance)
-    # scikit-fmm ignores the memory order of both.
-    front, velocity = np.ascontiguousarray(front), np.ascontiguousarray(velocity, np.float64)
-    beyond = np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing), order=2))
-    # Along no path is a wave earlier than its first arrival.
-    return np.minimum(straight, start + beyond)
-
-
-def _mean_slowness(grid: Grid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-    """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
-    from scipy.ndimage import map_coordinates
-
-    place = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
-    points = np.linspace(place, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
-    speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
-    return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))
-
-
-def require_eikonal_solver() -> None:
-    """Raise InputError if scikit-fmm is not installed."""
-    try:
-        import skfmm  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "mode 'eikonal' needs scikit-fmm: pip install 'collops[eikonal]', or give travel times with mode 'byot'"
-        ) from error
-
-
 def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
-    axis = _finite_array(name, values)
+    axis = finite_array(name, values)
     if axis.ndim != 1 or axis.size < 2:
         raise InputError(f"{name} must be a 1-D axis with at least two points; got shape {axis.shape}")
     step = float(axis[1] - axis[0])
@@ -217,7 +182,8 @@ def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
     return axis, step
 
 
-def _finite_array(name: str, values: Any) -> np.ndarray:
+def finite_array(name: str, values: Any) -> np.ndarray:
+    """Return values as float64; `name` is for the error if they are not finite real numbers."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

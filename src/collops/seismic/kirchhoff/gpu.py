@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.errors import InputError
 from collops.extend.engines import cuda_module
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
@@ -65,6 +66,57 @@ def _parts(groups: int, at_a_time: int, most: int) -> int:
     return next((parts for parts in choices if used(parts) > 0.9), max(choices, key=used))
 
 
+def _arguments(
+    tables: FixedTables, dims: tuple[int, ...], weights: Weights | None, bands: Bands | None
+) -> tuple[bool, tuple[Any, ...]]:
+    """Return whether the kernels look up numbers of rows, and their arguments for tables, weights and bands."""
+    import cupy
+
+    receivers = len(tables.receivers)
+    # Consecutive rows are read from the first one on, in which case the kernels look up no numbers.
+    choices = np.arange(receivers) if bands is None else bands.receivers
+    of_stations = tables.sources, tables.receivers
+    numbered = tables.straight is not None or not all(map(_consecutive, (*of_stations, choices)))
+    times, fields = cupy.asarray(tables.times), None if weights is None else cupy.asarray(weights.fields)
+    first, rows = [slice(None)] * 2, [cupy.asarray(each, dtype=np.int32) for each in (*of_stations, choices)]
+    choice = None if bands is None else cupy.asarray(bands.choice)
+    if not numbered:
+        first, rows = [slice(int(each[0]), None) for each in of_stations], [_NOWHERE] * 3
+        choice = None if choice is None else choice[int(choices[0]) :]
+    factors = [_NOWHERE] * 2 if fields is None else [fields[each] for each in first]
+    straight = _NOWHERE if tables.straight is None else cupy.asarray(tables.straight)
+    dip = map(tables.scale.dtype.type, (0, 1) if weights is None else weights.steepest)
+    spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
+    arguments = (
+        *(times[each] for each in first),
+        *rows[:2],
+        straight,
+        *factors,
+        _NOWHERE if choice is None else choice,
+        rows[2],
+        *dip,
+        *_int32(receivers, tables.scale.samples, math.prod(dims[:-1]), dims[-1], dims[-2] if len(dims) > 1 else 1),
+        *map(tables.scale.real_type.type, (*spacing, tables.scale.latest)),
+        np.int32(tables.scale.fraction_bits),
+    )
+    return numbered, arguments
+
+
+def kernels(
+    tables: FixedTables,
+    filters: dict[str, Any],
+    dims: tuple[int, ...],
+    *,
+    name: str | None,
+    threads: int | None,
+    deterministic: bool,
+) -> CudaKernels:
+    """Return the kernels of a :class:`LocalKirchhoff`."""
+    if name is not None or threads is not None:
+        raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
+    return CudaKernels(tables, **filters, dims=dims, repeatable=deterministic)
+
+
 class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
@@ -100,32 +152,7 @@ class CudaKernels:
         self._wavelets = cupy.asarray(wavelets, dtype=self._dtype)
         self._reversed_wavelets = cupy.ascontiguousarray(self._wavelets[:, ::-1])
         columns, depths = math.prod(dims[:-1]), dims[-1]
-        # Consecutive rows are read from the first one on, in which case the kernels look up no numbers.
-        choices = np.arange(self._receivers) if bands is None else bands.receivers
-        of_stations = tables.sources, tables.receivers
-        numbered = tables.straight is not None or not all(map(_consecutive, (*of_stations, choices)))
-        times, fields = cupy.asarray(tables.times), None if weights is None else cupy.asarray(weights.fields)
-        first, rows = [slice(None)] * 2, [cupy.asarray(each, dtype=np.int32) for each in (*of_stations, choices)]
-        choice = None if bands is None else cupy.asarray(bands.choice)
-        if not numbered:
-            first, rows = [slice(int(each[0]), None) for each in of_stations], [_NOWHERE] * 3
-            choice = None if choice is None else choice[int(choices[0]) :]
-        factors = [_NOWHERE] * 2 if fields is None else [fields[each] for each in first]
-        straight = _NOWHERE if tables.straight is None else cupy.asarray(tables.straight)
-        dip = map(self._dtype.type, (0, 1) if weights is None else weights.steepest)
-        spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
-        self._tables = (
-            *(times[each] for each in first),
-            *rows[:2],
-            straight,
-            *factors,
-            _NOWHERE if choice is None else choice,
-            rows[2],
-            *dip,
-            *_int32(self._receivers, n_samples, columns, depths, dims[-2] if len(dims) > 1 else 1),
-            *map(tables.scale.real_type.type, (*spacing, tables.scale.latest)),
-            np.int32(tables.scale.fraction_bits),
-        )
+        numbered, self._tables = _arguments(tables, dims, weights, bands)
         # The rows of the traces before the convolution (forward), or after it as pairs (adjoint).
         row = self._bands * n_samples
         self._scratch = cupy.zeros(2 * self._traces * row, dtype=self._dtype)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.extend.engines import Engine, engine_of, repeatable
+from collops.extend.engines import Engine, KernelTable, engine_of, repeatable
 from collops.extend.engines import engine as engine_called
 from collops.extend.operators import applied_on_host, contiguous, store
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import checked_wavelet
 from collops.seismic.kirchhoff.weights import Bands, Weights
+
+_kernels_of = KernelTable("collops.seismic.kirchhoff", "host", cupy="gpu")
 
 
 class LocalKirchhoff:
@@ -81,6 +81,14 @@ class LocalKirchhoff:
     more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that are below the
     rounding error are omitted. Devices add in no fixed order unless `deterministic` is true, so that results agree from
     call to call to rounding; on hosts they do not depend on the number of threads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+    >>> tables = FixedTables.from_seconds(np.array([[0.004, 0.006]]), np.zeros((1, 2)), 0.004, 5, "float64")
+    >>> LocalKirchhoff(tables, (2,), np.ones(1), 0, kernels="numpy").forward_local(np.ones(2))
+    array([0. , 1.5, 0.5, 0. , 0. ])
     """
 
     capturable = True
@@ -117,8 +125,19 @@ class LocalKirchhoff:
             raise InputError(f"bands of {len(bands.receivers)} receivers do not fit {len(tables.receivers)}")
         taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
         wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
-        filters = {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands}
-        self._kernels = self._choose(tables, filters, kernels, threads, deterministic or repeatable())
+        if self.engine.traced:
+            raise UnsupportedTypeError(
+                f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
+            )
+        # An object whose forward(image, traces) and adjoint(traces, image) fill flat arrays.
+        self._kernels = _kernels_of(self.engine).kernels(
+            tables,
+            {"wavelets": wavelets, "center": center, "weights": weights, "bands": bands},
+            self.dims,
+            name=kernels,
+            threads=threads,
+            deterministic=deterministic or repeatable(),
+        )
 
     def __repr__(self) -> str:
         return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
@@ -164,41 +183,6 @@ class LocalKirchhoff:
         (self._kernels.adjoint if adjoint else self._kernels.forward)(source, result.reshape(-1))
         return store(result, out)
 
-    def _choose(
-        self, tables: FixedTables, filters: dict[str, Any], kernels: Any, threads: Any, deterministic: bool
-    ) -> Any:
-        """Return an object whose ``forward(image, traces)`` and ``adjoint(traces, image)`` fill flat arrays.
-
-        On the host both may be those of several columns, one after the other.
-        """
-        if self.engine.name == "cupy":
-            if kernels is not None or threads is not None:
-                raise InputError("kernels and threads are for the numpy engine only; omit them on a GPU")
-            from collops.seismic.kirchhoff.gpu import CudaKernels
-
-            return CudaKernels(tables, **filters, dims=self.dims, repeatable=deterministic)
-        if self.engine.name != "numpy":
-            raise UnsupportedTypeError(
-                f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
-            )
-        if kernels not in (None, "numba", "numpy"):
-            raise InputError(f"kernels must be 'numba' or 'numpy', not {kernels!r}")
-        installed = importlib.util.find_spec("numba") is not None
-        if kernels != "numpy" and installed:
-            from collops.seismic.kirchhoff.cpu import NumbaKernels
-
-            return NumbaKernels(tables, **filters, threads=threads)
-        if kernels == "numba":
-            raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
-        if kernels is None:
-            warnings.warn(
-                "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
-                "pip install 'collops[numba]', or pass kernels='numpy' to choose it",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        return _NumpyKernels(tables, **filters)
-
 
 class StreamedKirchhoff:
     """A local Kirchhoff operator that is made for each application, and freed after it, so that it takes no memory.
@@ -238,7 +222,7 @@ class StreamedKirchhoff:
 
 def check_arrays(engine: Engine, given: Engine, dtype: np.dtype) -> None:
     """Raise UnsupportedTypeError for arrays that an operator on `engine` cannot take. NumPy's works for JAX, too."""
-    if given is not engine and not (given.traced and engine.name == "numpy"):
+    if given is not engine and not (given.traced and engine.memory == "host"):
         raise UnsupportedTypeError(f"this Kirchhoff operator works on arrays of {engine.name}, not of {given.name}")
     if dtype.kind == "c":
         raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
@@ -254,74 +238,3 @@ def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray
     first = min(int(np.searchsorted(np.cumsum(sizes), limit, side="right")), center)
     behind = min(int(np.searchsorted(np.cumsum(sizes[::-1]), limit, side="right")), taps.size - 1 - center)
     return taps[first : taps.size - behind], center - first
-
-
-class _NumpyKernels:
-    """Forward and adjoint in plain NumPy, one trace at a time: for machines without Numba, and to check the kernels."""
-
-    def __init__(
-        self, tables: FixedTables, wavelets: np.ndarray, center: int, weights: Weights | None, bands: Bands | None
-    ) -> None:
-        from scipy.signal import oaconvolve
-
-        self._convolve = oaconvolve
-        self._tables, self._weights, self._bands = tables, weights, bands
-        self._wavelets, self._center = wavelets, center
-        self._size = (len(wavelets), tables.scale.samples)  # of a trace: a row for each band
-
-    def forward(self, images: np.ndarray, traces: np.ndarray) -> None:
-        """Demigrate an image, or several one after the other, into traces."""
-        rows, samples = self._size
-        images, traces = self._columns(images, traces)
-        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
-            for image, trace in zip(images, traces[:, number], strict=True):
-                values = image[points] * weight
-                far = values * fraction
-                raw = np.bincount(index, values - far, rows * samples) + np.bincount(index + 1, far, rows * samples)
-                full = self._convolve(raw.reshape(self._size), self._wavelets, axes=1).sum(axis=0)
-                trace[...] = full[self._center : self._center + samples]
-
-    def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
-        """Migrate traces into an image, or into several one after the other."""
-        samples = self._size[1]
-        images, traces = self._columns(images, traces)
-        totals = np.zeros(images.shape)
-        first = self._wavelets.shape[1] - 1 - self._center
-        for number, (points, index, fraction, weight) in enumerate(self._arrivals()):
-            for total, trace in zip(totals, traces[:, number], strict=True):
-                full = self._convolve(np.broadcast_to(trace, self._size), self._wavelets[:, ::-1], axes=1)
-                filtered = full[:, first : first + samples].ravel()
-                total[points] += weight * (filtered[index] * (1 - fraction) + filtered[index + 1] * fraction)
-        images[...] = totals
-
-    def _columns(self, images: np.ndarray, traces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return views of both, (columns, points) and (columns, traces, samples)."""
-        tables = self._tables
-        images = images.reshape(-1, tables.nodes.points)
-        return images, traces.reshape(len(images), len(tables.sources) * len(tables.receivers), self._size[1])
-
-    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
-        """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""
-        tables, weights, bands = self._tables, self._weights, self._bands
-        scale, nodes = tables.scale, tables.nodes
-        mask = (1 << scale.fraction_bits) - 1
-        nearest = None if bands is None else nodes.nearest()
-        fields = (
-            {}
-            if weights is None
-            else {
-                row: nodes.refine(weights.fields[row]) for row in {*tables.sources.tolist(), *tables.receivers.tolist()}
-            }
-        )
-        back = [tables.at(row) for row in tables.receivers]
-        for source in tables.sources:
-            outward = tables.at(source)
-            for number, receiver in enumerate(tables.receivers):
-                time = outward + back[number]
-                index = time >> scale.fraction_bits
-                points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
-                fraction = np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
-                weight = 1.0 if weights is None else weights.of_pair(fields[source], fields[receiver])[points]
-                if bands is not None:
-                    index = index + bands.choice[bands.receivers[number]][nearest].astype(index.dtype) * scale.samples
-                yield points, index[points], fraction, weight

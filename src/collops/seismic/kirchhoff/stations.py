@@ -52,8 +52,7 @@ def tables_of_stations(
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
-    The ranks that need a station share the work. Arguments are the same on every rank, but for what is read of
-    `seconds`.
+    The ranks that need a station share the work. All arguments but `seconds` are the same on every rank.
 
     Parameters
     ----------
@@ -91,73 +90,118 @@ def tables_of_stations(
         The row of each station that this rank needs; others have any number.
     """
     owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
-    mine = np.flatnonzero(owner == comm.rank)
     weighting = None if weighting is None or weighting.none else weighting
-    kind = scale.fixed_type if factor == 1 else scale.real_type
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
-    own, local = needed[comm.rank], folder is None
-    kinds: list[tuple[tuple[int, ...], np.dtype]] = [((), kind), ((count,), scale.dtype)]
-    error = 0.0
-    whole = np.ix_(*map(np.arange, grid.shape))
-    some = nodes.with_middles()
-    lattice = np.ix_(*some)
-    everywhere = factor == 1 or weighting is not None
-    at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
-
-    def slowness(station: Any) -> float:
-        """Return samples per metre at a station."""
-        return 1 / (scale.interval * grid.value_at(velocity, positions[station]))
-
-    def compute(stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
-        """Fill rows with the tables of stations."""
-        nonlocal error
-        for station, row in zip(stations, rows, strict=True):
-            after = seconds(int(station), whole if everywhere else lattice)
-            if weighting is not None:
-                heard = np.minimum(after, scale.latest * scale.interval)
-                fields[row] = nodes.coarsen(weighting.fields_of(heard, grid, positions[station], velocity))
-            samples = (after - start / 2) / scale.interval
-            if factor == 1:
-                times[row] = scale.fixed(samples.reshape(-1))
-            else:
-                samples = samples[lattice] if everywhere else samples
-                rest = samples - slowness(station) * grid.distance(positions[station], lattice)
-                times[row] = rest[at_nodes].ravel()
-                error = max(error, float(np.sqrt(np.mean((nodes.refine(times[row], some) - rest.ravel()) ** 2))))
-
-    rows, first, kept = np.arange(len(positions)), [0] * len(grid.axes), nodes
+    kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
+    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting)
+    own, first = needed[comm.rank], [0] * len(grid.axes)
     if boxes is not None:
-        times, fields = _cut(compute, owner, nodes, boxes, kinds, comm)
-        first = [part.start for part in boxes[comm.rank]]
-        kept = Nodes(extent(boxes[comm.rank]), factor)
+        rows = np.arange(len(positions))
+        times, fields = _cut(computed.fill, owner, nodes, boxes, kinds, comm)
+        first, nodes = [part.start for part in boxes[comm.rank]], Nodes(extent(boxes[comm.rank]), factor)
+    elif folder is not None:
+        rows = np.arange(len(positions))
+        times, fields = _in_file(computed.fill, owner, nodes, kinds, folder, comm)
     else:
-        if local:
-            rows = np.searchsorted(mine, rows)
-        stations = len(mine) if local else len(positions)
-        times, fields = (_table((stations, *shape, nodes.size), dtype, folder, comm) for shape, dtype in kinds)
-        with collective_errors(comm):
-            compute(mine.tolist(), rows[mine].tolist(), times, fields)
-            for table in (times, fields):
-                if isinstance(table, np.memmap):
-                    table.flush()  # for ranks on other machines
-        if local:
-            times, fields = (_shared(table, owner, needed, comm) for table in (times, fields))
-            rows = np.searchsorted(own, np.arange(len(positions)))
-    straight = None
+        rows = np.searchsorted(own, np.arange(len(positions)))
+        times, fields = _in_memory(computed.fill, owner, nodes, kinds, needed, comm)
+    straight, error = None, 0.0
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
-        straight[rows[own], 0] = [slowness(station) for station in own]
+        straight[rows[own], 0] = [computed.slowness(station) for station in own]
         straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [
             axis[0] + step * number for axis, step, number in zip(grid.axes, grid.spacing, first, strict=True)
         ]
-        error = float(comm.allreduce(np.array(error), "max"))
-    tables = FixedTables(times, scale, kept, own[:0], own[:0], straight, grid.spacing, error)
+        error = float(comm.allreduce(np.array(computed.error), "max"))
+    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
-def _table(shape: tuple[int, ...], dtype: np.dtype, folder: Path | None, comm: Communicator) -> np.ndarray:
-    """Return an array in memory, or in a file that all ranks map. Collective with a folder."""
-    if folder is None or 0 in shape:
+class _Computation:
+    """The computation of tables; for the parameters see `tables_of_stations`.
+
+    `error` is the largest root mean square error of interpolation of a station so far, in samples.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
+        positions: np.ndarray,
+        velocity: np.ndarray,
+        grid: Grid,
+        scale: Scale,
+        start: float,
+        nodes: Nodes,
+        weighting: Weighting | None,
+    ) -> None:
+        self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
+        self._grid, self._scale, self._nodes, self._weighting = grid, scale, nodes, weighting
+        self.error = 0.0
+
+    def slowness(self, station: Any) -> float:
+        """Return samples per metre at a station."""
+        return 1 / (self._scale.interval * self._grid.value_at(self._velocity, self._positions[station]))
+
+    def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
+        """Fill rows with the tables of stations."""
+        grid, scale, nodes, weighting = self._grid, self._scale, self._nodes, self._weighting
+        everywhere = nodes.factor == 1 or weighting is not None
+        some = nodes.with_middles()
+        lattice, whole = np.ix_(*some), np.ix_(*map(np.arange, grid.shape))
+        at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
+        for station, row in zip(stations, rows, strict=True):
+            after, position = self._seconds(int(station), whole if everywhere else lattice), self._positions[station]
+            if weighting is not None:
+                bounded = np.minimum(after, scale.latest * scale.interval)
+                fields[row] = nodes.coarsen(weighting.fields_of(bounded, grid, position, self._velocity))
+            samples = (after - self._start / 2) / scale.interval
+            if nodes.factor == 1:
+                times[row] = scale.fixed(samples.reshape(-1))
+                continue
+            samples = samples[lattice] if everywhere else samples
+            rest = samples - self.slowness(station) * grid.distance(position, lattice)
+            times[row] = rest[at_nodes].ravel()
+            error = nodes.refine(times[row], some) - rest.ravel()
+            self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
+
+
+_Kinds = Sequence[tuple[tuple[int, ...], np.dtype]]
+"""The axes of each table between the stations and the nodes, and its dtype."""
+
+
+def _in_memory(
+    fill: Callable[..., None],
+    owner: np.ndarray,
+    nodes: Nodes,
+    kinds: _Kinds,
+    needed: Sequence[np.ndarray],
+    comm: Communicator,
+) -> list[np.ndarray]:
+    """Return the tables of the stations that this rank needs. Collective."""
+    mine = np.flatnonzero(owner == comm.rank)
+    tables = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
+    with collective_errors(comm):
+        fill(mine.tolist(), range(len(mine)), *tables)
+    return [_shared(table, owner, needed, comm) for table in tables]
+
+
+def _in_file(
+    fill: Callable[..., None], owner: np.ndarray, nodes: Nodes, kinds: _Kinds, folder: Path, comm: Communicator
+) -> list[np.ndarray]:
+    """Return the tables of all stations, in a file of a folder, which all ranks map. Collective."""
+    mine = np.flatnonzero(owner == comm.rank).tolist()
+    tables = [_mapped((len(owner), *shape, nodes.size), dtype, folder, comm) for shape, dtype in kinds]
+    with collective_errors(comm):
+        fill(mine, mine, *tables)
+        for table in tables:
+            if isinstance(table, np.memmap):
+                table.flush()  # for ranks on other machines
+    return tables
+
+
+def _mapped(shape: tuple[int, ...], dtype: np.dtype, folder: Path, comm: Communicator) -> np.ndarray:
+    """Return an array in a file that all ranks map. Collective."""
+    if 0 in shape:
         return np.empty(shape, dtype)
     name = ""
     with collective_errors(comm):
@@ -222,17 +266,17 @@ def _shared(table: np.ndarray, owner: np.ndarray, needed: Sequence[np.ndarray], 
 
 
 def _cut(
-    compute: Callable[..., None],
+    fill: Callable[..., None],
     owner: np.ndarray,
     nodes: Nodes,
     boxes: Sequence[tuple[slice, ...]],
-    kinds: Sequence[tuple[tuple[int, ...], np.dtype]],
+    kinds: _Kinds,
     comm: Communicator,
 ) -> list[np.ndarray]:
     """Return the tables of all stations at the nodes of this rank's box. Collective.
 
     Each rank computes those of its stations at all `nodes`, about `_ROUND` bytes at a time, and sends every rank its
-    part. `kinds` are the axes of each table between the stations and the nodes, and its dtype.
+    part.
     """
     places = [nodes.inside(box) for box in boxes]
     sizes = [math.prod(extent(place)) for place in places]
@@ -245,7 +289,7 @@ def _cut(
         mine = stations[owner[stations] == comm.rank]
         whole = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
         with collective_errors(comm):
-            compute(mine.tolist(), range(len(mine)), *whole)
+            fill(mine.tolist(), range(len(mine)), *whole)
         for table, computed, (shape, _) in zip(tables, whole, kinds, strict=True):
             if 0 in shape:
                 continue

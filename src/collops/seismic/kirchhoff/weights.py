@@ -29,7 +29,32 @@ _TAIL = 1e-4  # of the largest tap: where the differentiated wavelet is cut off
 
 @dataclass(frozen=True)
 class Weighting:
-    """How arrivals are weighted: which amplitude, and up to which distance (m) and dip (degrees)."""
+    """How arrivals are weighted; without arguments, all alike.
+
+    Parameters
+    ----------
+    amplitude : {"none", "2d", "2.5d", "3d"}
+        ``"none"`` models travel times only. The others model the amplitudes of reflected waves (see
+        :class:`KirchhoffOperator`): ``"2d"`` from line sources, ``"2.5d"`` from point sources above a medium that does
+        not vary in y, both for 2-D images, and ``"3d"`` for 3-D images.
+    aperture : float, optional
+        Horizontal distance in metres from the source and from the receiver at which weights fall to zero, from four
+        fifths of it on. By default there is no limit.
+    dip : float, optional
+        Dip in degrees, below 90, at which weights fall to zero, from four fifths of it on. It is the dip of a reflector
+        which bisects the two rays. By default there is no limit.
+
+    Raises
+    ------
+    InputError
+        If an argument cannot be used.
+
+    Examples
+    --------
+    >>> from collops.seismic.kirchhoff import Weighting
+    >>> Weighting("2.5d", aperture=800.0, dip=60.0).none
+    False
+    """
 
     amplitude: Amplitude = "none"
     aperture: float | None = None

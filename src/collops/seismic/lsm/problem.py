@@ -306,9 +306,17 @@ class Options(CommonOptions):
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application writes, with those that it writes for some data only."""
-        survey = [] if self.write_survey is None else [Path(self.write_survey)]
         names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
-        return [*super().results(), *(Path(self.out) / name for name in ("result.html", "shots", *names)), *survey]
+        return [
+            *super().results(),
+            *(Path(self.out) / name for name in ("result.html", "shots", *names)),
+            *self.survey_files,
+        ]
+
+    @property
+    def survey_files(self) -> list[Path]:
+        """The file of the synthetic survey, if it is written."""
+        return [] if self.write_survey is None else [Path(self.write_survey)]
 
     @property
     def weighting(self) -> Weighting:
@@ -415,6 +423,12 @@ class Problem:
     # time zero is its middle sample; a Ricker wavelet of `frequency` by default
     given_wavelet: np.ndarray | None = None
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
+    noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the traces are read whenever they are needed."""
+        return isinstance(self.conditioned, StreamedShots)
 
     @property
     def wavelet(self) -> tuple[np.ndarray, int]:
@@ -514,43 +528,10 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
     survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
-    notes, headers = survey.notes, survey.headers
-    own = survey.layout.local_shape(comm.rank)[0]
-    whole = _not_streamed(options)
-    too_many = too_many_traces(own, np.dtype(options.dtype), comm, compute or engine("numpy"), 0 if whole else 2)
-    too_many = next(filter(None, comm.allgather_metadata(too_many)), None)
-    if too_many is not None:
-        with raised_together():
-            if whole:
-                raise InputError(f"{too_many}, which {whole} cannot: leave it out, or use more memory or machines")
-        notes.append(too_many)
-    text = options.velocity or survey.defaults.get("velocity")
-    with raised_together():
-        if text is None:
-            raise InputError(f"{options.survey} names no velocity: give one with --velocity, such as 1500+0.6z")
-    model = survey.model(text, inline=options.inline)
-    with raised_together():
-        described = _described(model, options.mode, survey.defaults.get("mode"))
-    if too_many is None:
-        traces = survey.traces
-    else:
-        traces, counts = [], np.zeros(2)
-        with local_stage(comm):
-            for shot in survey.shots:
-                counts += count_biased(survey.read_shots(range(shot, shot + 1)))
-        survey.check_counts(counts)
-    with local_stage(comm):
-        conditioning, before = options.conditioning(), survey.geometry
-        interval, samples = conditioning.sampling(before.interval, before.samples)
-        geometry = replace(before, interval=interval, samples=samples)
-        if headers is not None:
-            headers = replace(headers, geometry=geometry)
-            shot_traces("", headers, range(0), np.empty((0, samples)))  # raises if SEG-Y cannot hold the results
-        survey.geometry, survey.headers = geometry, headers
-        survey.filter = lambda shot: conditioning.filtered(shot.astype(options.dtype), before.interval)
-        if too_many is None:
-            survey.traces = [survey.filter(shot) for shot in traces]
-        del traces
+    notes, samples = survey.notes, survey.geometry.samples
+    streamed = _streams(options, survey, compute or engine("numpy"))
+    model, described = _velocity_of(options, survey)
+    conditioning = _filter(options, survey, streamed)
     power = survey.spectrum(outliers=options.outliers)
     grid = survey.grid(model, **sizes)
     velocity = survey.velocity(model, grid)
@@ -562,7 +543,7 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
             "SEG-Y holds depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are left out "
             "(choose another --dz)"
         )
-    notes.insert(0, f"read {geometry.shots} shots, {geometry.traces} traces of {before.samples} samples")
+    notes.insert(0, f"read {survey.geometry.shots} shots, {survey.geometry.traces} traces of {samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
     notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
     # Surveys that this package wrote have no direct wave.
@@ -578,28 +559,86 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     notes += [f"conditioning: {said}"] if said else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=said, given_wavelet=wavelet)
     problem = replace(problem, weighting=weighting)
-    sums = np.zeros(3)
+    return _conditioned(options, problem, conditioning, streamed, by_default)
+
+
+def _streams(options: Options, survey: Survey, compute: Engine) -> bool:
+    """Return whether traces are read whenever they are needed, as they do not fit into the memory. Collective."""
+    comm, needs_all = survey.comm, _not_streamed(options)
+    own = survey.layout.local_shape(comm.rank)[0]
+    too_many = too_many_traces(own, np.dtype(options.dtype), comm, compute, 0 if needs_all else 2)
+    too_many = next(filter(None, comm.allgather_metadata(too_many)), None)
+    if too_many is None:
+        return False
+    with raised_together():
+        if needs_all:
+            raise InputError(f"{too_many}, which {needs_all} cannot: leave it out, or use more memory or machines")
+    survey.notes.append(too_many)
+    return True
+
+
+def _velocity_of(options: Options, survey: Survey) -> tuple[Model, tuple[str | None, str]]:
+    """Return the velocity, and what `_described` says of it. Collective."""
+    text = options.velocity or survey.defaults.get("velocity")
+    with raised_together():
+        if text is None:
+            raise InputError(f"{options.survey} names no velocity: give one with --velocity, such as 1500+0.6z")
+    model = survey.model(text, inline=options.inline)
+    with raised_together():
+        return model, _described(model, options.mode, survey.defaults.get("mode"))
+
+
+def _filter(options: Options, survey: Survey, streamed: bool) -> Conditioning:
+    """Filter and resample the traces, also those that are read later; return how to condition them. Collective."""
+    comm, headers, before = survey.comm, survey.headers, survey.geometry
+    traces: list[np.ndarray] = [] if streamed else survey.traces
+    if streamed:
+        counts = np.zeros(2)
+        with local_stage(comm):
+            for shot in survey.shots:
+                counts += count_biased(survey.read_shots(range(shot, shot + 1)))
+        survey.check_counts(counts)
     with local_stage(comm):
-        if too_many is None:
-            conditioned: Sequence[Conditioned] = problem.condition(conditioning, survey.traces)
-        else:
-            conditioned = StreamedShots(problem, conditioning)
+        conditioning = options.conditioning()
+        interval, samples = conditioning.sampling(before.interval, before.samples)
+        geometry = replace(before, interval=interval, samples=samples)
+        if headers is not None:
+            headers = replace(headers, geometry=geometry)
+            shot_traces("", headers, range(0), np.empty((0, samples)))  # raises if SEG-Y cannot hold the results
+        survey.geometry, survey.headers = geometry, headers
+        survey.filter = lambda shot: conditioning.filtered(shot.astype(options.dtype), before.interval)
+        if not streamed:
+            survey.traces = [survey.filter(shot) for shot in traces]
+    return conditioning
+
+
+def _conditioned(
+    options: Options, problem: Problem, conditioning: Conditioning, streamed: bool, mutes_by_default: bool
+) -> Problem:
+    """Return the problem with its conditioned traces, or raise `InputError` if nothing is left of them. Collective."""
+    survey, geometry, sums = problem.survey, problem.survey.geometry, np.zeros(3)
+    with local_stage(survey.comm):
+        conditioned: Sequence[Conditioned] = (
+            StreamedShots(problem, conditioning) if streamed else problem.condition(conditioning, survey.traces)
+        )
         for number, each in zip(survey.shots, conditioned, strict=True):
             (shot,) = survey.read_shots(range(number, number + 1))
             sound = each.trust > 0
             parts = each.traces[sound] != 0, shot[sound], shot[sound] * each.mute[sound if len(each.mute) > 1 else 0]
             sums += np.array([np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts])
-    left, whole, heard = comm.allreduce(sums)
-    if by_default and left:
-        share = 100 * (1 - heard / whole)
-        notes.append(f"mute: until the direct wave has passed, {share:.2g} % of the energy (--mute none keeps it)")
+    left, whole, after_mute = survey.comm.allreduce(sums)
+    if mutes_by_default and left:
+        share = 100 * (1 - after_mute / whole)
+        survey.notes.append(
+            f"mute: until the direct wave has passed, {share:.2g} % of the energy (--mute none keeps it)"
+        )
     with raised_together():
         if not left:
             names = ("offsets", "mute", "window", "trace_weights")
             values = {name: getattr(options, name) for name in names}
             values["mute"] = values["mute"] or (conditioning.mute and conditioning.mute.text)
-            given = [(name, value) for name, value in values.items() if value is not None]
-            which = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in given) or "--outliers"
+            chosen = [(name, value) for name, value in values.items() if value is not None]
+            which = " and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen) or "--outliers"
             raise InputError(
                 f"{which} leaves nothing of the data, which last from {geometry.start:g} to {geometry.times[-1]:g} s: "
                 "give times in s, offsets in m, and the speed of a mute in m/s, such as 1500"

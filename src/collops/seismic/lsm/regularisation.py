@@ -64,7 +64,7 @@ class Penalty:
 
     def normal_method(self, weight: float, damp: float, M: Any) -> Callable[..., SolverResult]:
         """Return the same for normal equations, of quadratic penalties."""
-        from collops.seismic.lsm.streamed import minimise
+        from collops.seismic.lsm.normal import minimise
 
         def solve(A: Any, y: Any, **run: Any) -> SolverResult:
             if self.kind is not None and weight:

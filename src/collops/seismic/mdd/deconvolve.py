@@ -98,43 +98,18 @@ def run(job: Job[Options]) -> Findings:
     estimated response of the layers below with the true one. With --down and --up it deconvolves fields from files.
     Writes image.png, convergence.png and result.zarr.
     """
-    options, comm = job.options, job.comm
-    with job.stage("reading" if options.down else "synthesising the fields"):
+    problem = read(job)
+    found = invert(job, problem)
+    return describe(job, problem, found)
+
+
+def read(job: Job[Options]) -> Problem:
+    """Read or synthesise the fields, and make the operator. Collective."""
+    with job.stage("reading" if job.options.down else "synthesising the fields"):
         problem = prepare(job)
     job.note(problem.notes)
     job.warn_of_idle_ranks(problem.frequencies, "frequencies")
-
-    found = invert(job, problem)
-
-    acquisition = problem.acquisition
-    error = relative_error(found.response, problem.truth, comm)
-    highest = float(acquisition.frequencies[problem.frequencies - 1])
-    images = _images(job, problem, found)
-    return Findings(
-        title="multi-dimensional deconvolution",
-        solution=found.solution,
-        subject="response",
-        adjoint="cross-correlation",
-        error=error,
-        adjoint_error=best_relative_error(found.correlation, problem.truth, comm),
-        numbers={
-            "damp": options.damp,
-            "sources": acquisition.sources,
-            "receivers": acquisition.receivers,
-            "virtual_sources": acquisition.virtual,
-            "samples": acquisition.samples,
-            "sample_interval": acquisition.interval,
-            "spacing": acquisition.spacing,
-            "frequencies": problem.frequencies,
-            "highest_frequency": highest,
-            "down": options.down,
-            "up": options.up,
-        },
-        rows=[("fields", acquisition.describe()), ("frequencies", f"{problem.frequencies}, up to {highest:.3g} Hz")],
-        fields=_fields(problem, found),
-        draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1, error)],
-        noise_norm=problem.noise_norm,
-    )
+    return problem
 
 
 # The problem
@@ -244,6 +219,39 @@ def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
 
 
 # The results
+
+
+def describe(job: Job[Options], problem: Problem, found: _Deconvolution) -> Findings:
+    """Describe the results for the recipe, which writes them. Collective."""
+    options, comm, acquisition = job.options, job.comm, problem.acquisition
+    error = relative_error(found.response, problem.truth, comm)
+    highest = float(acquisition.frequencies[problem.frequencies - 1])
+    images = _images(job, problem, found)
+    return Findings(
+        title="multi-dimensional deconvolution",
+        solution=found.solution,
+        subject="response",
+        adjoint="cross-correlation",
+        error=error,
+        adjoint_error=best_relative_error(found.correlation, problem.truth, comm),
+        numbers={
+            "damp": options.damp,
+            "sources": acquisition.sources,
+            "receivers": acquisition.receivers,
+            "virtual_sources": acquisition.virtual,
+            "samples": acquisition.samples,
+            "sample_interval": acquisition.interval,
+            "spacing": acquisition.spacing,
+            "frequencies": problem.frequencies,
+            "highest_frequency": highest,
+            "down": options.down,
+            "up": options.up,
+        },
+        rows=[("fields", acquisition.describe()), ("frequencies", f"{problem.frequencies}, up to {highest:.3g} Hz")],
+        fields=_fields(problem, found),
+        draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1, error)],
+        noise_norm=problem.noise_norm,
+    )
 
 
 def _fields(problem: Problem, found: _Deconvolution) -> dict[str, Field]:

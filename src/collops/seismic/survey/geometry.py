@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import not_finite
+
+if TYPE_CHECKING:
+    from collops import Layout
 
 __all__ = ["Geometry", "Grid", "shots_of"]
 
@@ -205,6 +209,22 @@ class Geometry:
     def traces(self) -> int:
         """Number of traces of all shots together."""
         return sum(receivers.shape[1] for receivers in self.receivers)
+
+    def shares(self, ranks: int) -> list[range]:
+        """Return the shots of each of so many ranks."""
+        return [shots_of(rank, self.shots, ranks) for rank in range(ranks)]
+
+    def trace_shape(self, shot: int) -> tuple[int, int]:
+        """Return the shape of the traces of a shot: ``(receivers, samples)``."""
+        return self.receivers[shot].shape[1], self.samples
+
+    def layout(self, ranks: int) -> Layout:
+        """Return the layout of the data on so many ranks: 1-D, split by shots."""
+        from collops import Layout
+
+        ends = np.cumsum([0, *(each.shape[1] for each in self.receivers)]) * self.samples
+        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares(ranks)]
+        return Layout.split((int(ends[-1]),), ranks, sizes=sizes)
 
     @property
     def times(self) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,13 +14,22 @@ from collops.seismic.kirchhoff.stations import distinct_rows
 from collops.seismic.survey.checks import Terms, check_positions
 from collops.seismic.survey.geometry import Bins, Geometry, Line
 
-if TYPE_CHECKING:
-    from collops.seismic.segy import SegyFile
-    from collops.seismic.survey.zarr import ZarrShots
-
 # A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
 # crossline numbers, and without them, as a crooked line has none.
 _WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
+
+
+class TraceFile(Protocol):
+    """A file of traces, of any format."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages."""
+        ...
+
+    def read(self, traces: np.ndarray) -> np.ndarray:
+        """Return traces by their numbers, from 0: ``(len(traces), samples)``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,9 +50,9 @@ class TraceHeaders:
 
 @dataclass(frozen=True)
 class SurveyHeaders:
-    """The headers of a survey."""
+    """The headers of a survey, as the readers of all formats return them."""
 
-    file: SegyFile | ZarrShots
+    file: TraceFile
     geometry: Geometry  # positions of all shots
     traces: list[np.ndarray]  # for each shot the numbers of its traces in the file, in the order of its receivers
     line: Line  # position of the line, or of the axes in 3-D, on the map
@@ -64,7 +74,7 @@ class SurveyHeaders:
 
 
 def survey_headers(
-    file: SegyFile | ZarrShots,
+    file: TraceFile,
     sampling: tuple[int, float, float],
     traces: TraceHeaders,
     terms: Terms,

@@ -18,8 +18,8 @@ from collops.seismic.kirchhoff.split import SplitImage
 from collops.seismic.signals import count_biased
 
 if TYPE_CHECKING:
-    from collops import DistributedArray
-    from collops.seismic.survey.survey import Survey
+    from collops import Communicator, DistributedArray
+    from collops.seismic.survey.geometry import Geometry
 
 __all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
 
@@ -86,12 +86,12 @@ class _Normal:
         operator: Any,
         shots: range,
         weights: Weights | None,
-        survey: Survey,
+        geometry: Geometry,
         engine: Engine,
         memory: Callable[[], Any],
     ) -> None:
         self.operator, self.shots, self._weights = operator, shots, weights
-        self._traces = [survey.trace_shape(shot) for shot in shots]
+        self._traces = [geometry.trace_shape(shot) for shot in shots]
         self.shape, self.dtype, self._engine = (operator.shape[1],) * 2, operator.dtype, engine
         self._memory = memory
         self.capturable = weights is None and getattr(operator, "capturable", True)  # weights come from the host
@@ -133,7 +133,7 @@ class _Normal:
         return np.concatenate(weights).astype(self.dtype, copy=False)
 
 
-def shots_of_parts(survey: Survey, A: Any) -> list[range]:
+def shots_of_parts(geometry: Geometry, A: Any) -> list[range]:
     """Return the shots of this rank that each local operator of `A` models.
 
     Raises LayoutError if `A` is not the operator of the survey.
@@ -143,13 +143,14 @@ def shots_of_parts(survey: Survey, A: Any) -> list[range]:
             "the normal equations need a replicated image, as no rank has all points of its shots: use survey.data() "
             "with this operator, or make one with split=False"
         )
-    if not isinstance(A, VStack) or A.range is not survey.layout:
+    if not isinstance(A, VStack) or A.range is not geometry.layout(A.comm.size):
         raise LayoutError(f"the normal equations need the operator of this survey, not {A!r}")
-    parts, first = [], survey.shots.start
+    own = geometry.shares(A.comm.size)[A.comm.rank]
+    parts, first = [], own.start
     for each in A.operators:
         last, size = first, 0
-        while size < each.shape[0] and last < survey.shots.stop:
-            size += int(np.prod(survey.trace_shape(last)))
+        while size < each.shape[0] and last < own.stop:
+            size += int(np.prod(geometry.trace_shape(last)))
             last += 1
         if size != each.shape[0]:
             raise LayoutError(f"the normal equations need local operators of whole shots, not {each!r}")
@@ -159,22 +160,29 @@ def shots_of_parts(survey: Survey, A: Any) -> list[range]:
 
 
 def normal_equations(
-    survey: Survey, A: Any, weights: Weights | None, engine: Engine, weighted: Traces | None = None
+    geometry: Geometry,
+    comm: Communicator,
+    A: Any,
+    weights: Weights | None,
+    engine: Engine,
+    traces: Traces,
+    *,
+    check: Callable[[np.ndarray], None] | None = None,
 ) -> NormalEquations:
     """Read the traces of each shot once, and migrate them; see :meth:`Survey.normal_equations`. Collective.
 
-    `weighted` returns the traces of shots times their weights, by default those of the survey.
+    `traces` returns the traces of shots. `check` gets the counts of `count_biased` on this rank, and is collective;
+    without it the traces were checked and multiplied by the weights before.
     """
     from collops import DistributedArray
 
-    comm = survey.comm
     with local_stage(comm):
-        shots, operators = shots_of_parts(survey, A), A.operators
+        shots, operators = shots_of_parts(geometry, A), A.operators
         # The traces of all parts in turn, from the first application on.
         size = max((each.shape[0] for each in operators), default=0)
         memory = partial(Buffers().local, "traces", (size,), A.dtype, engine)
         parts = [
-            _Normal(each, own, weights, survey, engine, memory) for each, own in zip(operators, shots, strict=True)
+            _Normal(each, own, weights, geometry, engine, memory) for each, own in zip(operators, shots, strict=True)
         ]
     images: Any = A.domain
     operator = LocalSum(parts, comm, dims=images.shape)
@@ -182,11 +190,11 @@ def normal_equations(
     total = engine.xp.zeros(images.size, A.dtype)
     with local_stage(comm):
         for part in parts:
-            traces = (weighted or survey.read_shots)(part.shots)
-            counts += count_biased(traces)
-            image, square = part.migrated(traces, weighted is not None)
+            own = traces(part.shots)
+            counts += count_biased(own)
+            image, square = part.migrated(own, check is None)
             total, energy = total + image, energy + square
-    if weighted is None:
-        survey.check_counts(counts)
+    if check is not None:
+        check(counts)
     right = DistributedArray(images, comm, comm.allreduce(total).reshape(images.shape))
     return NormalEquations(operator, right, float(comm.allreduce(np.array(energy))))

@@ -9,26 +9,23 @@ from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops import Layout, VStack
+from collops import Communicator, Layout, VStack
 from collops.errors import InputError
 from collops.extend.applications import local_stage
 from collops.extend.engines import Engine, memory_of
-from collops.seismic.kirchhoff import Bands, FixedTables, LocalKirchhoff, StreamedKirchhoff, Weighting, Weights
-from collops.seismic.kirchhoff.fixed_point import Scale
+from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import Grid as Points
+from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
+from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
-from collops.seismic.survey.geometry import Grid
+from collops.seismic.survey.geometry import Geometry, Grid
 from collops.seismic.survey.traveltimes import check_mode, seconds_from
-
-if TYPE_CHECKING:
-    from collops.seismic.survey.survey import Survey
 
 _SAMPLES = 1 << 26  # of the traces of one local operator, about
 _SHARE_OF_KERNELS = 0.2  # of the memory of a device, above which kernels are made for each application
@@ -47,7 +44,9 @@ class _Plan:
 class SurveyModelling:
     """How an operator models the shots of a survey; the options are those of :meth:`Survey.operator`."""
 
-    survey: Survey
+    geometry: Geometry
+    comm: Communicator
+    notes: list[str]  # to which decisions are added
     grid: Grid
     taps: np.ndarray
     centre: int
@@ -70,7 +69,7 @@ class SurveyModelling:
 
         `velocity` is given on the grid.
         """
-        survey, comm, geometry = self.survey, self.survey.comm, self.survey.geometry
+        comm, geometry, shares = self.comm, self.geometry, self.geometry.shares(self.comm.size)
         positions, *_ = geometry.stations
         with local_stage(comm):
             check_mode(mode)
@@ -85,7 +84,7 @@ class SurveyModelling:
                 raise problem
         factor, streamed = plan.factor, plan.streamed
         folder = Path(folder or gettempdir()) if streamed else None
-        needed, layout, boxes = [geometry.needed(share) for share in survey.shares], None, None
+        needed, layout, boxes = [geometry.needed(share) for share in shares], None, None
         if plan.split:
             layout = Layout.split(self.grid.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
@@ -105,19 +104,19 @@ class SurveyModelling:
             boxes=boxes,
         )
         if factor > 1:
-            survey.notes.append(
+            self.notes.append(
                 f"travel times at one of {factor} image points along each axis, interpolated: wrong by "
                 f"{tables.error:.2g} samples, root mean square, at the worst station"
             )
         if streamed:
-            survey.notes.append(f"travel times are read from a file in {folder} whenever they are needed")
+            self.notes.append(f"travel times are read from a file in {folder} whenever they are needed")
         if plan.split and split is None:
-            survey.notes.append(
+            self.notes.append(
                 f"the image is split over the {comm.size} ranks, as it does not fit with its travel times otherwise"
             )
-        blocks = [[survey.shots]]
+        blocks = [[shares[comm.rank]]]
         if plan.split:
-            blocks = shot_blocks(survey.shares, geometry.traces * geometry.samples)
+            blocks = shot_blocks(shares, geometry.traces * geometry.samples)
         with local_stage(comm):
             own = needed[comm.rank]
             places = np.empty((len(tables.times), len(self.grid.shape)))
@@ -130,12 +129,12 @@ class SurveyModelling:
             return VStack(operators, comm, dims=self.grid.shape), spreads
         made = iter(operators)
         parts = [[list(islice(made, len(each))) for each in block] for block in of_blocks]
-        sizes = [[sum(math.prod(survey.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
+        sizes = [[sum(math.prod(geometry.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
         return SplitImage(layout, boxes, parts, sizes, self.dtype, self.engine, comm), spreads
 
     def _spreads(self, tables: FixedTables, rows: np.ndarray, shots: range) -> list[FixedTables]:
         """Return the tables of each local operator of some shots, from the rows of all stations."""
-        _, sources, receivers = self.survey.geometry.stations
+        _, sources, receivers = self.geometry.stations
         groups = [list(group) for _, group in groupby(shots, key=lambda shot: id(receivers[shot]))]
         # As many shots as receivers at a time, so that the traces of one operator and, if they are streamed, its
         # tables take no more memory if there are more shots; and fewer if their traces are long.
@@ -144,7 +143,7 @@ class SurveyModelling:
 
     def _at_a_time(self, shots: list[int]) -> int:
         """Return how many shots with the same receivers one local operator models."""
-        count, samples = self.survey.trace_shape(shots[0])
+        count, samples = self.geometry.trace_shape(shots[0])
         return min(count, max(1, _SAMPLES // (count * samples)))
 
     def _plans(self, coarsen: int | None, may_stream: bool, streamed: bool, split: bool | None) -> list[_Plan]:
@@ -155,7 +154,7 @@ class SurveyModelling:
         if streamed:
             return [_Plan(factors[0], streamed=True)]
         whole, parts = ([_Plan(factor, split=each) for factor in factors] for each in (False, True))
-        if self.survey.comm.size == 1:  # one part is the whole image
+        if self.comm.size == 1:  # one part is the whole image
             return whole + [_Plan(factors[-1], streamed=True)] * may_stream
         if split is not None:
             return parts if split else whole + [_Plan(factors[-1], streamed=True)] * may_stream
@@ -163,8 +162,9 @@ class SurveyModelling:
 
     def _problem(self, plan: _Plan) -> InputError | None:
         """Return an error if the tables of a plan do not fit into the memory of this rank, else ``None``."""
-        geometry, comm = self.survey.geometry, self.survey.comm
-        stations = 0 if plan.streamed else len(geometry.needed(self.survey.shots))
+        geometry, comm = self.geometry, self.comm
+        own = geometry.shares(comm.size)[comm.rank]
+        stations = 0 if plan.streamed else len(geometry.needed(own))
         if plan.split:
             stations = len(geometry.stations[0])
         fields, parts = self.weighting.fields(len(self.grid.shape)), comm.size if plan.split else 1

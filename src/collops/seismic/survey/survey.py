@@ -27,7 +27,7 @@ from collops.seismic.signals import (
 )
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
-from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover, shots_of
+from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collops.seismic.kirchhoff import FixedTables, Weighting
     from collops.seismic.kirchhoff.weights import Amplitude
     from collops.seismic.survey.normal import NormalEquations, Weights
+    from collops.seismic.survey.operator import SurveyModelling
 
 __all__ = ["mode_of"]
 
@@ -133,7 +134,7 @@ class Survey:
         from collops.extend.communication import communicator_or_world
 
         self.geometry, self.comm, self.headers = geometry, communicator_or_world(comm), headers
-        self.shares = [shots_of(rank, geometry.shots, self.comm.size) for rank in range(self.comm.size)]
+        self.shares = geometry.shares(self.comm.size)
         self.shots = self.shares[self.comm.rank]
         self.line = Line() if headers is None else headers.line
         self.notes: list[str] = [] if headers is None else headers.notes
@@ -230,11 +231,7 @@ class Survey:
     @property
     def layout(self) -> Layout:
         """The layout of the data: 1-D, split by shots."""
-        from collops import Layout
-
-        ends = np.cumsum([0, *(each.shape[1] for each in self.geometry.receivers)]) * self.geometry.samples
-        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares]
-        return Layout.split((int(ends[-1]),), self.comm.size, sizes=sizes)
+        return self.geometry.layout(self.comm.size)
 
     @property
     def defaults(self) -> Mapping[str, str]:
@@ -390,54 +387,67 @@ class Survey:
         mode : {"eikonal", "analytic"}, optional
             Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
             increases linearly with depth; by default the formula where the velocity is given as a number or text.
-        dtype : dtype
-            float32 or float64.
-        engine : str, optional
-            ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+        dtype, engine
+            As for `data`.
         weighting : Weighting, optional
-            Amplitudes and apertures of :mod:`collops.seismic.kirchhoff`; by default none, that is, travel times only.
-            For recorded data take the result of `weighting`.
+            Amplitudes and apertures; by default none. For recorded data take the result of `weighting`.
         antialias : bool
             Whether to filter what is steeper than the receivers sample.
         coarsen : int, optional
-            Keep tables at every so many image points along each axis, between which the kernels interpolate; see
-            :class:`collops.seismic.Kirchhoff`. By default 1, or the first of 2, 4 and 8 with which they fit into the
-            memory.
+            As for :class:`collops.seismic.kirchhoff.TravelTimes`. By default 1, or the first of 2, 4 and 8 with which
+            the tables fit into the memory.
         streamed : bool
-            Whether to keep the tables in a file instead of memory. Each time that the operator is applied, it then
-            reads those of one shot after the other, or of as many consecutive shots with the same receivers as these
-            are. Traces stay in memory.
+            Whether to keep the tables in a file instead of memory. An application then reads the tables of one shot
+            after the other, or of as many shots as receivers if these are the same. Traces stay in memory.
         folder : str or Path, optional
-            A folder for that file, which all ranks share; by default that for temporary files. Tables that do not fit
-            into the memory are streamed if it is given, and otherwise an error.
+            A folder for that file, which all ranks share; by default the folder for temporary files. Tables that do not
+            fit into the memory are streamed if it is given, and otherwise an error.
         split : bool, optional
-            Whether to split the image over the ranks along its first axis, for images and tables that one device cannot
-            hold: a rank then has tables of all stations at its own points only. By default the image is split if
-            neither it nor coarser tables fit into the memory otherwise.
+            Whether to split the image over the ranks along its first axis: a rank then has tables of all stations at
+            its own points only. By default it is split if neither image nor coarser tables fit into the memory.
         kept : list, optional
             The travel times of each local operator are appended to it.
 
         Returns
         -------
         LinearOperator
-            Its domain is replicated, of the grid's shape, its range the layout of the data. Forward sends no message,
-            adjoint one allreduce of the image. With a domain that is split, both send one message with the traces of
-            each block of about 64 million samples.
+            Its domain has the grid's shape, its range is the layout of the data. Messages are those of
+            :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or of `SplitKirchhoff` if the image is split.
 
         Raises
         ------
         InputError
             On every rank, if an argument cannot be used.
         """
-        from collops.seismic.kirchhoff import Weighting, threads_of_rank
-        from collops.seismic.kirchhoff.geometry import checked_wavelet
-        from collops.seismic.survey.operator import SurveyModelling
-
-        comm, geometry = self.comm, self.geometry
         model = self.model(velocity)
         with raised_together():
             mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
+        modelling = self._modelling(values, grid, frequency, wavelet, weighting, antialias, dtype, engine)
+        place = None if folder is None else Path(folder)
+        operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
+        if kept is not None:
+            kept += tables
+        return operator
+
+    def _modelling(
+        self,
+        velocity: np.ndarray,
+        grid: Grid,
+        frequency: float | None,
+        wavelet: tuple[Any, int] | None,
+        weighting: Weighting | None,
+        antialias: bool,
+        dtype: Any,
+        engine: str | Engine | None,
+    ) -> SurveyModelling:
+        """Choose the wavelet, and check it with the velocity and the weights. Collective."""
+        from collops.seismic.kirchhoff import Weighting
+        from collops.seismic.kirchhoff.geometry import checked_wavelet
+        from collops.seismic.kirchhoff.operator import threads_of_rank
+        from collops.seismic.survey.operator import SurveyModelling
+
+        comm, geometry = self.comm, self.geometry
         with local_stage(comm):
             if wavelet is not None:
                 if frequency is not None:
@@ -448,17 +458,11 @@ class Survey:
         with local_stage(comm):
             weighting = weighting or Weighting()
             weighting.check(len(grid.shape))
-            self.check(values, grid, frequency)
+            self.check(velocity, grid, frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
-            compute = engine_called(engine)
-            chosen = weighting, antialias, np.dtype(dtype), compute
-        threads = threads_of_rank(comm, compute.name)
-        modelling = SurveyModelling(self, grid, taps, centre, *chosen, threads)
-        place = None if folder is None else Path(folder)
-        operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
-        if kept is not None:
-            kept += tables
-        return operator
+            compute, kind = engine_called(engine), np.dtype(dtype)
+        chosen = grid, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
+        return SurveyModelling(geometry, comm, self.notes, *chosen)
 
     def weighting(
         self,
@@ -537,7 +541,8 @@ class Survey:
         """
         from collops.seismic.survey.normal import normal_equations
 
-        return normal_equations(self, operator, weights, engine_called(engine))
+        survey, run = (self.geometry, self.comm), (operator, weights, engine_called(engine))
+        return normal_equations(*survey, *run, self.read_shots, check=self.check_counts)
 
     def by_offset(
         self,
@@ -601,9 +606,8 @@ class Survey:
         texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
         if is_zarr(path):
             every = range(self.geometry.shots)
-            return write_result(
-                Path(path), self.comm, zarr.trace_fields(self, every, data=self.traces), {zarr.DEFAULTS: texts}
-            )
+            fields = zarr.trace_fields(self.geometry, self.headers, self.comm, every, data=self.traces)
+            return write_result(Path(path), self.comm, fields, {zarr.DEFAULTS: texts})
         with local_stage(self.comm):
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
@@ -636,7 +640,7 @@ class Survey:
 
     def trace_shape(self, shot: int) -> tuple[int, int]:
         """Return the shape of the traces of a shot: ``(receivers, samples)``."""
-        return self.geometry.receivers[shot].shape[1], self.geometry.samples
+        return self.geometry.trace_shape(shot)
 
     def _shapes(self) -> list[tuple[int, int]]:
         return [self.trace_shape(shot) for shot in self.shots]

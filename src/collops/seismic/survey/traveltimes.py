@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.kirchhoff.geometry import Grid as Points
-from collops.seismic.kirchhoff.geometry import eikonal
+from collops.seismic.kirchhoff.traveltimes import eikonal
 from collops.seismic.survey.geometry import Grid
 
 __all__ = ["seconds_from"]

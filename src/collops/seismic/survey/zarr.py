@@ -19,16 +19,16 @@ from collops.extend.applications import (
     dimension_names,
     open_zarr,
     read_rows,
-    read_times,
-    unit_of,
 )
 from collops.seismic.segy import OTHER_TRACES, scaled
 from collops.seismic.survey.checks import Terms, refuse_stack
+from collops.seismic.survey.geometry import Geometry, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.times import read_times, unit_of
 from collops.seismic.volume.files import DATA_NAMES
 
 if TYPE_CHECKING:
-    from collops.seismic.survey.survey import Survey
+    from collops import Communicator
 
 __all__ = ["ZarrShots", "trace_fields"]
 
@@ -268,19 +268,20 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     return survey_headers(file, file.sampling(), traces, _TERMS, dims, notes, defaults)
 
 
-def trace_fields(survey: Survey, shots: range, **traces: list[np.ndarray]) -> dict[str, Field]:
+def trace_fields(
+    geometry: Geometry, headers: SurveyHeaders | None, comm: Communicator, shots: range, **traces: list[np.ndarray]
+) -> dict[str, Field]:
     """Return traces of some shots as fields of a result that `read_headers` understands.
 
     Each of `traces`, by the name of the field, has an array for each of these shots that is one of this rank.
     """
     from collops import DistributedArray, Layout
 
-    geometry, comm, headers = survey.geometry, survey.comm, survey.headers
     own = np.isin(geometry.shot_of_trace, shots)
-    sizes = [int(np.isin(geometry.shot_of_trace[own], share).sum()) for share in survey.shares]
+    sizes = [int(np.isin(geometry.shot_of_trace[own], share).sum()) for share in geometry.shares(comm.size)]
     layout = Layout.split((sum(sizes), geometry.samples), comm.size, sizes=sizes)
     nothing = np.empty((0, geometry.samples), np.float32)
-    shot, (source, group) = geometry.shot_of_trace, geometry.on_map(survey.line)
+    shot, (source, group) = geometry.shot_of_trace, geometry.on_map(Line() if headers is None else headers.line)
     records = np.arange(geometry.shots) + 1 if headers is None else headers.records
     channels = geometry.counted() if headers is None else headers.channels
     datum = 0.0 if headers is None else headers.datum

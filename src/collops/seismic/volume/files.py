@@ -19,8 +19,6 @@ from collops.extend.applications import (
     not_finite,
     open_array,
     open_zarr,
-    read_times,
-    unit_of,
 )
 from collops.seismic.segy import (
     TIMING,
@@ -35,6 +33,7 @@ from collops.seismic.segy import (
     uses_degrees,
     whole_interval,
 )
+from collops.seismic.times import read_times, unit_of
 
 if TYPE_CHECKING:
     from collops import Layout

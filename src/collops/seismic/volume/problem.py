@@ -18,6 +18,7 @@ from collops.extend.applications import (
     CommonOptions,
     Exporter,
     Field,
+    Findings,
     Gradient,
     Job,
     Panel,
@@ -25,12 +26,14 @@ from collops.extend.applications import (
     RecordedOnly,
     Solution,
     SyntheticOnly,
+    best_relative_error,
     check_memory,
     draw_panels,
     gather_rows,
     largest_amplitude,
     local_stage,
     option,
+    relative_error,
 )
 from collops.extend.communication import raised_together
 from collops.seismic.signals import check_unbiased, count_biased, noise_from_power, power_spectrum, with_noise
@@ -42,7 +45,18 @@ from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavel
 if TYPE_CHECKING:
     from collops import Communicator
 
-__all__ = ["Image", "Inversion", "Kind", "Problem", "Volume", "VolumeOptions", "draw_images", "prepare", "section_of"]
+__all__ = [
+    "Image",
+    "Inversion",
+    "Kind",
+    "Problem",
+    "Volume",
+    "VolumeOptions",
+    "draw_images",
+    "findings",
+    "prepare",
+    "section_of",
+]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
 # The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.
@@ -303,6 +317,43 @@ class Problem:
             rows = self.job.share(cube.shape[0])
             made = [stack.traces(title, values, rows, cube.interval) for title, values in arrays]
         return {f"{name}.sgy": traces.export for name, traces in zip(names, made, strict=True)}
+
+
+def findings(
+    problem: Problem,
+    found: Inversion,
+    truth: np.ndarray | None,
+    *,
+    subject: str,
+    numbers: dict[str, Any],
+    more_rows: list[tuple[str, str]],
+    arrays: dict[str, tuple[np.ndarray, str]],
+    exports: Sequence[tuple[str, np.ndarray]],
+    source: str,
+    **more: Any,
+) -> Findings:
+    """Return the findings of an inversion. Collective.
+
+    `truth` is compared with the model of `found`, `arrays` are fields with their units, and `exports` are the SEG-Y
+    files of the results, before those of the data modelled from the
+    `source` and of the residual. `more` are fields of `Findings`.
+    """
+    volume, comm = problem.volume, problem.job.comm
+    traces = f"DATA MODELLED FROM THE {source}", volume.traces - found.unexplained
+    residual = "RESIDUAL: DATA LESS MODELLED DATA", found.unexplained
+    return Findings(
+        solution=found.solution,
+        subject=subject,
+        adjoint="adjoint",
+        error=relative_error(found.model, truth, comm),
+        adjoint_error=best_relative_error(found.adjoint, truth, comm),
+        numbers=numbers,
+        more_rows=more_rows,
+        fields=problem.fields(arrays),
+        noise_norm=volume.noise_norm,
+        exports=problem.exports(*exports, traces, residual),
+        **more,
+    )
 
 
 def prepare(job: Job[T], kind: Kind) -> Problem:

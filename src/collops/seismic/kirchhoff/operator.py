@@ -1,0 +1,450 @@
+"""The Kirchhoff operator on all ranks: each models and migrates its own shots, or its own part of the image."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from collops import Communicator, Layout, VStack
+from collops.errors import LayoutError, type_name
+from collops.extend.communication import available_cores, collective_errors, communicator_or_world
+from collops.extend.engines import Engine
+from collops.extend.engines import engine as engine_called
+from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
+from collops.seismic.kirchhoff.geometry import Geometry, checked_wavelet
+from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
+from collops.seismic.kirchhoff.nodes import checked_factor
+from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
+from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
+from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes
+from collops.seismic.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
+
+
+@dataclass(frozen=True)
+class KirchhoffOptions:
+    """Wavelet, weights and engine of a Kirchhoff operator.
+
+    Parameters
+    ----------
+    wavelet : array
+        Taps of the wavelet, at the sampling interval. With an amplitude, the wavelet of a wave that came straight from
+        a source.
+    wavelet_center : int
+        Index of the tap at time zero.
+    weighting : Weighting
+        Amplitude, aperture and limit of the dip; none by default.
+    antialias : bool or float
+        Whether to filter each arrival by a triangle as long as its delay from one receiver to the next, so that the
+        operator is not steeper than the receivers sample. A number is their spacing in metres; by default it is the
+        distance to the nearest receiver.
+    dtype : dtype
+        float32 or float64.
+    engine, kernels, threads, deterministic : optional
+        As for :class:`LocalKirchhoff`. By default the ranks on one node share its cores.
+
+    Examples
+    --------
+    >>> from collops.seismic.kirchhoff import KirchhoffOptions, Weighting
+    >>> KirchhoffOptions([1.0], 0, Weighting("2.5d", aperture=800.0)).antialias
+    False
+    """
+
+    wavelet: Any
+    wavelet_center: int
+    weighting: Weighting = field(default_factory=Weighting)
+    antialias: bool | float = False
+    dtype: Any = "float64"
+    engine: str | None = None
+    kernels: str | None = None
+    threads: int | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True)
+class _Modelling:
+    """Tables of this rank's stations, from which local operators of some shots are made."""
+
+    geometry: Geometry
+    options: KirchhoffOptions
+    engine: Engine
+    scale: Scale
+    wavelet: tuple[np.ndarray, int]
+    shares: list[range]  # shots of each rank
+    tables: FixedTables  # of this rank's shots; of all, if the image is split
+    weights: Weights | None
+    bands: Bands | None
+    source_rows: np.ndarray  # row of each source in the tables
+    receiver_rows: np.ndarray
+    threads: int | None
+
+    @classmethod
+    def of(
+        cls,
+        geometry: Geometry,
+        travel_times: TravelTimes,
+        options: KirchhoffOptions,
+        comm: Communicator,
+        boxes: Sequence[tuple[slice, ...]] | None = None,
+    ) -> _Modelling:
+        """Check the arguments and compute the tables; with `boxes`, of all stations at this rank's points. Collective.
+
+        Each table is computed by one of the ranks that need it, and sent to the others.
+        """
+        grid, sources = geometry.grid, len(geometry.sources)
+        with collective_errors(comm):
+            scale = Scale(geometry.interval, geometry.samples, 0, np.dtype(options.dtype))
+            options.weighting.check(len(grid.axes))
+            filters, spacing = checked_antialias(options.antialias)
+            taps, center = checked_wavelet(options.wavelet, options.wavelet_center)
+            wavelet = options.weighting.wavelet(taps, center, geometry.interval)
+            engine = engine_called(options.engine)
+            times = travel_times.fitted(geometry, options.weighting.traces_rays)
+            slices = [each for (each,) in map(Layout.split((sources,), comm.size).slices, range(comm.size))]
+            early = times.early(geometry, slices[comm.rank] if boxes is None else slice(None))
+            positions = np.concatenate([geometry.sources, geometry.receivers])
+            number = np.arange(len(positions))
+            if times.arrays is None:
+                positions, number = distinct_rows(positions)
+        if times.arrays is not None:
+            scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
+        shots = slices if boxes is None else [slice(sources)] * comm.size
+        needed = [np.unique(np.concatenate([number[:sources][each], number[sources:]])) for each in shots]
+        tables, weights, rows = tables_of_stations(
+            times.seconds(geometry, positions),
+            positions,
+            np.broadcast_to(times.velocity, grid.shape),
+            grid,
+            scale,
+            needed,
+            comm,
+            factor=checked_factor(times.coarsen),
+            weighting=options.weighting,
+            boxes=boxes,
+        )
+        source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]
+        tables, bands = tables.of(source_rows[slices[comm.rank]], receiver_rows), None
+        if filters:
+            (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet[0]))
+        threads = options.threads
+        if threads is None:
+            threads = threads_of_rank(comm, engine, options.kernels)
+        shares = [range(each.start, each.stop) for each in slices]
+        stations = tables, weights, bands, source_rows, receiver_rows
+        return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)
+
+    def on_engine(self) -> _Modelling:
+        """Return the same with its tables in the memory of the engine, where several operators share them."""
+        there = self.engine
+        weights, bands = self.weights and self.weights.on(there), self.bands and self.bands.on(there)
+        return replace(self, tables=self.tables.on(there), weights=weights, bands=bands)
+
+    def tables_of(self, shots: range) -> FixedTables:
+        """Return the tables of some shots."""
+        return self.tables.of(self.source_rows[shots.start : shots.stop], self.receiver_rows)
+
+    def local(self, shots: range) -> LocalKirchhoff:
+        """Return the local operator of some shots."""
+        options = self.options
+        return LocalKirchhoff(
+            self.tables_of(shots),
+            self.tables.nodes.shape,
+            *self.wavelet,
+            weights=self.weights,
+            bands=self.bands,
+            engine=self.engine,
+            kernels=options.kernels,
+            threads=self.threads,
+            deterministic=options.deterministic,
+        )
+
+
+class KirchhoffOperator(VStack):
+    r"""Kirchhoff modelling (forward) and migration (adjoint) of a replicated image, the shots spread over the ranks.
+
+    Forward sends no message, adjoint one allreduce of the image. Collective; every rank passes the same arguments.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Sources, receivers, image grid and time axis.
+    travel_times : TravelTimes
+        The travel-time table.
+    options : KirchhoffOptions
+        Wavelet, weights and engine.
+    comm : Communicator, optional
+        The ranks; the world by default.
+
+    Attributes
+    ----------
+    dims, dimsd : tuple of int
+        Shapes of the image, ((ny,) nx, nz), and of all ranks' data, (sources, receivers, samples).
+    shots : range
+        The sources of this rank.
+    local : LocalKirchhoff
+        The operator of this rank, whose notes have the equation.
+
+    Raises
+    ------
+    InputError
+        On every rank, if an argument cannot be used.
+    UnsupportedTypeError
+        On every rank, for other types and engines.
+
+    Notes
+    -----
+    With an `amplitude` the data are those of the Kirchhoff approximation [1]_: for cells of size :math:`\Delta V` and
+    half the angle :math:`\theta` between the two rays at a point,
+
+    .. math::
+        d(s, r, t) = \sum_p m(p)\, \Delta V\, \frac{2 \cos\theta}{v(p)}\, A(s, p)\, A(r, p)\,
+        D w(t - \tau(s, p) - \tau(r, p)).
+
+    The image is the reflection coefficient per metre across the reflector, :math:`R\, \delta(n)`: an interface with
+    coefficient R in one row of the image, :math:`\Delta z` thick, has the value :math:`R / \Delta z` there.
+
+    ========== ============================================== ===============
+    amplitude  :math:`A` in a constant velocity               :math:`D`
+    ========== ============================================== ===============
+    ``"2d"``   :math:`\sqrt{v / (8 \pi r)}`                   half-derivative
+    ``"2.5d"`` as 2-D, and the product of both is divided     half-derivative
+               by :math:`\sqrt{2 \pi (\sigma_s + \sigma_r)}`,
+               where :math:`\sigma = v r`
+    ``"3d"``   :math:`1 / (4 \pi r)`                          derivative
+    ========== ============================================== ===============
+
+    A plane reflector below a constant velocity thus returns the wavelet times its coefficient and the amplitude of a
+    straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreadings follow from
+    the first arrivals and the transport equation [2]_, [3]_; they are those of ray theory, without transmission losses.
+    Smooth the velocity over a wavelength: where two wavefronts meet, and at interfaces, amplitudes are
+    limited to 0.14 to 7.4 times those of straight rays. With weights the tables take 3 to 5 times the memory.
+
+    The triangle filters against aliasing [4]_ are applied to copies of the traces, from which each image point
+    takes one [5]_; lengths grow by factors of 1.4. All weights and filters are in forward and adjoint alike.
+
+    With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels add times of straight rays
+    to interpolated differences from them, which are exact in a constant velocity. Weights are interpolated as they
+    are, so that they are only right beyond some nodes from a station.
+
+    References
+    ----------
+    .. [1] Bleistein, N., Cohen, J. K., and Stockwell, J. W., "Mathematics of Multidimensional Seismic Imaging,
+       Migration and Inversion", Springer, 2000.
+    .. [2] Vidale, J. E., and Houston, H., "Rapid calculation of seismic amplitudes", Geophysics, 55(11),
+       pp. 1504-1507, 1990.
+    .. [3] Luo, S., and Qian, J., "Factored singularities and high-order Lax-Friedrichs sweeping schemes for
+       point-source traveltimes and amplitudes", Journal of Computational Physics, 230(12), pp. 4742-4755, 2011.
+    .. [4] Lumley, D. E., Claerbout, J. F., and Bevc, D., "Anti-aliased Kirchhoff 3-D migration", SEG Technical Program
+       Expanded Abstracts, pp. 1282-1285, 1994.
+    .. [5] Gray, S. H., "Frequency-selective design of the Kirchhoff migration operator", Geophysical Prospecting,
+       40(5), pp. 565-571, 1992.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic.kirchhoff import Geometry, KirchhoffOperator, KirchhoffOptions, TravelTimes
+    >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])
+    >>> z, x, t = np.arange(5) * 10.0, np.arange(6) * 10.0, np.arange(50) * 0.004
+    >>> geometry = Geometry.from_axes(z, x, t, surface, surface)
+    >>> options = KirchhoffOptions(np.ones(1), 0, kernels="numpy")
+    >>> KirchhoffOperator(geometry, TravelTimes("analytic", 1500.0), options).dimsd
+    (3, 3, 50)
+    """
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        travel_times: TravelTimes,
+        options: KirchhoffOptions,
+        *,
+        comm: Communicator | None = None,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        modelling = _Modelling.of(geometry, travel_times, options, comm)
+        self.dims, self.dimsd, self.shots = geometry.grid.shape, geometry.data_shape, modelling.shares[comm.rank]
+        with collective_errors(comm):
+            self.local = modelling.local(self.shots)
+        super().__init__([self.local], comm, dims=self.dims)
+
+
+class SplitKirchhoff(SplitImage):
+    """Kirchhoff modelling and migration of an image that is split over the ranks, for images that one cannot hold.
+
+    A rank has its points only, with tables of all stations there. Forward sends one reduce-scatter, and adjoint one
+    allgather, of the traces of each block of shots of about 64 million samples. Collective.
+
+    Parameters
+    ----------
+    geometry, travel_times, options, comm
+        As for :class:`KirchhoffOperator`.
+    layout : Layout
+        Layout of the image, split over the ranks along any axes, such as by ``Layout.split(dims, comm.size)``.
+
+    Attributes
+    ----------
+    dims, dimsd, shots
+        As for :class:`KirchhoffOperator`.
+    local : None
+
+    Raises
+    ------
+    InputError
+        On every rank, if an argument cannot be used.
+    LayoutError
+        On every rank, if `layout` does not split an image of these axes over these ranks.
+    UnsupportedTypeError
+        On every rank, for other types and engines.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.seismic.kirchhoff import Geometry, KirchhoffOptions, SplitKirchhoff, TravelTimes
+    >>> z, x, t = np.arange(5) * 10.0, np.arange(6) * 10.0, np.arange(50) * 0.004
+    >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])
+    >>> values = Geometry.from_axes(z, x, t, surface, surface), TravelTimes("analytic", 1500.0)
+    >>> layout = collops.Layout.split((6, 5), collops.world().size)
+    >>> K = SplitKirchhoff(*values, KirchhoffOptions(np.ones(1), 0, kernels="numpy"), layout)
+    >>> bool(K.adjoint(K.forward(collops.ones(K.domain))).norm() > 0)
+    True
+    """
+
+    local = None
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        travel_times: TravelTimes,
+        options: KirchhoffOptions,
+        layout: Layout,
+        *,
+        comm: Communicator | None = None,
+    ) -> None:
+        comm = communicator_or_world(comm)
+        with collective_errors(comm):
+            layout = _checked_layout(layout, geometry, comm)
+            boxes = boxes_of(layout, checked_factor(travel_times.coarsen), comm.size)
+        modelling = _Modelling.of(geometry, travel_times, options, comm, boxes).on_engine()
+        blocks = shot_blocks(modelling.shares, math.prod(geometry.data_shape))
+        points, a_shot = modelling.tables.nodes.points, len(geometry.receivers) * geometry.samples
+
+        def of_shots(shots: range) -> list[Any]:
+            if not (points and len(shots)):
+                return []
+            if len(blocks) == 1:
+                return [modelling.local(shots)]
+            # Only the traces of one block are in the memory of kernels at a time.
+            return [StreamedKirchhoff(partial(modelling.local, shots), modelling.tables_of(shots), points)]
+
+        with collective_errors(comm):
+            operators = [[of_shots(shots) for shots in block] for block in blocks]
+        sizes = [[a_shot * len(shots) for shots in block] for block in blocks]
+        super().__init__(layout, boxes, operators, sizes, modelling.scale.dtype, modelling.engine, comm)
+        self.dims, self.dimsd, self.shots = geometry.grid.shape, geometry.data_shape, modelling.shares[comm.rank]
+
+
+def Kirchhoff(
+    z: Any,
+    x: Any,
+    t: Any,
+    sources: Any,
+    receivers: Any,
+    velocity: Any,
+    wavelet: Any,
+    wavelet_center: int,
+    *,
+    y: Any = None,
+    mode: Mode = "eikonal",
+    travel_times: tuple[Any, Any] | None = None,
+    amplitude: Amplitude = "none",
+    aperture: float | None = None,
+    max_dip: float | None = None,
+    antialias: bool | float = False,
+    coarsen: int = 1,
+    layout: Layout | None = None,
+    comm: Communicator | None = None,
+    engine: str | None = None,
+    dtype: Any = "float64",
+    kernels: str | None = None,
+    threads: int | None = None,
+    deterministic: bool = False,
+) -> KirchhoffOperator | SplitKirchhoff:
+    """Make a :class:`KirchhoffOperator` from the arguments of ``pylops.waveeqprocessing.Kirchhoff``. Collective.
+
+    Parameters
+    ----------
+    z, x, t : array
+        Axes of the image, uniform and increasing, and the time axis in seconds, from 0.
+    sources, receivers : array
+        Shapes (2, sources) and (2, receivers) with rows x, z; in 3-D (3, …) with rows y, x, z.
+    velocity, mode, travel_times, coarsen
+        As for :class:`TravelTimes`, where `travel_times` are its arrays.
+    wavelet, wavelet_center, antialias, engine, dtype, kernels, threads, deterministic
+        As for :class:`KirchhoffOptions`.
+    y : array, optional
+        First axis of a 3-D image.
+    amplitude, aperture, max_dip
+        As for :class:`Weighting`.
+    layout : Layout, optional
+        A split layout of the image makes a :class:`SplitKirchhoff`; replicated by default.
+    comm : Communicator, optional
+        The ranks; the world by default.
+
+    Returns
+    -------
+    KirchhoffOperator or SplitKirchhoff
+        With the attributes `dims` and `dimsd`, the shapes of the image and of the data. It raises as they do.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> z, x, t = np.arange(5) * 10.0, np.arange(6) * 10.0, np.arange(50) * 0.004
+    >>> surface = np.array([[0.0, 20.0, 50.0], [0.0, 0.0, 0.0]])
+    >>> collops.Kirchhoff(z, x, t, surface, surface, 1500.0, np.ones(1), 0, mode="analytic", kernels="numpy").dims
+    (6, 5)
+    """
+    comm = communicator_or_world(comm)
+    with collective_errors(comm):
+        geometry = Geometry.from_axes(z, x, t, sources, receivers, y)
+        times = TravelTimes(mode, velocity, travel_times, coarsen)
+        weighting, execution = Weighting(amplitude, aperture, max_dip), (engine, kernels, threads, deterministic)
+        options = KirchhoffOptions(wavelet, wavelet_center, weighting, antialias, dtype, *execution)
+        layout = None if layout is None else _checked_layout(layout, geometry, comm)
+    if layout is None or layout.is_replicated:
+        return KirchhoffOperator(geometry, times, options, comm=comm)
+    return SplitKirchhoff(geometry, times, options, layout, comm=comm)
+
+
+def _checked_layout(layout: Any, geometry: Geometry, comm: Communicator) -> Layout:
+    """Return the layout of the image after checking its shape and its ranks."""
+    shape = geometry.grid.shape
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"the layout of the image is a Layout, not {type_name(layout)}")
+    if layout.shape != shape or layout.ranks != comm.size:
+        raise LayoutError(
+            f"an image of shape {shape} on {comm.size} ranks has another layout than {layout}: "
+            f"take Layout.split({shape}, {comm.size})"
+        )
+    return layout
+
+
+def threads_of_rank(comm: Communicator, engine: Engine, kernels: str | None = None) -> int | None:
+    """Return the threads of this rank's CPU kernels: its share of the node's cores. Collective: one metadata message.
+
+    ``None`` if the rank uses kernels without threads.
+    """
+    if engine.memory == "device" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
+        comm.allgather_metadata(None)
+        return None
+    from collops.seismic.kirchhoff.cpu import thread_count
+
+    places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
+    here = places.pop(comm.rank)
+    return thread_count(tuple(frozenset(place[1]) for place in places if place is not None and place[0] == here[0]))

@@ -1,0 +1,78 @@
+"""Conjugate gradients on the normal equations of a survey, and the choice of their number of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from collops import SolverResult, dots
+from collops.extend.solvers import PreconditionedCG, consistent, precision_of, solve, takes_part
+from collops.seismic.survey.normal import NormalEquations
+
+
+class _Numbers(NamedTuple):
+    """The numbers of an iteration of CG, and the squared norm of the solution."""
+
+    residual: Any
+    curvature: Any
+    product: Any
+    size: Any
+
+
+class _NormalCG(PreconditionedCG):
+    """CG on normal equations, which knows how much of the data its iterates explain."""
+
+    name = "CG on the normal equations"
+    numbers = _Numbers
+    degrees: ClassVar[Mapping[str, Any] | None] = {**(PreconditionedCG.degrees or {}), "explained": (2, -1)}
+
+    def init(self, A: Any, y: Any, x0: Any) -> Any:
+        state = super().init(A, y, x0)
+        state.numbers = (*state.numbers, 0.0 * state.numbers[0])
+        return state
+
+    def step(self, A: Any, state: Any) -> Any:
+        """Take a step of CG, and find the squared norm of the solution where damping needs it."""
+        state = super().step(A, state)
+        size = 0.0 * state.numbers[0]
+        if takes_part(self.damp):
+            (size,) = dots(*consistent((state.x, state.x)))
+        state.numbers = (*state.numbers, size)
+        return state
+
+    def details(self, state: Any, history: Any) -> dict[str, Any]:
+        """Add the decrease of the squared residual of the data, from the first iterate to each [Hestenes and Stiefel].
+
+        A step of length alpha = product / curvature lowers the objective by alpha times the product before it.
+        """
+        before, curvature = history.product[:-1], history.curvature[1:]
+        steps = np.divide(before**2, curvature, out=np.zeros_like(before), where=curvature > 0)
+        return super().details(state, history) | {"explained": np.cumsum([0.0, *steps]) + self.damp * history.size}
+
+
+def minimise(A: Any, y: Any, *, damp: float, M: Any, **run: Any) -> SolverResult:
+    """Solve ``(A + damp**2) x = y`` by CG with the preconditioner ``M @ M.H``, from zero. Collective.
+
+    The details have ``explained``, an array: the energy of the data less the squared norm of their residual before the
+    first iteration and after each.
+    """
+    M = None if M is None else M @ M.H
+    return solve(_NormalCG(damp=damp * damp, precision=precision_of(y.dtype), M=M), A, y, parts=[M], **run)
+
+
+def cross_validated(
+    used: NormalEquations, held: NormalEquations, *, method: Callable[..., SolverResult], patience: int, **run: Any
+) -> np.ndarray:
+    """Do the same as `collops.solvers.cross_validate` by the equations of two parts of the data. Collective."""
+    if not (used.energy and held.energy):
+        return np.ones(1)
+    shares = [1.0]
+
+    def watch(iteration: int, view: Any) -> bool:
+        shares.append(held.misfit(view.x) / held.energy**0.5)
+        return iteration - int(np.argmin(shares)) >= patience
+
+    method(used.operator, used.right, callback=watch, **run)
+    return np.array(shares)

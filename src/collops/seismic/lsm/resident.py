@@ -1,0 +1,120 @@
+"""A migration of traces that are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collops.extend.applications import Job, local_stage
+from collops.seismic.lsm.inversion import Migration, invert, vector
+from collops.seismic.lsm.uncertainty import Uncertainty, uncertainty
+
+if TYPE_CHECKING:
+    from collops.seismic.conditioning import Conditioned
+    from collops.seismic.lsm.problem import Options, Problem
+
+
+class ResidentSurvey:
+    """The weighted traces of a migration, in memory. `StreamedSurvey` has the same methods. Collective.
+
+    Parameters
+    ----------
+    job : Job
+        The run.
+    problem : Problem
+        The problem; its `conditioned` traces count.
+    operator : LinearOperator
+        Its operator.
+
+    Attributes
+    ----------
+    modelling : LinearOperator
+        The operator.
+    operator : LinearOperator
+        The operator times the weights of the traces.
+    traces : list of numpy.ndarray
+        The weighted traces of each shot of this rank.
+    normal : LinearOperator
+        The normal operator.
+    left_out : int
+        Traces of all ranks that do not count.
+    """
+
+    streamed = False
+
+    def __init__(self, job: Job[Options], problem: Problem, operator: Any) -> None:
+        from collops import Diagonal
+
+        self._job, self._survey, self.modelling = job, problem.survey, operator
+        self._conditioned: Sequence[Conditioned] = problem.conditioned or ()
+        self.left_out, changes = traces_left_out(job, problem, self._conditioned)
+        self.operator, self.traces = operator, [each.traces for each in self._conditioned]
+        if changes:
+            parts = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in self._conditioned]
+            weights = vector(job, operator, [each.weights for each in self._conditioned])
+            self.operator, self.traces = Diagonal(weights) @ operator, parts
+        self.normal = self.operator.H @ self.operator
+        self.explained: list[np.ndarray] = []
+
+    def weighted(self) -> Iterable[np.ndarray]:
+        """Return the weighted traces of each shot."""
+        return self.traces
+
+    def invert(
+        self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: Any = None
+    ) -> Migration:
+        """Find the image; see `invert`. Collective."""
+        return invert(self._job, self.operator, self.traces, held, more_bytes, preconditioner)
+
+    def deviation(self, samples: int, found: Migration, preconditioner: Any) -> Uncertainty:
+        """Find the standard deviation of the image from samples of the posterior. Collective."""
+        counted = sum(int(np.count_nonzero(each.weights)) for each in self._conditioned)
+        residual = float(found.solution.residuals[-1])
+        run = found.image, residual, counted, found.damp, preconditioner
+        return uncertainty(self._job, samples, self.operator, *run)
+
+    def explain(self, image: np.ndarray) -> None:
+        """Model the traces of an image, without gain and with the polarity of the file, but muted. Collective.
+
+        From then on the traces of the survey, too, are those that were conditioned, without gain.
+        """
+        job, survey, operator = self._job, self._survey, self.modelling
+        self.explained = survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, image))))
+        survey.traces = [each.without_gain for each in self._conditioned]
+        for values, each in zip(self.explained, self._conditioned, strict=False):
+            values *= each.mute / each.gain
+
+    def compared(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield the number of each shot, its traces, and the traces that `explain` modelled."""
+        yield from zip(self._survey.shots, self._survey.traces, self.explained, strict=False)
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of the files of predicted traces and of the residual."""
+        nothing = np.empty((0, self._survey.geometry.samples), np.float32)
+        both = self.explained, self._survey.traces
+        modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in both)
+        return modelled, recorded - modelled
+
+    def twice_weighted(self) -> list[np.ndarray]:
+        """Return the traces times their squared weights, which the adjoint image sums."""
+        return [own * each.weights for own, each in zip(self.traces, self._conditioned, strict=True)]
+
+
+def traces_left_out(job: Job[Options], problem: Problem, conditioned: Iterable[Conditioned]) -> tuple[int, bool]:
+    """Return how many traces do not count, and whether any has weights or a mute. Collective."""
+    sums = np.zeros(2)
+    with local_stage(job.comm):
+        for each in conditioned:
+            sums += np.count_nonzero(each.trust == 0), (each.trust != 1).any() or (each.mute != 1).any()
+    out, changes = job.comm.allreduce(sums)
+    if out:
+        options = job.options
+        reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
+        reasons += ["outside of --offsets"] * (options.offsets is not None)
+        reasons += ["without a weight (--trace-weights)"] * (options.trace_weights is not None)
+        job.listener.note(
+            f"{int(out)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
+        )
+    return int(out), bool(changes)
