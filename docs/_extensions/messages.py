@@ -38,7 +38,7 @@ SUBJECTS = {
         "[solvers](solvers.md), [checkpoints](checkpoints.md) and [preconditioners](preconditioners.md).",
     ),
     "Star forests, scatters and sparse matrices": (
-        ("exchange", "graph.py", "array/index_scatter", "operators/csr"),
+        ("exchange", "array/index_scatter", "operators/csr"),
         "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
         "rank gives.",
     ),

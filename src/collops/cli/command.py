@@ -28,7 +28,8 @@ from collops.comm.ending import abort
 from collops.comm.launcher import started
 from collops.comm.mpi import running_mpi_or_tcp
 from collops.comm.own_device import show_own_device
-from collops.comm.world import TRANSPORTS, world
+from collops.comm.transports import DEVICE_TRANSPORTS
+from collops.comm.world import world
 from collops.errors import CollopsError, InputError, Interrupted
 from collops.profile.settings import check_environment
 
@@ -61,7 +62,8 @@ Ranks = Annotated[
     typer.Option(help="Number of processes; under mpiexec or srun, the number that these started.", show_default="1"),
 ]
 Transport = Annotated[
-    str, typer.Option(help="Transport of arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs travel by MPI.")
+    str,
+    typer.Option(help=f"Transport of arrays on GPUs: {', '.join(DEVICE_TRANSPORTS.names)}. MPI sends arrays on CPUs."),
 ]
 Json = Annotated[
     bool,
@@ -162,8 +164,7 @@ def with_world(
         with raised_together():
             if ranks is not None and ranks < 1:
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
-            if transport not in TRANSPORTS:
-                raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
+            DEVICE_TRANSPORTS.check(transport)
             check_environment()
             if (launcher := started()) is None:
                 check()

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _TESTS = range(10)
-_GPU_LEVELS = ("none", "p2p", "all")
+GPU_LEVELS = ("none", "p2p", "all")
 # Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
 FAILURE_TAG, CALL_TAG = 32000, 32001
 
@@ -164,7 +164,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     Raises `InputError` if the environment names another level.
     """
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
-    if asked not in ("auto", *_GPU_LEVELS):
+    if asked not in ("auto", *GPU_LEVELS):
         raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
     if tcp.joined is not None:
         return "none", "these ranks were started without MPI"
