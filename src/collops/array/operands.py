@@ -98,10 +98,10 @@ def scalar_operand(x: Any, other: Any) -> Any:
 def check_engine(x: Any, other: Any) -> None:
     """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
 
-    Arrays of NumPy can, those of its own engine, and none of other packages.
+    Arrays of its own engine can, and those whose values the host can read at any time, which are NumPy's.
     """
     engine = engine_of(other)
-    if engine is not x.engine and engine.name != "numpy":
+    if engine is not x.engine and (engine.traced or engine.memory != "host"):
         raise UnsupportedTypeError(
             f"a scalar of {engine.name} cannot be combined with an array of {x.engine.name}; use float(scalar)"
             if not other.ndim
