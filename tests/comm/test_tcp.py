@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from collops.comm import launcher, tcp
-from collops.comm.launcher import Started, bootstrap_address, started, why_without_mpi
+from collops import _launcher as launcher
+from collops._launcher import Started, bootstrap_address, started, why_without_mpi
+from collops.comm import tcp
 from collops.errors import InputError
 from tests.comm.without_mpi import WORLD, Processes, meeting, run, run_suite
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from collops._forks import end_child_without, register_at_exit
+from collops._launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, close_all, default_timeout
-from collops.comm.launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
 from collops.comm.reclaim import own

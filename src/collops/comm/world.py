@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from collops import profile
 from collops._forks import at_fork
+from collops._launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.agreement import gathered_values, raised_together
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together, stop_answering
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.mpi import (
     CALL_TAG,
     GPU_LEVELS,
