@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -140,6 +142,14 @@ def test_the_face_loads_no_guest():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {"collops.seismic", "collops.jacobi", "collops.compat"}.isdisjoint(done.stdout.split())
+
+
+def test_it_is_in_the_list_of_commands(installed):
+    path = {"PYTHONPATH": f"{installed}:{ROOT / 'src'}", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "collops", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"│ deecho +Remove the echo from a trace by steepest descent\. +│", done.stdout)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

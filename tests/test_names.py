@@ -14,7 +14,6 @@ import pytest
 import collops
 
 PACKAGES = {found.name for found in pkgutil.iter_modules(collops.__path__) if not found.name.startswith("_")}
-PACKAGES -= {"graph"}  # deprecated
 
 
 def run(program):

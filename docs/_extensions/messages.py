@@ -38,7 +38,7 @@ SUBJECTS = {
         "[solvers](solvers.md), [checkpoints](checkpoints.md) and [preconditioners](preconditioners.md).",
     ),
     "Star forests, scatters and sparse matrices": (
-        ("exchange", "graph.py", "array/index_scatter", "operators/csr"),
+        ("exchange", "array/index_scatter", "operators/csr"),
         "Indices or sizes do not describe one graph on all ranks. [Star forests](starforest.md) says what each "
         "rank gives.",
     ),
@@ -47,7 +47,7 @@ SUBJECTS = {
         "An option is wrong, or the sizes or the variant do not fit the ranks: see [`collops jacobi`](jacobi.md).",
     ),
     "Communicators, transports and messages": (
-        ("comm", "_nvrtc.py"),
+        ("comm", "_launcher.py", "_nvrtc.py"),
         "A `TransportError` names what is missing: `collops info` on the same ranks shows what each has, and [choosing "
         "a transport](transports.md) what needs what. The others are about the arguments of one call; "
         "[timeouts and failures](when-it-goes-wrong.md) has the errors of waits and of the network.",

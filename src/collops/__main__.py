@@ -13,14 +13,14 @@ def main() -> NoReturn:
     """Run the command line of this process, and exit."""
     _open_closed_streams()
     interruption.install()
-    from collops.cli import main as run  # takes a second or more, during which signals are noted
+    from collops.cli import main as run  # signals are noted during imports, which take a second or more
 
     try:
         run()
     except SystemExit as leaving:
-        from collops.comm.ending import end_if_blocked
-
-        end_if_blocked(leaving.code if isinstance(leaving.code, int) else 0)
+        ending = sys.modules.get("collops.comm.ending")  # the list of commands does without it
+        if ending is not None:
+            ending.end_if_blocked(leaving.code if isinstance(leaving.code, int) else 0)
         raise
 
 

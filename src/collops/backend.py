@@ -133,6 +133,23 @@ class Engine:
         """
         return value
 
+    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., Any]:
+        """Return this package's function for a ufunc of NumPy.
+
+        Raises
+        ------
+        UnsupportedTypeError
+            If there is none, or it is to be `masked` by ``where=``, which is supported by the engine ``numpy`` only.
+        """
+        if masked:
+            raise UnsupportedTypeError(
+                f"where= is not supported by the engine {self.name}; use collops.where on the result"
+            )
+        function = getattr(self.xp, ufunc.__name__, None)
+        if function is None:
+            raise UnsupportedTypeError(f"the engine {self.name} has no function {ufunc.__name__}")
+        return function
+
     def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
         """Return ``forward(x)``, of shape `shape`; both functions take and return an array of this rank.
 
@@ -155,6 +172,9 @@ class _NumpyEngine(Engine):
             raise UnsupportedTypeError("masked elements of an array have no value: set them with filled()")
         return np.asarray(array)
 
+    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., Any]:
+        return ufunc
+
 
 class KernelTable:
     """The modules of a package that hold one set of functions in the forms of each engine, imported at first use.
@@ -163,8 +183,8 @@ class KernelTable:
     ----------
     package : str
         Full name of the package.
-    default : str
-        Name of the module for all other engines.
+    default : str or None
+        Name of the module for all other engines; ``None`` if they have none, which is an UnsupportedTypeError.
     **modules : str
         Names of the modules by name of the engine.
 
@@ -178,7 +198,7 @@ class KernelTable:
 
     __slots__ = ("_default", "_loaded", "_modules", "_package")
 
-    def __init__(self, package: str, default: str, **modules: str) -> None:
+    def __init__(self, package: str, default: str | None, **modules: str) -> None:
         self._package, self._default, self._modules = package, default, modules
         self._loaded: dict[Engine, Any] = {}
 
@@ -187,6 +207,10 @@ class KernelTable:
         module = self._loaded.get(engine)
         if module is None:
             name = self._modules.get(engine.name, self._default)
+            if name is None:
+                raise UnsupportedTypeError(
+                    f"{self._package} has no kernels for {engine.name}: choose {' or '.join(self._modules)}"
+                )
             module = self._loaded[engine] = importlib.import_module(f"{self._package}.{name}")
         return module
 

@@ -35,8 +35,8 @@ def cases(paths):
 
 # Those that call NVSHMEM or NCCL need their headers, and are for NVIDIA's devices only: tests/comm/test_nvshmem_link.py
 # and tests/comm/test_nccl_link.py.
-NEEDS_NVSHMEM = cases(path for path in SOURCES if "nvshmem_defines.h" in path.read_text())
-NEEDS_NCCL = cases(path for path in SOURCES if "ncclWindow_t" in path.read_text())
+NEEDS_NVSHMEM = cases(path for path in SOURCES if "nvshmem_device.cuh" in path.read_text())
+NEEDS_NCCL = cases(path for path in SOURCES if "nccl_device.cuh" in path.read_text())
 CASES = [case for case in cases(SOURCES) if case not in NEEDS_NVSHMEM + NEEDS_NCCL]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from threadpoolctl import threadpool_limits
 import collops.array as ca
 from collops import profile
 from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
-from collops.array.kernels import begins_with_last, ended_with_first
 from collops.errors import LayoutError, UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, masks, tolerance, values
 
@@ -349,24 +347,3 @@ def test_dots_do_not_depend_on_threads_of_blas(comm, name, size):
         [np.sum(a.conj() * b), np.sum(abs(a) ** 2)],
         rtol=1e-4 if np.dtype(name).char in "fF" else 1e-10,
     )
-
-
-@pytest.mark.serial
-def test_a_pass_begins_where_the_last_one_ended():
-    large, small = 64 << 20, 1 << 20
-    x, y, z, stack, second = (
-        SimpleNamespace(data=SimpleNamespace(ptr=start)) for start in (0, large, 2 * large, 4 * large, 5 * large)
-    )
-    ended_with_first(large)
-    assert begins_with_last(large, x, y) == 0
-    assert begins_with_last(small, y) == 0
-    assert begins_with_last(large, y, z) == 1  # y ends where the last pass over large arrays did
-    assert begins_with_last(large, z) == 0  # which has just ended with the first elements
-    assert begins_with_last(large, x, second) == 0
-    assert begins_with_last(2 * large, stack) == 1  # the second part has the same end
-    assert begins_with_last(large, x) == 0
-    ended_with_first(small)
-    assert begins_with_last(large, x) == 1
-    assert begins_with_last(large, x) == 0
-    ended_with_first(large)
-    assert begins_with_last(large, x) == 0

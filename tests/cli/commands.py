@@ -22,7 +22,7 @@ SEVERAL = """
 import json, os, sys
 from collops.apps import recipe
 from collops.cli import main
-from collops.comm.launcher import started
+from collops._launcher import started
 
 recipe._draw = lambda folder, found: []  # pictures take longer than all else
 rank = started().rank

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from collops.comm import mpi
-from collops.comm.world import _best, _Facts
+from collops.comm.transports import DEVICE_TRANSPORTS, Facts, best
 from collops.errors import InputError, TransportError
+from tests.docs.pages import ROOT, names_of_table
 
 pytestmark = pytest.mark.serial
 OWN, ONE = ["a 0", "a 1", "b 0"], ["a 0", "a 0", "b 0"]
@@ -17,7 +18,7 @@ OWN, ONE = ["a 0", "a 1", "b 0"], ["a 0", "a 0", "b 0"]
 def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", levels="none none none"):
     rows = zip(devices, bindings.split(), levels.split(), strict=True)
     return [
-        _Facts(transport, device, None if binding == "-" else binding, level, f"{level}, says MPI", 0)
+        Facts(transport, device, None if binding == "-" else binding, level, f"{level}, says MPI", 0)
         for device, binding, level in rows
     ]
 
@@ -26,22 +27,23 @@ def facts(transport="auto", devices=OWN, bindings="nccl4py nccl4py nccl4py", lev
     ("given", "transport", "why"),
     [
         (facts(), "nccl", "a GPU of its own"),
-        (facts("nccl", bindings="cupy - -"), "nccl", "cupy"),
+        (facts("nccl"), "nccl", "asked for"),
         (facts(bindings="cupy - -"), "staged", "NCCL has no binding"),
-        (facts(bindings="cupy - -", levels="all p2p all"), "mpi-p2p", "p2p, says MPI"),
+        (facts(bindings="cupy - -", levels="all p2p all"), "mpi", "p2p, says MPI"),
         (facts(devices=ONE), "staged", "ranks share GPUs"),
         (facts(devices=ONE, levels="all all none"), "staged", "ranks share GPUs"),
-        (facts(devices=ONE, levels="all all all"), "mpi-all", "ranks share GPUs"),
-        (facts("mpi", levels="all all all"), "mpi-all", "asked for"),
+        (facts(devices=ONE, levels="all all all"), "mpi", "ranks share GPUs"),
+        (facts("mpi", levels="all all all"), "mpi", "asked for"),
         (facts("staged", levels="all all all"), "staged", "asked for"),
         (facts(devices=["", "", ""]), None, "no GPU with CuPy on any rank"),
         (facts("mpi", devices=["a 0", "", ""]), None, "no GPU with CuPy on ranks [1, 2]"),
     ],
 )
 def test_the_best_that_all_have(given, transport, why):
-    found, reason = _best(given)
-    assert found == transport
-    assert why in reason
+    found = best(given)
+    assert found.name == transport
+    assert why in found.why
+    assert found.level == min((fact.level for fact in given), key=mpi.GPU_LEVELS.index)
 
 
 @pytest.mark.parametrize(
@@ -49,15 +51,23 @@ def test_the_best_that_all_have(given, transport, why):
     [
         (facts("nccl", devices=["a 0", "", "b 0"]), TransportError, "ranks [1] have none"),
         (facts("staged", devices=["", "", ""]), TransportError, "needs a GPU and CuPy on every rank"),
-        (facts("nccl", devices=ONE), TransportError, "some share one"),
+        (facts("nccl", devices=ONE), TransportError, "ranks share GPUs; choose auto, staged"),
+        (facts("nccl", bindings="cupy - -"), TransportError, r"no binding on ranks [1, 2]: install collops[cuda13]"),
         (facts("mpi", levels="all none all"), TransportError, "none, says MPI"),
         (facts()[:2] + facts("mpi")[2:], InputError, "ranks 0-1: auto\n  rank 2: mpi"),
     ],
 )
 def test_what_they_cannot_have(given, error, text):
     with pytest.raises(error) as caught:
-        _best(given)
+        best(given)
     assert text in str(caught.value)
+
+
+def test_the_table_is_what_programs_and_pages_show():
+    for name in DEVICE_TRANSPORTS.rows:
+        kind = DEVICE_TRANSPORTS.load(name)
+        assert kind.name == name and callable(kind.connect)
+    assert list(DEVICE_TRANSPORTS.rows) == names_of_table(ROOT / "docs" / "transports.md", "transport")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import KnownExchange
 from collops.errors import CommunicationError, CommunicationTimeout
 from collops.exchange import ExchangePlan
+from collops.extend.exchanges import LibraryExchangePlan
 from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import count_messages
 from tests.comm import checks, device
@@ -235,7 +236,7 @@ def test_exchanges_go_by_nccl_as_far_as_they_are_not_short(joined, xp, stores):
 def test_plans_go_by_stores_unless_they_may_not(joined, xp, stores, by_stores):
     following, before = (joined.rank + 1) % joined.size, (joined.rank - 1) % joined.size
     x, y, box = xp.full(3, joined.rank + 1.0), xp.zeros(3), (slice(0, 3),)
-    plan = ExchangePlan(joined, [(following, box)], [(before, box)], stores=by_stores)
+    plan = (ExchangePlan if by_stores else LibraryExchangePlan)(joined, [(following, box)], [(before, box)])
     for _ in range(2):
         np.testing.assert_array_equal(plan(x, y), np.full(3, before + 1.0))
         plan = copy.deepcopy(plan)  # as in a deep copy of an operator

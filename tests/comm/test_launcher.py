@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from collops.comm.launcher import Started, check_world_of_one, mark_rank, started, why_without_mpi
+from collops._launcher import Started, check_world_of_one, mark_rank, started, why_without_mpi
 from collops.errors import TransportError
 from tests.launch import mpiexec
 

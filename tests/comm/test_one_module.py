@@ -1,4 +1,4 @@
-"""MPI and NCCL are each reached from one module."""
+"""MPI, NCCL and NVSHMEM are each called from one module, and on devices from one file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import collops
 pytestmark = pytest.mark.serial
 
 SOURCE = Path(collops.__file__).parent
-MPI = re.compile(r"^\s*(?:from mpi4py\b|import mpi4py\b)", re.MULTILINE)
-NCCL = re.compile(r"(?:from|import) nccl\b|cupy\.cuda import nccl|cupy\.cuda\.nccl|\.nccl[A-Z]\w+\(|CDLL\([^)]*nccl")
+MPI = re.compile(r"^\s*(?:from mpi4py\b|import mpi4py\b)|\bMPI_[A-Z]\w+\(", re.MULTILINE)
+NCCL = re.compile(
+    r"(?:from|import) nccl\b|cupy\.cuda import nccl|cupy\.cuda\.nccl|\.nccl[A-Z]\w+\(|CDLL\([^)]*nccl"
+    r"|\bnccl[A-Z]\w+\(|<nccl"  # device code
+)
+NVSHMEM = re.compile(r"^\s*(?:from|import) nvshmem\b|\bnvshmemx?_\w+\(|<(?:device/)?nvshmem", re.MULTILINE)
 
 
-def modules(pattern: re.Pattern[str]) -> set[str]:
-    """Return the modules whose code, without examples in docstrings, has a pattern."""
+def modules(pattern: re.Pattern[str], ends: str = "py") -> set[str]:
+    """Return the files whose code, without examples in docstrings, has a pattern."""
     return {
         str(path.relative_to(SOURCE))
-        for path in SOURCE.rglob("*.py")
-        if pattern.search(re.sub(r"^\s*>>>.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        for path in SOURCE.rglob("*.*")
+        if path.suffix[1:] in ends.split()
+        and pattern.search(re.sub(r"^\s*>>>.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
     }
 
 
@@ -31,3 +36,14 @@ def test_one_module_imports_mpi():
 
 def test_one_module_calls_nccl():
     assert modules(NCCL) == {"comm/nccl.py"}
+
+
+def test_one_module_calls_nvshmem():
+    assert modules(NVSHMEM) == {"comm/symmetric_device.py"}
+
+
+def test_device_code_calls_each_library_from_one_file():
+    device = "cu cuh h cpp"
+    assert modules(MPI, device) == set()
+    assert modules(NCCL, device) == {"comm/nccl_device.cuh"}
+    assert modules(NVSHMEM, device) == {"comm/nvshmem_device.cuh"}

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from collops.comm import launcher, tcp
-from collops.comm.launcher import Started, bootstrap_address, started, why_without_mpi
+from collops import _launcher as launcher
+from collops._launcher import Started, bootstrap_address, started, why_without_mpi
+from collops.comm import tcp
 from collops.errors import InputError
 from tests.comm.without_mpi import WORLD, Processes, meeting, run, run_suite
 
@@ -270,7 +271,10 @@ def test_what_needs_mpi_is_an_error_on_all_ranks():
         assert code == 0, err
         window, forest, given, *differ = out.splitlines()
         assert window == "this needs MPI, but COLLOPS_BOOTSTRAP has started these ranks without it"
-        assert "'mpi' carries no numpy arrays between these ranks; choose auto, tcp" in forest
+        assert (
+            "'mpi' carries no numpy arrays between these ranks: host arrays travel by tcp here; choose auto, tcp"
+            in forest
+        )
         assert "intracommunicator of mpi4py, not 3" in given
         assert "rank 1: allreduce(sum) of 4 float64" in "\n".join(differ)
 
@@ -307,7 +311,7 @@ def test_another_address_is_another_job(monkeypatch):
 
 NCCL = """
 import types
-import collops.comm.world
+import collops.comm.nccl as nccl, collops.comm.world
 world = sys.modules["collops.comm.world"]
 class Binding:
     name, error = "plays", RuntimeError
@@ -315,14 +319,13 @@ class Binding:
     def connect(self, size, rank, unique_id):
         print(rank, size, unique_id == self.unique_id())
         return 1
-class Transport:
-    name, by_address = "nccl", True
+class Transport(nccl.NcclTransport):
     def __init__(self, binding, size, rank, unique_id): binding.connect(size, rank, unique_id)
     def inspect(self): pass
     def release(self): pass
 world.device_count = lambda: 2
 world._use_device = lambda local_rank, *_: f"gpu {local_rank}"
-world.available_binding, world.load_binding, world.NcclTransport = (lambda: "plays"), Binding, Transport
+world.available_binding, nccl.load_binding, nccl.NcclTransport = (lambda: "plays"), Binding, Transport
 sys.modules["collops.comm.peer_stores"] = types.SimpleNamespace(connected=lambda control, nodes: (None, "by NCCL"))
 print(collops.world().describe())
 assert sys.modules["mpi4py"] is None
@@ -333,7 +336,11 @@ def test_nccl_needs_no_mpi():
     """Ranks agree on NCCL and get the name of its communicator; NCCL itself runs in `tests/gpu`."""
     for rank, (code, out, err) in enumerate(run(NCCL, meeting(2), range(2))):
         assert code == 0, err
-        assert out.startswith(f"{rank} 2 True\n") and "device arrays: nccl" in out
+        assert (
+            out.startswith(f"{rank} 2 True\n")
+            and "device arrays: nccl" in out
+            and "short calls on devices: by NCCL" in out
+        )
 
 
 TESTS = ("tests/comm/test_communicator.py", "tests/comm/test_rejections.py", "tests/array/test_halo.py")

@@ -35,3 +35,9 @@ def commands(path: Path) -> list[str]:
 def scripts(path: Path) -> list[str]:
     """Return the job scripts of a page."""
     return [text for text in blocks(path, "") if text.startswith("#!")]
+
+
+def names_of_table(path: Path, header: str) -> list[str]:
+    """Return the names, in code font, that begin the rows of a table whose first column has a header."""
+    _, _, rows = path.read_text("utf-8").partition(f"\n| {header} |")
+    return re.findall(r"^\| `([^`]+)` \|", rows.partition("\n\n")[0], re.MULTILINE)

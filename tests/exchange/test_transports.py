@@ -1,4 +1,4 @@
-"""All transports carry the same bits, and names of removed or deprecated ones are explained."""
+"""All transports carry the same bits, and one table says which there are and when they can be used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import collops
 from collops import profile
 from collops.backend import engine
 from collops.errors import InputError
-from collops.exchange import StarForest, possible_transports
+from collops.exchange import TRANSPORTS, StarForest, possible_transports
 from collops.extend.exchanges import Exchange
+from tests.docs.pages import ROOT, names_of_table
 from tests.exchange.model import Graph, values
 from tests.exchange.test_forest import EXAMPLES
 
@@ -180,7 +181,9 @@ def test_a_transport_that_is_not_possible(comm):
     if comm.size == 1:
         assert forest.bcast(np.ones(1)).tolist() == [1]  # nothing is sent
         return
-    with pytest.raises(InputError, match="'nccl' carries no numpy arrays"):
+    with pytest.raises(
+        InputError, match="'nccl' carries no numpy arrays between these ranks: it carries arrays in dev"
+    ):
         forest.bcast(np.ones(1))
     other = forest.with_transport(possible_transports(comm, engine())[-1])
     assert other.bcast(np.array([comm.rank])).tolist() == [following]
@@ -240,15 +243,27 @@ def test_auto_takes_the_next_one_where_a_host_cannot_have_the_first(comm, monkey
         forest.with_transport(possible[0]).bcast(np.ones(1))
 
 
-def test_deprecated_and_removed_names(comm):
-    with pytest.warns(DeprecationWarning, match="transport="):
-        forest = StarForest(comm, 1, None, [0], [0], wire="auto")
-    with pytest.warns(DeprecationWarning, match="'mpi'"):
-        assert forest.with_transport("p2p").transport == "mpi"
-    with pytest.warns(DeprecationWarning, match="transport="):
-        assert forest.with_wire("shared").transport == "shared"
-    for name, advice in (("own", "auto"), ("neighbor", "mpi")):
-        with pytest.raises(InputError, match=f"{name}' was removed: choose '{advice}'"):
-            StarForest(comm, 1, None, [0], [0], transport=name)
+def test_a_forest_knows_whether_a_graph_can_record_its_moves(comm, monkeypatch):
+    class OnStream(AllToAll):
+        on_stream = True
+
+    forest = StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0])
+    if comm.size == 1:
+        assert forest.with_transport("staged").on_stream  # nothing is sent
+        return
+    known = {name: forest.with_transport(name).on_stream for name in ("auto", "mpi", "staged", "nccl", "shared")}
+    assert not any(known.values())  # there is no device here
+    assert not forest.with_transport(AllToAll).on_stream and forest.with_transport(OnStream).on_stream
+    monkeypatch.setattr(type(comm), "device_transport", "nccl")
+    known = {name: forest.with_transport(name).on_stream for name in ("auto", "mpi", "staged", "nccl", "shared")}
+    assert known == {"auto": True, "mpi": False, "staged": False, "nccl": True, "shared": False}
+
+
+def test_the_page_lists_the_table(comm):
+    listed = names_of_table(ROOT / "docs" / "starforest.md", "name")
+    assert listed == [*TRANSPORTS[1:], "auto"]
+
+
+def test_names_that_do_not_exist(comm):
     with pytest.raises(InputError, match="no transport 'pigeon'; choose auto"):
         StarForest(comm, 1, None, [0], [0], transport="pigeon")

@@ -30,7 +30,7 @@ def joined(request, comm):
     if not by_cupy:
         return joined
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.import_module("collops.comm.world"), "load_binding", NcclOfCupy)
+        patch.setattr(importlib.import_module("collops.comm.nccl"), "load_binding", NcclOfCupy)
         return joined.split(101)  # a color of its own: communicators of equal splits are kept
 
 

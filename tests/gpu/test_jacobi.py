@@ -19,7 +19,7 @@ from tests.jacobi.model import relaxed
 from tests.jacobi.test_variants import compare, process_grids
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-DEVICE = [name for name, model in MODELS.items() if "cupy" in model.engines and name != "single"]
+DEVICE = [name for name, model in MODELS.items() if "device" in model.memory and name != "single"]
 ONE_PROCESS = [name for name in DEVICE if issubclass(MODELS[name].variant, OneProcess)]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine
-from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi.numpy_sweeps import Sweeps
 
 DEVICES = 3
 
@@ -181,11 +181,13 @@ class Simulation:
         return cupy
 
     def engine(self) -> Engine:
-        return Engine("cupy", self.cupy, "device")
+        engine = Engine("cupy", self.cupy, "device")
+        engine.streams = True
+        return engine
 
     def sweeps(self, engine: Any, grid: Any) -> Any:
         """Sweeps that are enqueued on the current stream; those of NumPy do the work."""
-        real = NumpySweeps(grid)
+        real = Sweeps(grid)
         device = self.device
 
         def enqueued(name: str) -> Any:

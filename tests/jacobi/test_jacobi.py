@@ -119,7 +119,7 @@ def test_compare_omits_variants_that_need_a_larger_grid(comm, folder, monkeypatc
 @pytest.mark.parametrize("fast", ["mpi", "mpi_overlap"])
 def test_the_default_is_the_fastest_in_a_trial(comm, monkeypatch, fast):
     """Ranks choose alike, also if only one of them is slow. The trial leaves the values alone."""
-    of_hosts = {model.variant for model in MODELS.values() if "numpy" in model.engines}
+    of_hosts = {model.variant for model in MODELS.values() if "host" in model.memory}
     for kind in of_hosts - {MODELS[fast].variant}:
 
         def slow(self, count, norms, _advance=kind.advance):
@@ -241,7 +241,7 @@ def test_without_peer_access(monkeypatch):
     from collops.jacobi.job import _check_without_peer_access, _Job
 
     comm = SimpleNamespace(size=1, rank=0, device_transport="nccl")
-    device = SimpleNamespace(name="cupy", memory="device")
+    device = SimpleNamespace(name="cupy", memory="device", mutable=True)
     chosen = _Job(Options(nop2p=True), comm, device, Listener(), print)
     for name in ("peer", "nvshmem", "persistent", "nvshmem_block", "mpi"):
         assert "which --nop2p turns off" in chosen.obstacle(name)

@@ -14,7 +14,7 @@ from collops.comm import alone
 from collops.errors import CommunicationTimeout, InputError, LayoutError
 from collops.jacobi import MODELS, Problem, make, obstacle, run, threads
 from collops.jacobi import one_process as module
-from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi.numpy_sweeps import Sweeps
 from tests.jacobi.model import relaxed
 from tests.jacobi.streams import Simulation
 
@@ -50,7 +50,7 @@ def test_several_stretches_without_numba(name):
     want, norms = relaxed(problem, 125)
     variant = made(name, problem, range(3))
     for part in variant.parts:
-        part.sweeps = NumpySweeps(part.grid, rows_at_once=2)
+        part.sweeps = Sweeps(part.grid, rows_at_once=2)
     sums = np.zeros(125)
     for begin, end in ((0, 33), (33, 34), (34, 125)):
         variant.advance(end - begin, sums[begin:end])

@@ -12,7 +12,7 @@ from collops.backend import engine
 from collops.errors import InputError, LayoutError
 from collops.jacobi import MODELS, Grid, Problem, make, obstacle, run
 from collops.jacobi.measure import STRETCH
-from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi.numpy_sweeps import Sweeps
 from collops.jacobi.one_process import OneProcess
 from collops.jacobi.timeline import spans_of
 from collops.profile import count_messages
@@ -21,7 +21,7 @@ from tests.jacobi.model import relaxed
 HOST = [
     name
     for name, model in MODELS.items()
-    if "numpy" in model.engines and name != "single" and not issubclass(model.variant, OneProcess)
+    if "host" in model.memory and name != "single" and not issubclass(model.variant, OneProcess)
 ]
 
 
@@ -88,7 +88,7 @@ def test_without_numba(comm, name):
     want, norms = relaxed(problem, 4)
     for process_grid in process_grids(comm.size):
         variant = make(name, problem, comm, engine("numpy"), process_grid)
-        variant.sweeps = NumpySweeps(variant.grid, rows_at_once=3)
+        variant.sweeps = Sweeps(variant.grid, rows_at_once=3)
         result = run(variant)
         compare(variant, want)
         np.testing.assert_allclose(list(result.norms.values()), norms, rtol=1e-4)

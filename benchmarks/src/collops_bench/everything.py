@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collops._launcher import started
 from collops.cli.command import Debug, Engine, check_engine, guarded
 from collops.cli.console import console
-from collops.comm.launcher import started
 from collops.errors import InputError
 from collops_bench.record import Measurement, Record, read_folder, read_record
 from collops_bench.registry import BENCHMARKS, Benchmark

@@ -82,7 +82,7 @@ def _measure(context: Context, case: _Case) -> Measurement:
     missing: dict[str, str] = {}
     checks: list[Check] = []
     for name, model in MODELS.items():
-        if engine.name not in model.engines or name == "single":
+        if engine.memory not in model.memory or name == "single":
             continue
         reason = obstacle(name, comm, engine)
         if reason is not None:

@@ -219,14 +219,8 @@ class DistributedArray(BaseArray):
         """
         outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
-        function = ufunc if self.engine.name == "numpy" else getattr(self.engine.xp, ufunc.__name__, None)
-        if function is None:
-            raise UnsupportedTypeError(f"the engine {self.engine.name} has no function {ufunc.__name__}")
         masks = [arguments.pop("where")] if "where" in arguments else []
-        if masks and self.engine.name != "numpy":
-            raise UnsupportedTypeError(
-                f"where= is not supported by the engine {self.engine.name}; use collops.where on the result"
-            )
+        function = self.engine.ufunc(ufunc, bool(masks))
         operands = [local_operand(self, value) for value in (*inputs, *masks)]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented

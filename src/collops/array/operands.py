@@ -98,10 +98,10 @@ def scalar_operand(x: Any, other: Any) -> Any:
 def check_engine(x: Any, other: Any) -> None:
     """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
 
-    Arrays of NumPy and of its own engine can; arrays of other packages cannot.
+    Arrays of its own engine can, and arrays of NumPy, whose values the host can read at any time.
     """
     engine = engine_of(other)
-    if engine is not x.engine and engine.name != "numpy":
+    if engine is not x.engine and (engine.traced or engine.memory != "host"):
         raise UnsupportedTypeError(
             f"a scalar of {engine.name} cannot be combined with an array of {x.engine.name}; use float(scalar)"
             if not other.ndim

@@ -10,25 +10,27 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import fields
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from collops._launcher import started
 from collops.apps import interruption
 from collops.apps.options import CommonOptions
 from collops.apps.options import EngineName as Engine
 from collops.apps.stages import local_stage
-from collops.cli.console import READER_GONE, OutputLostError, Progress, console, show
+from collops.cli.console import Progress, console, show
 from collops.cli.launch import launch
+from collops.cli.streams import BAD_INPUT, OutputLostError, report, report_lost, write_line
+from collops.cli.table import owner_of
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.ending import abort
-from collops.comm.launcher import started
 from collops.comm.mpi import running_mpi_or_tcp
 from collops.comm.own_device import show_own_device
-from collops.comm.world import TRANSPORTS, world
+from collops.comm.transports import DEVICE_TRANSPORTS
+from collops.comm.world import world
 from collops.errors import CollopsError, InputError, Interrupted
 from collops.profile.settings import check_environment
 
@@ -46,7 +48,7 @@ __all__ = [
     "with_world",
 ]
 
-BAD_INPUT, _BUG, _SHORTFALL = 2, 1, 3
+_BUG, _SHORTFALL = 1, 3
 # For the line of the first rank, if it got the signal too; and for Open MPI's launcher, which sends SIGTERM to ranks
 # that it kills because another one has ended.
 _BEFORE_SPEAKING_SECONDS, _BEFORE_BEING_KILLED_SECONDS = 0.5, 3.0
@@ -61,7 +63,8 @@ Ranks = Annotated[
     typer.Option(help="Number of processes; under mpiexec or srun, the number that these started.", show_default="1"),
 ]
 Transport = Annotated[
-    str, typer.Option(help="Transport of arrays on GPUs: auto, mpi, staged or nccl. Arrays on CPUs travel by MPI.")
+    str,
+    typer.Option(help=f"Transport of arrays on GPUs: {', '.join(DEVICE_TRANSPORTS.names)}. MPI sends arrays on CPUs."),
 ]
 Json = Annotated[
     bool,
@@ -92,20 +95,21 @@ def command_of(name: str, application: Any) -> Callable[..., None]:
             typer.echo(json.dumps(outcome.numbers, allow_nan=False))
         return ended_short(f"collops {name}", outcome.shortfall)
 
-    return command_from(name, application.Options, run, application.run.__doc__)
+    return command_from(name, application.Options, run, help=application.run.__doc__)
 
 
 def command_from(
     name: str,
     kind: type[Any],
     run: Callable[[Any, Communicator, bool, bool], int],
-    text: str,
+    help: str,
     begin: Callable[[Any], None] = lambda chosen: None,
 ) -> Callable[..., None]:
     """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
 
     `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet,
-    and returns the exit code. `text` is the help. `begin` gets the options before the ranks connect.
+    and returns the exit code. `help` has paragraphs; the list of commands shows the first one, which it reads from the
+    source, where it must be a keyword argument. `begin` gets the options before the ranks connect.
     """
     hints = get_type_hints(kind, include_extras=True)
     shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
@@ -130,7 +134,7 @@ def command_from(
 
     made: Any = command
     # Typer keeps line breaks: paragraphs must be single lines.
-    made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in help.split("\n\n"))
     made.__annotations__ = {name: annotation for name, annotation, _ in asked}
     made.__signature__ = inspect.Signature(
         [
@@ -162,8 +166,7 @@ def with_world(
         with raised_together():
             if ranks is not None and ranks < 1:
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
-            if transport not in TRANSPORTS:
-                raise InputError(f"there is no transport {transport!r}: choose one of {', '.join(TRANSPORTS)}")
+            DEVICE_TRANSPORTS.check(transport)
             check_environment()
             if (launcher := started()) is None:
                 check()
@@ -221,15 +224,20 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
         return report_lost(command, lost)
     except Exception:
         # The only place that catches everything: the other ranks would wait for this one.
-        traceback.print_exc()
-        line = f"{command}: this is a bug in collops; please report it with the lines above"
-        if (mpi := running_mpi_or_tcp()) is None:
-            _write(line)
-        else:
-            abort(mpi, _BUG, line)
-        return _BUG
+        return report_bug(command)
     finally:
         interruption.complete()
+
+
+def report_bug(command: str) -> int:
+    """Return the exit code after an exception that no one expected, and name the distribution that has the command."""
+    traceback.print_exc()
+    line = f"{command}: this is a bug in {owner_of(command)}; please report it with the lines above"
+    if (mpi := running_mpi_or_tcp()) is None:
+        write_line(line)
+    else:
+        abort(mpi, _BUG, line)
+    return _BUG
 
 
 def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
@@ -247,32 +255,9 @@ def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
     return stop.exit_code
 
 
-def report(command: str, message: str) -> None:
-    """Write one line on standard error, from the first rank only."""
-    launcher = started()
-    if launcher is None or launcher.rank == 0:
-        _write(f"{command}: {' '.join(message.split())}")
-
-
 def ended_short(command: str, shortfall: str | None) -> int:
     """Return the exit code of a command that ran to its end, after a line that says what it did not reach, if so."""
     if shortfall is None:
         return 0
     report(command, shortfall)
     return _SHORTFALL
-
-
-def report_lost(command: str, lost: OutputLostError) -> int:
-    """Return the exit code of a command whose output was lost, after a line that says so unless its reader has gone."""
-    if lost.exit_code != READER_GONE:
-        report(command, str(lost))
-    return lost.exit_code
-
-
-def _write(line: str) -> None:
-    # One system call, so that lines of several ranks do not mix. Where it cannot be written nobody can be told.
-    if sys.stderr is None:  # closed: the descriptor may be another file
-        return
-    with suppress(OSError):
-        sys.stderr.flush()
-        os.write(2, (line + "\n").encode("utf-8", "replace"))

@@ -12,6 +12,7 @@ import typer
 
 from collops.cli.command import Debug, Json, Ranks, Transport, with_world
 from collops.cli.console import console
+from collops.cli.table import guests
 from collops.comm import Communicator
 from collops.comm.cores import available_cores
 from collops.comm.failure import default_timeout
@@ -48,6 +49,7 @@ def _facts(comm: Communicator) -> dict[str, Any]:
         "host": {"name": platform.node(), "processor": _processor(), "cores": len(available_cores())},
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
+        "distributions_of_commands": guests(),
         "mpi": _mpi(),
         "nccl": _nccl(),
         "nvshmem": _nvshmem(),

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from collops._launcher import alone_by_request
 from collops.apps.interruption import INTERRUPTED, TO_BE_RESUMED, Stopped
 from collops.comm.cores import available_cores
-from collops.comm.launcher import alone_by_request
 from collops.errors import InputError
 
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not launch again

@@ -1,21 +1,24 @@
-"""The entry point: the table of commands, and one command run from the command line."""
+"""The entry point: the table of commands, and one command run from the command line.
+
+A command is imported when it is run or its own help is shown, so that the list of commands appears at once.
+"""
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from collops import __version__
-from collops.apps import solve
 from collops.apps.interruption import INTERRUPTED
-from collops.cli.command import BAD_INPUT, command_of, report, report_lost
-from collops.cli.console import OutputLostError, watched_streams
-from collops.cli.info import info
+from collops.cli.streams import BAD_INPUT, OutputLostError, report, report_lost, watched_streams
+from collops.cli.table import commands, summary_of
+from collops.errors import CollopsError
 
 try:
     from typer.exceptions import TyperException as UsageError
@@ -24,31 +27,84 @@ except ImportError:  # in older versions of typer
 
 __all__ = ["application"]
 
+_OF_BENCHMARKS = ("bench", "report", "soak")  # hidden where collops_bench is not installed: they say how to install it
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name, each imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._names = dict.fromkeys([*commands(), *_OF_BENCHMARKS])
+        self._made: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:  # Mapping would import the command
+        return name in self._names
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            program = typer.Typer()
+            if name in commands():
+                command = _loaded(name)
+                if isinstance(command, typer.Typer):
+                    program.add_typer(command, name=name)
+                else:
+                    program.command(name)(command)
+            elif name in _OF_BENCHMARKS:
+                take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
+                program.command(name, hidden=True, add_help_option=False, context_settings=take_all)(_not_installed)
+            else:
+                raise KeyError(name)
+            self._made[name] = typer.main.get_group(program).commands[name]
+        return self._made[name]
+
+
+def _loaded(name: str) -> Any:
+    """Import a command: an application, as `command_of` describes; a function; or an object of typer."""
+    from collops.cli.command import command_of, report_bug
+
+    try:
+        command = commands()[name].load()
+    except CollopsError as error:
+        report(f"collops {name}", str(error))
+        raise typer.Exit(BAD_INPUT) from None
+    except Exception:
+        # Of another author, of whom nothing is known.
+        raise typer.Exit(report_bug(f"collops {name}")) from None
+    return command_of(name, command) if hasattr(command, "run") else command
+
+
+class _Group(TyperGroup):
+    """The program, whose list of commands comes from their sources."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands: Any = _Commands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help without importing a command."""
+        listed = copy.copy(self)
+        listed.commands = {name: TyperCommand(name, help=summary_of(entry)) for name, entry in commands().items()}
+        super(_Group, listed).format_help(ctx, formatter)
+
 
 @cache
 def application() -> typer.Typer:
-    """Return the program with its own commands and, imported here, the commands of installed distributions."""
+    """Return the program with its own commands and those of installed distributions."""
     program = typer.Typer(
         name="collops",
+        cls=_Group,
         help="Large inverse problems on many CPUs and GPUs.",
         add_completion=False,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
     )
     program.callback()(_collops)
-    for command in (command_of("solve", solve), info):
-        program.command()(command)
-    found = entry_points(group="collops.commands")
-    for each in sorted(found):
-        # A Typer object; an application, as `command_of` describes; or a function.
-        command = each.load()
-        if isinstance(command, typer.Typer):
-            program.add_typer(command, name=each.name)
-        else:
-            program.command(each.name)(command_of(each.name, command) if hasattr(command, "run") else command)
-    for name in {"bench", "report", "soak"} - found.names:  # hidden: they explain how to install collops_bench
-        take_all = {"ignore_unknown_options": True, "allow_extra_args": True}
-        program.command(name, hidden=True, add_help_option=False, context_settings=take_all)(_not_installed)
     return program
 
 

@@ -163,6 +163,7 @@ class CheckedTransport(Transport):
 
     def __init__(self, inner: Transport, calls: CallAgreement, memory: str) -> None:
         self.name = inner.name
+        self.on_stream = inner.on_stream
         self.by_address = inner.by_address
         self.group = inner.group
         self.inspect = inner.inspect

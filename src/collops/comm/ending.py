@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from collops._forks import at_fork, register_at_exit
+from collops._launcher import is_forked
 from collops.comm.agreement import name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
-from collops.comm.launcher import is_forked
 from collops.comm.mpi import mpi_or_tcp, running_mpi_or_tcp
 from collops.errors import CommunicationError
 

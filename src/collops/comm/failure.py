@@ -59,8 +59,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from collops._forks import at_fork
+from collops._launcher import FORKED
 from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
-from collops.comm.launcher import FORKED
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
 __all__ = [

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from collops._forks import end_child_without, register_at_exit
+from collops._launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, close_all, default_timeout
-from collops.comm.launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
 from collops.comm.reclaim import own
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _TESTS = range(10)
-_GPU_LEVELS = ("none", "p2p", "all")
+GPU_LEVELS = ("none", "p2p", "all")
 # Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
 FAILURE_TAG, CALL_TAG = 32000, 32001
 
@@ -164,7 +164,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     Raises `InputError` if the environment names another level.
     """
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
-    if asked not in ("auto", *_GPU_LEVELS):
+    if asked not in ("auto", *GPU_LEVELS):
         raise InputError(f"COLLOPS_GPU_AWARE_MPI={asked!r}: choose auto, none, p2p or all")
     if tcp.joined is not None:
         return "none", "these ranks were started without MPI"

@@ -16,15 +16,21 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from collops.comm.agreement import gathered_values
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_giving_up
 from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError
+
+if TYPE_CHECKING:
+    from collops.comm.failure import Failures
+    from collops.comm.mpi import MpiTransport
 
 __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
 
@@ -194,6 +200,7 @@ class NcclTransport(Transport):
     """
 
     name = "nccl"
+    on_stream = True
     by_address = True
 
     def __init__(self, binding: Nccl4py | NcclOfCupy, size: int, rank: int, unique_id: bytes) -> None:
@@ -216,6 +223,26 @@ class NcclTransport(Transport):
         # Made now, since a stream that is being captured may not make any.
         self._side = SideStream()
         _connected.add(self)
+
+    @classmethod
+    def connect(
+        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+    ) -> NcclTransport:
+        from collops.comm.peer_stores import connected
+
+        gathered_values(control.allgather, lambda: load_binding().name)
+        binding = load_binding()
+        unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
+        device = cls(binding, control.size, control.rank, bytes.fromhex(unique_id))
+        host.releases.append(device.release)
+        device.short, where = connected(control, nodes)
+        if device.short is not None:
+            host.releases.append(partial(device.short.release, control))
+        device.reasons = (f"short calls on devices: {where}",)
+        return device
+
+    def sends_short(self, nbytes: int) -> bool:
+        return self.short is not None and nbytes <= self.short.message_limit
 
     @property
     def handle(self) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from collops._nvrtc import compiled, headers, missing
 from collops.comm.nccl import missing_for_device_functions, nccl_version
@@ -26,22 +27,6 @@ _REPLACED = {
     "stdbool.h": "",
     "stdlib.h": "",
 }
-# NVRTC refuses functions of the host, and arrays without elements, which NCCL's template has in branches that are not
-# taken: here are the instances that are used.
-_BEFORE = """\
-#include <cuda/atomic>
-#undef __host__
-#define __host__
-#include <nccl_device/utility.h>
-namespace nccl { namespace utility {
-template <> NCCL_DEVICE_INLINE char* loadConst(char* const* p) { return (char*)__ldg((const unsigned long long*)p); }
-template <> NCCL_DEVICE_INLINE uint32_t loadConst(uint32_t const* p) { return __ldg(p); }
-template <> NCCL_DEVICE_INLINE int loadConst(int const* p) { return __ldg(p); }
-} }
-#include <nccl_device/impl/core__funcs.h>
-#include <nccl_device/impl/ptr__funcs.h>
-#include <nccl_device/impl/lsa_barrier__funcs.h>
-"""
 
 
 @cache
@@ -70,10 +55,11 @@ def _other_version() -> str | None:
 def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call the device functions of NCCL's windows.
 
-    NCCL's headers are included before `source`. Raises what :func:`collops._nvrtc.compiled` does, and
-    `TransportError` if something is :func:`missing_for_nccl` for that.
+    ``nccl_device.cuh``, which includes NCCL's headers, is put before `source`. Raises what
+    :func:`collops._nvrtc.compiled` does, and `TransportError` if something is :func:`missing_for_nccl` for that.
     """
     if (reason := missing_for_nccl()) is not None:
         raise TransportError(f"a kernel that calls NCCL {reason}")
     folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
-    return compiled(_BEFORE + source, processor, options, folders, _REPLACED)
+    before = Path(__file__).with_name("nccl_device.cuh").read_text(encoding="utf-8")
+    return compiled(before + source, processor, options, folders, _REPLACED)

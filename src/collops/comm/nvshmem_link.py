@@ -20,6 +20,7 @@ namespace std { using cuda::std::is_integral; using cuda::std::is_signed; using 
 """
 # Headers that define uint64_t. NVSHMEM 3.8 includes all of them.
 _INTEGERS = ("cuda/std/cstdint", "cuda_awbarrier_helpers.h", "cuda_pipeline_helpers.h")
+_DEVICE = Path(__file__).with_name("nvshmem_device.cuh")
 _LIBRARY = "../lib/libnvshmem_device.a"  # seen from NVSHMEM's header files
 _LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc", "nvJitLink": "nvidia-nvjitlink"}
 _HEADERS = {"nvshmem": "nvidia-nvshmem-cu13", "cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
@@ -46,7 +47,8 @@ def missing_for_nvshmem() -> str | None:
 def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call NVSHMEM's device functions.
 
-    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, or the parts of these that it needs. Raises what
+    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, the parts of these that it needs, or
+    ``collops/nvshmem_device.cuh``. Raises what
     :func:`collops._nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
     :func:`missing_for_nvshmem` for that.
     """
@@ -61,6 +63,7 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
         for name, path in found.items()
         if path is not None
     }
+    replaced[f"collops/{_DEVICE.name}"] = _DEVICE.read_text(encoding="utf-8")
     code = compiled(_BEFORE + source, processor, ("-rdc=true", *options), folders, replaced)
     return _linked(code, processor, folders[0] / _LIBRARY)
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from collops.comm.call import Call
+from collops.comm.failure import Failures
 from collops.comm.messages import Bounds, CallsByMessages
-from collops.comm.mpi import DeviceMpi
+from collops.comm.mpi import DeviceMpi, MpiTransport
 from collops.comm.reductions import library_loses_nan
 from collops.comm.transport import Message, Pending, Transport
 
@@ -24,12 +25,19 @@ class StagedTransport(Transport):
     """Device arrays over the transport `host`, which carries pinned host arrays."""
 
     name = "staged"
+    by_host = True
 
     def __init__(self, host: Transport) -> None:
         import cupy
 
         self._cupy = cupy
         self._host = host
+
+    @classmethod
+    def connect(
+        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+    ) -> StagedTransport:
+        return cls(host)
 
     def run(self, call: Call) -> None:
         """Run the call on copies in host memory."""
@@ -123,6 +131,14 @@ class GpuAwareTransport(Transport):
             if level == "all"
             else ()
         )
+
+    @classmethod
+    def connect(
+        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+    ) -> GpuAwareTransport:
+        device = DeviceMpi(control, failures)
+        host.releases += device.releases
+        return cls(device, control.size, level)
 
     def run(self, call: Call) -> None:
         """Run the call by MPI's own algorithm or by messages."""

@@ -1,6 +1,6 @@
 // Atomic operations in the memory of another rank, by NVSHMEM's device functions.
 
-#include <device/nvshmem_defines.h>
+#include <collops/nvshmem_device.cuh>
 
 typedef long long Index;
 
@@ -12,9 +12,9 @@ typedef long long Index;
         const Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x;                                                  \
         if (i >= count) return;                                                                                        \
         if (fetched) {                                                                                                 \
-            fetched[i] = nvshmem_uint##BITS##_atomic_fetch_add(target + i, values[i], rank);                           \
+            fetched[i] = collops::fetch_add(target + i, values[i], rank);                                              \
         } else {                                                                                                       \
-            nvshmem_uint##BITS##_atomic_add(target + i, values[i], rank);                                              \
+            collops::add(target + i, values[i], rank);                                                                 \
         }                                                                                                              \
     }
 FETCH_ADD(32)
@@ -27,7 +27,7 @@ FETCH_ADD(64)
                                                        Index count, int rank) {                                        \
         const Index i = Index(blockIdx.x) * blockDim.x + threadIdx.x;                                                  \
         if (i < count) {                                                                                               \
-            fetched[i] = nvshmem_uint##BITS##_atomic_compare_swap(target + i, expected[i], values[i], rank);           \
+            fetched[i] = collops::compare_and_swap(target + i, expected[i], values[i], rank);                          \
         }                                                                                                              \
     }
 COMPARE_AND_SWAP(32)

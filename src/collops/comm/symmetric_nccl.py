@@ -25,8 +25,8 @@ from collops.errors import CommunicationError, TransportError
 _PAGE = 4096  # bytes; windows consist of whole pages
 _THREADS = 256  # of a block
 _ADDRESSES = """
-extern "C" __global__ void addresses(ncclWindow_t window, void** found) {
-    found[threadIdx.x] = ncclGetPeerPointer(window, 0, threadIdx.x);
+extern "C" __global__ void addresses(collops::WindowHandle window, void** found) {
+    found[threadIdx.x] = collops::window_of(window, threadIdx.x);
 }
 """
 

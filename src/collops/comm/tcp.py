@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from collops._forks import at_fork, register_at_exit
+from collops._launcher import bootstrap_address, started
 from collops.comm.agreement import name_ranks
 from collops.comm.failure import default_timeout
-from collops.comm.launcher import bootstrap_address, started
 from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 

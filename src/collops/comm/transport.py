@@ -1,4 +1,4 @@
-"""The interface of transports, and the transport of a single rank.
+"""The interface of transports, the type of their tables, and the transport of a single rank.
 
 A transport runs the calls of a communicator, on arrays in one kind of memory. The communicator has validated these
 :class:`~collops.comm.call.Call` records: arrays are C-contiguous, dtypes agree, shapes fit, reductions have a meaning,
@@ -8,14 +8,15 @@ current stream.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from collops.comm.call import Call
-from collops.errors import CommunicationError
+from collops.errors import CommunicationError, InputError
 
 FIRST_USER_TAG = 32768
 """Messages of users have tags from here on; exchange plans use lower ones."""
@@ -57,13 +58,69 @@ class KnownExchange:
         return KnownExchange()
 
 
+class TransportRow(NamedTuple):
+    """One transport in a :class:`TransportTable`.
+
+    Attributes
+    ----------
+    home : str
+        ``"module.Class"`` in the package of the table, imported at first use.
+    obstacle : callable
+        Returns why these ranks cannot use the transport, as a sentence without an end, or ``None``. All rows of a table
+        take the same facts, and the answer is the same on all ranks.
+    path : callable or None
+        Takes the same facts, and returns how the values travel, for :attr:`Communicator.reasons`.
+    """
+
+    home: str
+    obstacle: Callable[..., str | None]
+    path: Callable[..., str] | None = None
+
+
+class TransportTable:
+    """The transports of one kind by name, the preferred one first: the only list of their names and conditions.
+
+    Parameters
+    ----------
+    package : str
+        Full name of the package with the modules.
+    rows : mapping of str to TransportRow
+        By the name that users choose. ``"auto"`` selects the first transport that the ranks can use.
+    """
+
+    def __init__(self, package: str, rows: Mapping[str, TransportRow]) -> None:
+        self._package = package
+        self.rows = dict(rows)
+        self.names = ("auto", *self.rows)
+
+    def check(self, name: object, otherwise: str = "") -> None:
+        """Raise an InputError unless `name` is ``"auto"`` or in the table; `otherwise` ends its list of names."""
+        if name not in self.names:
+            raise InputError(f"there is no transport {name!r}; choose {', '.join(self.names)}{otherwise}")
+
+    def possible(self, *facts: Any) -> list[str]:
+        """Return the transports that these ranks can use, the preferred one first."""
+        return [name for name, row in self.rows.items() if row.obstacle(*facts) is None]
+
+    def load(self, name: str) -> Any:
+        """Return the class of a transport."""
+        module, _, kind = self.rows[name].home.partition(".")
+        return getattr(importlib.import_module(f"{self._package}.{module}"), kind)
+
+
 class Transport(ABC):
     """Carries the calls and messages between the ranks of a communicator.
 
     Attributes
     ----------
     name : str
-        As users choose it: ``"serial"``, ``"mpi"``, ``"tcp"``, ``"staged"`` or ``"nccl"``.
+        As users choose it: ``"serial"``, ``"mpi"``, ``"tcp"``, or one of the table in :mod:`collops.comm.transports`.
+    on_stream : bool
+        Whether calls are queued on the current stream, so that the host never waits for them.
+    by_host : bool
+        Whether a transport of device arrays sends all its messages by that of host arrays.
+    reasons : sequence of str
+        Lines that the transport adds to :attr:`Communicator.reasons`.
     by_address : bool
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream, known)``, which takes the
         other rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
@@ -83,6 +140,9 @@ class Transport(ABC):
     """
 
     name: str
+    on_stream: bool = False
+    by_host: bool = False
+    reasons: Sequence[str] = ()
     by_address: bool = False
     short: Any = None
     reductions: dict[tuple[Any, str], Any] | None = None
@@ -102,6 +162,13 @@ class Transport(ABC):
     @abstractmethod
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start any number of messages to and from other ranks, all at once. Not collective."""
+
+    def sends_short(self, nbytes: int) -> bool:
+        """Return whether an exchange of messages of up to `nbytes` bytes takes no longer than the launch of a kernel.
+
+        Then it does not pay to overlap the exchange with computation that needs a second launch.
+        """
+        return False
 
     def group(self) -> AbstractContextManager[Any]:
         """Merge the calls inside into one launch where the transport can."""

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 from collops import profile
 from collops._forks import at_fork
-from collops.comm.agreement import gathered_values, raised_together, table
+from collops._launcher import bootstrap_address, check_world_of_one, mark_rank
+from collops.comm.agreement import gathered_values, raised_together
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
 from collops.comm.ending import abort_on_uncaught_errors, answer_after_the_end, end_together, stop_answering
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.launcher import bootstrap_address, check_world_of_one, mark_rank
 from collops.comm.mpi import (
     CALL_TAG,
+    GPU_LEVELS,
     ControlChannel,
-    DeviceMpi,
     MpiTransport,
     TcpTransport,
     duplicate,
@@ -35,17 +35,16 @@ from collops.comm.mpi import (
     ranks_in_world,
     values_kept_with,
 )
-from collops.comm.nccl import NcclTransport, available_binding, load_binding
+from collops.comm.nccl import available_binding
 from collops.comm.own_device import place_told
 from collops.comm.reclaim import own, reclaim, unreachable
-from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
-from collops.errors import CollopsError, InputError, TransportError
+from collops.comm.transports import DEVICE_TRANSPORTS, Choice, Facts, best
+from collops.errors import CollopsError
 
-__all__ = ["TRANSPORTS", "alone", "device_count", "world"]
+__all__ = ["alone", "device_count", "world"]
 
-TRANSPORTS = ("auto", "mpi", "staged", "nccl")
 _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
 at_fork(_worlds.clear)
@@ -62,10 +61,10 @@ def world(transport: str = "auto") -> Communicator:
     ----------
     transport : str
         The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
-        or ``"auto"``, the best that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces ``"auto"``. Host
-        arrays always go by MPI, or by TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks without it. One
-        process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its environment, and
-        each that a rank has started or forked.
+        or ``"auto"``, the first of these that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces
+        ``"auto"``. MPI always carries host arrays, or TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks
+        without MPI. One process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its
+        environment, and each that a rank has started or forked.
 
     Notes
     -----
@@ -92,8 +91,7 @@ def world(transport: str = "auto") -> Communicator:
     """
     if transport == "auto":
         transport = os.environ.get("COLLOPS_TRANSPORT", "auto")
-    if transport not in TRANSPORTS:
-        raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
+    DEVICE_TRANSPORTS.check(transport)
     known = _worlds.get(transport)
     if known is None:
         bootstrap_address()  # raises for a mistake in it
@@ -148,8 +146,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     >>> comm.size == MPI.COMM_WORLD.size
     True
     """
-    if transport not in TRANSPORTS:
-        raise InputError(f"there is no transport {transport!r}; choose {', '.join(TRANSPORTS)}")
+    DEVICE_TRANSPORTS.check(transport)
     made = values_kept_with(comm)
     if transport not in made:
         made[transport] = _build(mpi_or_tcp(), comm, transport, "mpi4py's communicator was given")
@@ -189,16 +186,18 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     limit_blas(share)
     name = _use_device(local_rank, devices, is_world) if devices else ""
     try:
-        device, why, check = _choose(mpi, control, transport, name)
+        choice, check = _choose(mpi, control, transport, name)
     except CollopsError as error:
         if error.on_all_ranks:
             control.Free()
         raise
-    reasons = (f"host arrays: {mpi_reason}", f"device arrays: {why}")
+    reasons = (f"host arrays: {mpi_reason}", f"device arrays: {choice.why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
     nodes_and_hosts = _nodes_and_hosts(control, others[0][0])
-    place = _Place(local_rank, len(others), device, reasons, share < _ONE_CORE, check, *nodes_and_hosts)
+    place = _Place(
+        local_rank, len(others), choice.name, reasons, share < _ONE_CORE, check, *nodes_and_hosts, choice.level
+    )
     return _communicator(place, control, is_world)
 
 
@@ -207,6 +206,7 @@ class _Place(NamedTuple):
 
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `nodes`
     has the first rank of each rank's node, and `hosts` the name of each rank's host; it is empty if there is only one.
+    `level` is that of a GPU-aware MPI.
     """
 
     local_rank: int
@@ -217,6 +217,7 @@ class _Place(NamedTuple):
     check: str
     nodes: tuple[int, ...] = (0,)
     hosts: tuple[str, ...] = ()
+    level: str = GPU_LEVELS[0]
 
 
 def _communicator(place: _Place, control: Any, is_world: bool = False) -> Communicator:
@@ -230,14 +231,13 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         return _owned(Communicator(serial, None if place.device is None else serial, **common))
     failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
     host = transport = (TcpTransport if isinstance(control, Group) else MpiTransport)(control, failures)
-    device = _device_transport(place, control, host, failures)
-    if isinstance(device, NcclTransport):
-        from collops.comm.peer_stores import connected
-
-        device.short, where = connected(control, place.nodes)
-        if device.short is not None:
-            host.releases.append(partial(device.short.release, control))
-        common["reasons"] += (f"short calls on devices: {where}",)
+    device: Transport | None = None
+    settle = None
+    if place.device is not None:
+        kind = DEVICE_TRANSPORTS.load(place.device)
+        device = made = kind.connect(control, host, failures, place.nodes, place.level)
+        common["reasons"] += tuple(made.reasons)
+        settle = partial(_wait_for_device, failures) if made.on_stream else None
     answer_after_the_end(failures)
     host.releases += [*common["releases"], partial(stop_answering, failures)]
     common["releases"] = host.releases  # which may grow
@@ -246,7 +246,7 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
-    elif place.device in (None, "staged"):
+    elif device is None or device.by_host:
         failures.renew = host.renew
     if is_world:
         end_together(failures, calls)
@@ -257,8 +257,8 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         here = place._replace(local_rank=local_rank, local_size=len(others), nodes=nodes, hosts=hosts)
         return _communicator(here, split)
 
-    made = Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
-    return _owned(made, partial(_wait_for_device, failures) if place.device == "nccl" else None)
+    communicator = Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
+    return _owned(communicator, settle)
 
 
 def _owned(made: Communicator, settle: Callable[[], None] | None = None) -> Communicator:
@@ -274,23 +274,6 @@ def _wait_for_device(failures: Failures) -> None:
     event = cupy.cuda.get_current_stream().record()
     failures.until(lambda: event.done, "device work before a communicator is freed")
     cupy.cuda.Device().synchronize()
-
-
-def _device_transport(place: _Place, control: Any, host: MpiTransport, failures: Failures) -> Transport | None:
-    if place.device is None:
-        return None
-    if place.device == "staged":
-        return StagedTransport(host)
-    if place.device == "nccl":
-        gathered_values(control.allgather, lambda: load_binding().name)
-        binding = load_binding()
-        unique_id = control.allgather(binding.unique_id().hex() if control.rank == 0 else "")[0]
-        device = NcclTransport(binding, control.size, control.rank, bytes.fromhex(unique_id))
-        host.releases.append(device.release)
-        return device
-    device = DeviceMpi(control, failures)
-    host.releases += device.releases
-    return GpuAwareTransport(device, control.size, place.device.removeprefix("mpi-"))
 
 
 def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
@@ -309,19 +292,8 @@ def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
     return f"{socket.gethostname()} {device.pci_bus_id}"
 
 
-class _Facts(NamedTuple):
-    """The resources and requests of one rank. `device` is the name of its GPU, empty without one."""
-
-    transport: str
-    device: str
-    binding: str | None
-    level: str
-    awareness: str
-    check: int
-
-
-def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | None, str, str]:
-    """Agree on the transport of device arrays and why, and on the strictest check that a rank asks for. Collective.
+def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[Choice, str]:
+    """Agree on the transport of device arrays, and on the strictest check that a rank asks for. Collective.
 
     Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
@@ -333,45 +305,13 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[str | 
         lambda: (notes, transport, device, available_binding(), *gpu_awareness(mpi), LEVELS.index(check_level())),
     )
     reclaim(ranks, [row[0] for row in rows])
-    facts = [_Facts(*row[1:]) for row in rows]
+    facts = [Facts(*row[1:]) for row in rows]
     with raised_together():
-        best, why = _best(facts)
-    return best, why, LEVELS[max(fact.check for fact in facts)]
+        choice = best(facts)
+    return choice, LEVELS[max(fact.check for fact in facts)]
 
 
 def _nodes_and_hosts(control: Any, first: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return `nodes` and `hosts` of a `_Place`; `first` is the first rank of this rank's node. Collective."""
     nodes, hosts = zip(*control.allgather((first, socket.gethostname())), strict=True)
     return nodes, hosts if len(set(hosts)) > 1 else ()
-
-
-def _best(facts: list[_Facts]) -> tuple[str | None, str]:
-    """Return the best transport that all ranks have, as they ask for it, and why.
-
-    It is ``"nccl"``, ``"staged"``, or ``"mpi-"`` and the level of a GPU-aware MPI; ``None`` without devices.
-    """
-    transport = facts[0].transport
-    if any(fact.transport != transport for fact in facts):
-        asked = table({rank: fact.transport for rank, fact in enumerate(facts)}, len(facts), "")
-        raise InputError(f"ranks ask for different transports:\n{asked}")
-    without = [rank for rank, fact in enumerate(facts) if not fact.device]
-    if without:
-        if transport in ("nccl", "staged"):
-            raise TransportError(
-                f"transport {transport!r} needs a GPU and CuPy on every rank; ranks {without} have none"
-            )
-        return None, "no GPU with CuPy on " + ("any rank" if len(without) == len(facts) else f"ranks {without}")
-    shared = len({fact.device for fact in facts}) < len(facts)
-    bindings = {fact.binding for fact in facts}
-    least = min(facts, key=lambda fact: ("none", "p2p", "all").index(fact.level))
-    if transport == "nccl" and shared:
-        raise TransportError("NCCL needs a GPU for each rank, but some share one; use transport='staged'")
-    if transport == "nccl" or (transport == "auto" and not shared and None not in bindings):
-        return "nccl", f"NCCL through {facts[0].binding}: every rank has a GPU of its own"
-    if transport == "mpi" and least.level == "none":
-        raise TransportError(f"transport 'mpi' needs a GPU-aware MPI: {least.awareness} (see COLLOPS_GPU_AWARE_MPI)")
-    because = "ranks share GPUs" if shared else "NCCL has no binding here"
-    if transport == "mpi" or (transport == "auto" and least.level != "none"):
-        asked = "asked for" if transport == "mpi" else because
-        return f"mpi-{least.level}", f"GPU-aware MPI at level {least.level!r} ({least.awareness}); {asked}"
-    return "staged", f"pinned host memory; {'asked for' if transport == 'staged' else because}"

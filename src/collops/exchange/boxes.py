@@ -41,9 +41,6 @@ class ExchangePlan:
         this rank itself.
     travels : bool
         Whether any rank sends anything to another one, the same on all ranks. Otherwise nothing is sent or counted.
-    stores : bool
-        Whether short messages between GPUs of one host may go by stores into each other's memory, the same on all
-        ranks. Otherwise all of them go by the library of the transport.
 
     Raises
     ------
@@ -62,6 +59,8 @@ class ExchangePlan:
     array([0., 0., 1., 2.])
     """
 
+    _short_messages = True  # whether they may go by stores into the memory of other GPUs of one host
+
     def __init__(
         self,
         comm: Communicator,
@@ -71,7 +70,6 @@ class ExchangePlan:
         parts: Sequence[int] | None = None,
         *,
         travels: bool = True,
-        stores: bool = True,
     ) -> None:
         if not hasattr(comm, "next_plan_tag"):
             raise UnsupportedTypeError(f"an exchange needs a communicator, not {type(comm).__qualname__}")
@@ -82,7 +80,6 @@ class ExchangePlan:
         self.kind = kind
         self._several = parts is not None
         self.travels = travels and comm.size > 1
-        self._stores = stores
         self._sends = _remote(sends, [0] * len(sends) if parts is None else parts, comm.rank)
         self._receives = _remote(receives, [0] * len(receives), comm.rank)
         sources = [box for peer, box in sends if peer == comm.rank]
@@ -244,9 +241,18 @@ class ExchangePlan:
             places = self._places[key] = _Places(
                 [_place(box, array) for array, box in sent],
                 [_place(box, array) for array, box in received],
-                KnownExchange() if self._stores else None,
+                KnownExchange() if self._short_messages else None,
             )
         return places
+
+
+class LibraryExchangePlan(ExchangePlan):
+    """A plan whose messages all go by the library of the transport, for comparisons of libraries.
+
+    Those of other plans go by stores into the memory of other GPUs where they are short and all ranks are on one host.
+    """
+
+    _short_messages = False
 
 
 class _Places(NamedTuple):

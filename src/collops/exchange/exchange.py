@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -204,6 +204,9 @@ class Exchange:
 
     Attributes
     ----------
+    on_stream : bool
+        Of the class: whether moves of device arrays are queued on the current stream and never block the host, so that
+        a CUDA graph can record them. False by default.
     block : tuple of int
         Shape of a point's values in a buffer: ``()`` or ``(width,)``.
     pieces : tuple of (int, int)
@@ -232,6 +235,8 @@ class Exchange:
     >>> int(ring.bcast(np.array([comm.rank]))[0]) == (comm.rank + 1) % comm.size
     True
     """
+
+    on_stream: ClassVar[bool] = False
 
     def __init__(
         self, comm: Communicator, pattern: Pattern, dtype: np.dtype, width: int, engine: Engine, tag: int

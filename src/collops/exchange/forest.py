@@ -17,7 +17,7 @@ from collops.exchange.exchange import Exchange, InFlight, Mover, points_of
 from collops.exchange.indices import as_count, as_indices, edges_of, owners
 from collops.exchange.packing import Index, check_operation, packing_for
 from collops.exchange.pattern import pattern_of_edges
-from collops.exchange.transports import exchange_of, transport_name
+from collops.exchange.transports import check_transport, exchange_of, is_on_stream
 
 if TYPE_CHECKING:
     from typing import Self
@@ -37,14 +37,11 @@ class OnTransport:
 
     def with_transport(self, transport: str | type[Exchange]) -> Self:
         """Return the same on another transport: a name or a subclass of `Exchange`. Sends nothing; collective."""
+        check_transport(transport)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._set_transport(transport_name(transport))
+        other._set_transport(transport)
         return other
-
-    def with_wire(self, wire: str) -> Self:
-        """Return :meth:`with_transport`, under its deprecated name."""
-        return self.with_transport(transport_name("auto", wire))
 
 
 class StarForest(OnTransport):
@@ -74,8 +71,6 @@ class StarForest(OnTransport):
         root one after the other, this rank's own first, then other ranks' leaves by rank, each rank's in the order
         of its leaves. Without it devices may add with atomic operations, which is faster where a few roots have very
         many leaves. All other operations give the same bits in any case.
-    wire : str, optional
-        Deprecated name of `transport`.
 
     Attributes
     ----------
@@ -124,9 +119,8 @@ class StarForest(OnTransport):
         *,
         transport: str | type[Exchange] = "auto",
         deterministic: bool = True,
-        wire: str | None = None,
     ) -> None:
-        transport = transport_name(transport, wire)
+        check_transport(transport)
         self.comm = checked_communicator(comm)
         with collective_errors(comm):
             self.nroots = as_count(nroots, "roots")
@@ -232,9 +226,7 @@ class StarForest(OnTransport):
     @property
     def on_stream(self) -> bool:
         """Whether movers of device arrays never block the host, so that a CUDA graph can record them."""
-        if not self.pattern.most_points or self.transport in ("nccl", "symmetric"):
-            return True
-        return self.transport == "auto" and self.comm.device_transport == "nccl"
+        return not self.pattern.most_points or is_on_stream(self.comm, self.transport)
 
     def free(self) -> None:
         """Free the memory and the requests of exchanges, which are made again at the next use. Collective."""
@@ -453,8 +445,9 @@ class StarForest(OnTransport):
         """Move host arrays once by messages, without keeping anything, to make forests of forests. Collective."""
         engine, block = engine_of(source), source.shape[1:]
         pattern = self.pattern if down else self.pattern.reversed()
-        messages = "tcp" if self.comm.host_transport == "tcp" else "mpi"
-        exchange = exchange_of(self.comm, messages, pattern, source.dtype, prod(block), engine, self._tag)
+        exchange = exchange_of(
+            self.comm, self.comm.host_transport, pattern, source.dtype, prod(block), engine, self._tag
+        )
         return Mover(exchange, "replace", block, True, _DOWN if down else _UP).move(source, target)
 
     # Forests made of forests

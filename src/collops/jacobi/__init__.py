@@ -45,14 +45,14 @@ class Model(NamedTuple):
 
     summary: str  # how halos travel, in a few words
     variant: type[Variant]  # the class that iterates
-    engines: tuple[str, ...]  # of its grids
+    memory: tuple[str, ...]  # that its grids can be in
     transport: str | None = None  # the one that its messages of device arrays need
     symmetric: bool = False  # whether it needs memory that all ranks can address
     missing: Callable[[], str | None] | None = None  # if kernels call a library, says what this machine lacks for that
 
 
-_BOTH, _HOST, _DEVICE = ("numpy", "cupy"), ("numpy",), ("cupy",)
-_puts = partial(Model, engines=_DEVICE, symmetric=True, missing=missing_for_nvshmem)
+_BOTH, _HOST, _DEVICE = ("host", "device"), ("host",), ("device",)
+_puts = partial(Model, memory=_DEVICE, symmetric=True, missing=missing_for_nvshmem)
 
 MODELS = {
     "single": Model("one rank alone", Single, _BOTH),
@@ -100,8 +100,9 @@ def obstacle(name: str, comm: Communicator, engine: Engine, devices: Sequence[in
     if name not in MODELS:
         raise InputError(f"there is no variant {name!r}: choose one of {', '.join(MODELS)}")
     model = MODELS[name]
-    if engine.name not in model.engines:
-        return f"{name} is for {' and '.join(model.engines)} arrays"
+    if not engine.mutable or engine.memory not in model.memory:
+        arrays = " and ".join({"host": "numpy", "device": "cupy"}[memory] for memory in model.memory)
+        return f"{name} is for {arrays} arrays"
     if devices is not None and not issubclass(model.variant, OneProcess):
         return f"{name} has one device for each rank: leave out devices"
     if comm.size > 1 and issubclass(model.variant, (Single, OneProcess)):

@@ -57,12 +57,12 @@ jacobi = command_from(
     "jacobi",
     Options,
     _run,
-    """Solve Laplace's equation by Jacobi's method, on any number of ranks and with many programming models.
+    help="""Solve Laplace's equation by Jacobi's method, on any number of ranks and with many programming models.
 
     The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples.
     The values of every variant are compared with those of one rank, bit by bit.
     """,
-    _begin,
+    begin=_begin,
 )
 
 

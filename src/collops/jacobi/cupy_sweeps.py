@@ -65,7 +65,7 @@ class Neighbours:
         self.more = tuple(more)
 
 
-class CupySweeps:
+class Sweeps:
     """Launches sweeps of one rank's block."""
 
     depths = _DEPTHS  # numbers of sweeps that `blocked` can make at once, largest first

@@ -8,13 +8,7 @@
 // compile-with: -DREAL=float -DWITHOUT_KERNELS
 // compile-with: -DREAL=double -DWITHOUT_KERNELS
 
-#include <device/nvshmem_defines.h>
-#include <device/nvshmemx_defines.h>
-
-// The function of NVSHMEM for elements of type `real`: CALL(nvshmem_, p) is nvshmem_float_p or nvshmem_double_p.
-#define CALL(prefix, name) CALL_OF(prefix, REAL, name)
-#define CALL_OF(prefix, type, name) CALL_NAMED(prefix, type, name)
-#define CALL_NAMED(prefix, type, name) prefix##type##_##name
+#include <collops/nvshmem_device.cuh>
 
 typedef uint64_t Signal;
 
@@ -29,11 +23,11 @@ struct Side {
 // Put `count` elements, `step` apart here and there, and set the signal of the same rank afterwards.
 __device__ __forceinline__ void put_elements(real* there, const real* here, Index step, int count, Signal* signal,
                                              Signal value, int rank) {
-    for (int i = int(threadIdx.x); i < count; i += THREADS) CALL(nvshmem_, p)(there + i * step, here[i * step], rank);
+    for (int i = int(threadIdx.x); i < count; i += THREADS) collops::put(there + i * step, here[i * step], rank);
     __syncthreads();
     if (threadIdx.x == 0) {
-        nvshmem_quiet();
-        nvshmemx_signal_op(signal, value, NVSHMEM_SIGNAL_SET, rank);
+        collops::wait_for_puts();
+        collops::set_signal(signal, value, rank);
     }
 }
 
@@ -42,14 +36,14 @@ template <Put PUT>
 __device__ __forceinline__ void put_row(real* there, const real* here, int count, Signal* signal, Signal value,
                                         int rank) {
     if (PUT == Put::BLOCK) {
-        CALL(nvshmemx_, put_signal_nbi_block)(there, here, count, signal, value, NVSHMEM_SIGNAL_SET, rank);
+        collops::put_by_block(there, here, count, signal, value, rank);
     } else if (PUT == Put::WARP) {
         const int begin = int(threadIdx.x) / WARP * STRIP, mine = min(STRIP, count - begin);
-        if (mine > 0) CALL(nvshmemx_, put_nbi_warp)(there + begin, here + begin, mine, rank);
+        if (mine > 0) collops::put_by_warp(there + begin, here + begin, mine, rank);
         __syncthreads();
         if (threadIdx.x == 0) {
-            nvshmem_quiet();
-            nvshmemx_signal_op(signal, value, NVSHMEM_SIGNAL_SET, rank);
+            collops::wait_for_puts();
+            collops::set_signal(signal, value, rank);
         }
     } else {
         put_elements(there, here, 1, count, signal, value, rank);
@@ -72,7 +66,7 @@ __device__ __forceinline__ void sweep_and_put(const real* in, real* out, Index p
     for (int side = 0; side < 4; ++side) {
         if (shared[side] && int(threadIdx.x) == side) {
             Signal* const signal = signals + side * places + (side < 2 ? piece : chunk);
-            WAIT_WHILE(!nvshmem_uint64_test(signal, NVSHMEM_CMP_GE, number));
+            WAIT_WHILE(!collops::has_reached(signal, number));
             fence(true);
         }
     }

@@ -418,7 +418,7 @@ class _Job:
     def _candidates(self) -> Iterator[str]:
         """Yield the variants of this engine that have no obstacle, and note those of the others. Collective."""
         for name, model in MODELS.items():
-            if name != "single" and self.engine.name in model.engines:
+            if name != "single" and self.engine.memory in model.memory:
                 reason = self.obstacle(name)
                 if reason is None:
                     yield name

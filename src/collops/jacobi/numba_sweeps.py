@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from collops.jacobi.numpy_sweeps import NumpySweeps
+from collops.jacobi import numpy_sweeps
 from collops.jacobi.problem import Part
 
 
-class NumbaSweeps(NumpySweeps):
+class Sweeps(numpy_sweeps.Sweeps):
     """The same sweeps, compiled. Each rank works on one core."""
 
     def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:

@@ -11,7 +11,7 @@ from collops.jacobi.problem import Grid, Part
 _ELEMENTS_AT_ONCE = 1 << 15
 
 
-class NumpySweeps:
+class Sweeps:
     """Sweeps over one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
 
     `rows_at_once` is the number of rows in one call of NumPy, by default as many as stay in a cache.

@@ -15,7 +15,7 @@ class Overlap(Variant):
 
     def prepare(self) -> None:
         super().prepare()
-        self._side = SideStream(HIGHEST_PRIORITY) if self.engine.name == "cupy" else None
+        self._side = SideStream(HIGHEST_PRIORITY) if self.engine.streams else None
         self._aside = nullcontext() if self._side is None else self._side.stream
 
     def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:

@@ -141,7 +141,7 @@ class _CudaPart(Part):
 
 def make_part(grid: Grid, engine: Engine, device: int) -> Part:
     """Return the part of `grid` on a GPU, or in the memory of the host, where `device` is a mere number."""
-    return _CudaPart(grid, engine, device) if engine.name == "cupy" else Part(grid, engine)
+    return _CudaPart(grid, engine, device) if engine.streams else Part(grid, engine)
 
 
 def chosen_devices(engine: Engine, devices: Sequence[int] | None) -> Sequence[int]:
@@ -149,7 +149,7 @@ def chosen_devices(engine: Engine, devices: Sequence[int] | None) -> Sequence[in
 
     Raises `InputError` if the list is empty, or if a GPU is not there.
     """
-    on_gpus = engine.name == "cupy"
+    on_gpus = engine.streams
     seen = range(engine.xp.cuda.runtime.getDeviceCount() if on_gpus else len(available_cores()))
     if devices is None:
         return seen
@@ -174,7 +174,7 @@ def unconnected(engine: Engine, devices: Sequence[int]) -> list[tuple[int, int]]
 
 def connect(engine: Engine, devices: Sequence[int]) -> None:
     """Let neighbouring GPUs that can do so address each other's memory; copies between others go through the host."""
-    if engine.name != "cupy":
+    if not engine.streams:
         return
     cuda = engine.xp.cuda
     for device, peer in neighbours(devices) - {*unconnected(engine, devices)}:
@@ -194,14 +194,14 @@ def without_managed_access(engine: Engine, devices: Sequence[int]) -> list[int]:
 def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
     """Return an array without values that all devices of the process can address."""
     xp = engine.xp
-    if engine.name != "cupy":
+    if not engine.streams:
         return xp.empty(shape, dtype)
     return xp.ndarray(shape, dtype, xp.cuda.malloc_managed(math.prod(shape) * xp.dtype(dtype).itemsize))
 
 
 def prefer(engine: Engine, device: int, rows: Any, others: Sequence[int]) -> None:
     """Keep `rows` of a managed array in the memory of `device`, where the devices `others` address them."""
-    if engine.name == "cupy":
+    if engine.streams:
         runtime = engine.xp.cuda.runtime
         runtime.memAdvise(rows.data.ptr, rows.nbytes, runtime.cudaMemAdviseSetPreferredLocation, device)
         for other in others:

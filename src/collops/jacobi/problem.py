@@ -20,6 +20,7 @@ import numpy as np
 from collops import Communicator, ExchangePlan, Layout
 from collops.errors import InputError
 from collops.extend.arrays import Box, transfers
+from collops.extend.exchanges import LibraryExchangePlan
 
 Part: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 """First row and the one after the last, and the same of columns, counted from a block's first point."""
@@ -192,4 +193,4 @@ def halo_plan(grid: Grid, comm: Communicator) -> ExchangePlan:
     starts = [(rows[0] - grid.top, columns[0] - grid.start) for rows, columns in grid.halo(grid.rank)]
     sends = [(peer, place(box)) for peer, _, box in moves.sends]
     receives = [(owner, place(box, *starts[number])) for owner, number, box in moves.receives]
-    return ExchangePlan(comm, sends, receives, kind="halo", stores=False)
+    return LibraryExchangePlan(comm, sends, receives, kind="halo")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from collops import Communicator
-from collops.errors import LayoutError, UnsupportedTypeError
-from collops.extend.engines import Engine
+from collops.errors import LayoutError
+from collops.extend.engines import Engine, KernelTable
 from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import mark
 
@@ -127,18 +127,10 @@ class InSharedMemory(Variant):
         self._memory.free()
 
 
+_HOST = "numpy_sweeps" if importlib.util.find_spec("numba") is None else "numba_sweeps"
+_sweeps_for = KernelTable("collops.jacobi", None, numpy=_HOST, cupy="cupy_sweeps")
+
+
 def sweeps_of(engine: Engine, grid: Grid) -> Any:
     """Return the kernels that sweep the block of `grid`; only these, and what launches them, differ between engines."""
-    if engine.name == "cupy":
-        from collops.jacobi.cupy_sweeps import CupySweeps
-
-        return CupySweeps(grid)
-    if engine.name != "numpy":
-        raise UnsupportedTypeError(f"there are no Jacobi kernels for {engine.name}: choose numpy or cupy")
-    if importlib.util.find_spec("numba") is not None:
-        from collops.jacobi.numba_sweeps import NumbaSweeps
-
-        return NumbaSweeps(grid)
-    from collops.jacobi.numpy_sweeps import NumpySweeps
-
-    return NumpySweeps(grid)
+    return _sweeps_for(engine).Sweeps(grid)

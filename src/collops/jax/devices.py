@@ -23,7 +23,7 @@ from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.nccl import NcclLibrary
 from collops.comm.own_device import show_own_device
 from collops.errors import InputError, TransportError
-from collops.jax import drivers, native
+from collops.jax import drivers, native, versions
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
@@ -33,6 +33,8 @@ _NCCL_FUNCTIONS = (
 
 class Clique:
     """Devices as the ranks of a communicator, for collectives inside ``shard_map``; made by :func:`clique`.
+
+    The first one lets JAX keep the compiled steps of each ``shard_map`` that runs without ``jit`` in this process.
 
     Attributes
     ----------
@@ -56,6 +58,7 @@ class Clique:
     """
 
     def __init__(self, devices: tuple[Any, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
+        versions.keep_steps_of_shard_map()
         self.devices = devices
         self.comm = comm
         self.counts = counts

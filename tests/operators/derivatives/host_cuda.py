@@ -10,7 +10,6 @@ import ctypes
 import shutil
 import subprocess
 from functools import cache
-from itertools import cycle
 from pathlib import Path
 
 from collops.operators.derivatives.kernels import cuda
@@ -46,9 +45,6 @@ extern "C" unsigned long long argument_bytes() { return sizeof(Problem); }
 """
 
 
-_backwards = cycle((0, 1))
-
-
 @cache
 def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
     """Compile with these options and load."""
@@ -64,8 +60,7 @@ def library(options: tuple[str, ...], folder: Path) -> ctypes.CDLL:
 
 
 def run(options: tuple[str, ...], launch: cuda.Launch, folder: Path) -> None:
-    """Do what a launch would do, in turns from the first block to the last and the other way round."""
-    launch.backwards[0] = next(_backwards)
+    """Do what a launch would do."""
     loaded = library(options, folder)
     loaded.argument_bytes.restype = ctypes.c_ulonglong
     assert loaded.argument_bytes() == launch.argument.itemsize

@@ -283,7 +283,8 @@ def test_only_exchanges_that_take_long_overlap(comm, monkeypatch):
     if comm.size == 1:
         pytest.skip("one rank sends nothing")
     stencil, _ = FirstDerivative((3 * comm.size, 4), comm=comm)._stencils
-    for limit, long in ((None, True), (31, True), (32, False)):
-        short = None if limit is None else SimpleNamespace(message_limit=limit)
-        monkeypatch.setattr(type(comm), "transport_of", lambda _, __, short=short: SimpleNamespace(short=short))
+    assert stencil._takes_long(np.zeros(4))
+    for limit, long in ((31, True), (32, False)):
+        transport = SimpleNamespace(sends_short=lambda nbytes, limit=limit: nbytes <= limit)
+        monkeypatch.setattr(type(comm), "transport_of", lambda _, __, transport=transport: transport)
         assert stencil._takes_long(np.zeros(4)) is long

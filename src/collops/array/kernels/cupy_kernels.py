@@ -20,7 +20,6 @@ import numpy as np
 from collops._nvrtc import cuda_module
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
-from collops.array.kernels import begins_with_last, ended_with_first
 from collops.comm import Communicator
 from collops.comm.device_launch import Launch
 from collops.comm.peer_stores import kernel_source
@@ -124,8 +123,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
     size = target.size
     if size:
-        backwards = begins_with_last(target.nbytes, x, y, target)
-        arguments = (x, y, target, np.int64(size), *first, *second, backwards)
+        arguments = (x, y, target, np.int64(size), *first, *second)
         functions.axpby(functions.grid(size), _ONE_BLOCK, arguments)
     return target
 
@@ -144,8 +142,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         return None
     grid = functions.grid(out.size)
     squares = cupy.ndarray(grid, np.float64)
-    backwards = begins_with_last(out.nbytes, x, y, out)
-    arguments = (x, y, out, np.int64(out.size), *first, *second, backwards, squares)
+    arguments = (x, y, out, np.int64(out.size), *first, *second, squares)
     functions.axpby_and_squares(grid, _ONE_BLOCK, arguments)
     return squares
 
@@ -159,8 +156,7 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
                 grid = functions.grid(2 * x.size)  # its threads have half as many loads under way
-                backwards = begins_with_last(x.nbytes, *arrays)
-                scalars = np.int64(x.size), *first, *second, backwards
+                scalars = np.int64(x.size), *first, *second
                 functions.update_solution_and_direction(grid, _ONE_BLOCK, (*arrays, *scalars))
             return
     axpby(length, direction, 1, x, x)
@@ -276,7 +272,6 @@ def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
 def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.ndarray((), functions.number_dtype)
-    ended_with_first(x.nbytes)
     link = 0 if comm is None else comm.join_sum(out)
     return _prepared_dots(functions, (x.size,), _scratch(), 0, 1, conjugate, link)(x, y, out)
 
@@ -376,8 +371,7 @@ def _launch(
     link = 0 if comm is None else comm.join_sum(out)
     launch = _prepared_dots(functions, sizes, _scratch(), places, fresh >> base & _PLACES_MASK, conjugate, link)
     launch(*(array for _, x, y in jobs for array in (x, x if y is None else y)), out[base:] if base else out)
-    for number, x, _ in jobs:
-        ended_with_first(x.nbytes)
+    for number, *_ in jobs:
         fresh &= ~(1 << number)
     return fresh
 

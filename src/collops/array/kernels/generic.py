@@ -87,7 +87,7 @@ def _coefficient(a: Any) -> Any:
             return number
         xp = engine_of(number).xp
         return xp.where(xp.isfinite(number), number, 0)
-    return a if hasattr(a, "dtype") and a.ndim == 0 and engine_of(a).name != "numpy" else as_number(a)
+    return a if hasattr(a, "dtype") and a.ndim == 0 and engine_of(a).traced else as_number(a)
 
 
 def _scaled(factor: Any, array: Any, dtype: np.dtype) -> Any:

@@ -268,27 +268,23 @@ struct Combination {
     }
 };
 
-// The number of a block, by which it finds its elements: it may begin with the last ones, see begins_with_last.
-__device__ inline unsigned block_number(int backwards) { return backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x; }
-
 // out may be x or y: an element is read before it is written, by one thread. With `squares`, block k writes the sum of the
 // squares of its elements of `out` to element k.
 template <bool SQUARES>
 __device__ __forceinline__ void
 combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number a, const void* a_scalar,
                const void* a_divisor, int a_kind, Number b, const void* b_scalar, const void* b_divisor, int b_kind,
-               int backwards, double* squares)
+               double* squares)
 {
     Combination combine;
     double square = 0;
-    const unsigned block = block_number(backwards);
     combine.a = coefficient(a, a_scalar, a_divisor, a_kind);
     combine.b = coefficient(b, b_scalar, b_divisor, b_kind);
     combine.without_x = is_zero(combine.a);
     combine.without_y = is_zero(combine.b);
 
     const Index step = static_cast<Index>(gridDim.x) * BLOCK * IN_FLIGHT;
-    const Index first = static_cast<Index>(block) * BLOCK * IN_FLIGHT + threadIdx.x;
+    const Index first = static_cast<Index>(blockIdx.x) * BLOCK * IN_FLIGHT + threadIdx.x;
     if (aligned(x) && aligned(y) && aligned(out)) {
         const uint4* x_words = reinterpret_cast<const uint4*>(x);
         const uint4* y_words = reinterpret_cast<const uint4*>(y);
@@ -319,7 +315,7 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
             }
         }
         const Index i = words * PER_LOAD + threadIdx.x;
-        if (block == 0 && i < n) {
+        if (blockIdx.x == 0 && i < n) {
             out[i] = combine(x[i], y[i]);
             if (SQUARES) add_square(square, out[i]);
         }
@@ -337,14 +333,14 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
     }
     if (SQUARES) {
         square = block_sum(square);
-        if (threadIdx.x == 0) squares[block] = square;
+        if (threadIdx.x == 0) squares[blockIdx.x] = square;
     }
 }
 
 #define TO_COMBINE                                                                                                     \
     const Element *x, const Element *y, Element *out, Index n, Number a, const void *a_scalar, const void *a_divisor, \
-        int a_kind, Number b, const void *b_scalar, const void *b_divisor, int b_kind, int backwards
-#define COMBINED x, y, out, n, a, a_scalar, a_divisor, a_kind, b, b_scalar, b_divisor, b_kind, backwards
+        int a_kind, Number b, const void *b_scalar, const void *b_divisor, int b_kind
+#define COMBINED x, y, out, n, a, a_scalar, a_divisor, a_kind, b, b_scalar, b_divisor, b_kind
 
 extern "C" __global__ void __launch_bounds__(BLOCK) axpby(TO_COMBINE) { combine_arrays<false>(COMBINED, nullptr); }
 
@@ -359,9 +355,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK) axpby_and_squares(TO_COMBINE
 extern "C" __global__ void __launch_bounds__(BLOCK)
 update_solution_and_direction(const Element* gradient, Element* direction, Element* x, Index n, Number length,
                               const void* length_scalar, const void* length_divisor, int length_kind, Number ratio,
-                              const void* ratio_scalar, const void* ratio_divisor, int ratio_kind, int backwards)
+                              const void* ratio_scalar, const void* ratio_divisor, int ratio_kind)
 {
-    const unsigned block = block_number(backwards);
     Combination new_x, new_direction;
     new_x.a = coefficient(length, length_scalar, length_divisor, length_kind);
     new_x.b = new_direction.a = one();
@@ -372,7 +367,7 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
 
     const Index words = aligned(gradient) && aligned(direction) && aligned(x) ? n / PER_LOAD : 0;
     const Index step = static_cast<Index>(gridDim.x) * BLOCK * UPDATE_IN_FLIGHT;
-    for (Index start = static_cast<Index>(block) * BLOCK * UPDATE_IN_FLIGHT + threadIdx.x; start < words;
+    for (Index start = static_cast<Index>(blockIdx.x) * BLOCK * UPDATE_IN_FLIGHT + threadIdx.x; start < words;
          start += step) {
         Pack gradients[UPDATE_IN_FLIGHT], directions[UPDATE_IN_FLIGHT], places[UPDATE_IN_FLIGHT];
 #pragma unroll
@@ -399,7 +394,7 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
         }
     }
     const Index threads = static_cast<Index>(gridDim.x) * BLOCK;
-    for (Index i = words * PER_LOAD + static_cast<Index>(block) * BLOCK + threadIdx.x; i < n; i += threads) {
+    for (Index i = words * PER_LOAD + static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += threads) {
         const Element old = direction[i];
         x[i] = new_x(old, x[i]);
         direction[i] = new_direction(gradient[i], old);

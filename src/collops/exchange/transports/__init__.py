@@ -1,13 +1,18 @@
-"""Transports of exchanges: how packed buffers travel. One module for each, and their fixed order of preference."""
+"""The table of transports of exchanges, by which packed values travel, in their fixed order of preference.
+
+It is of the same type as the communicator's table (:mod:`collops.comm.transports`), but a different concept: the
+transport of a communicator runs all its calls and is chosen once, by the resources of all ranks. An exchange is made
+for one pattern and one dtype; it uses memory that ranks share, or messages of the communicator's transport.
+"""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import warnings
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from collops.comm.mpi import gpu_awareness, mpi_or_tcp
+from collops.comm.transport import TransportRow, TransportTable
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
 
@@ -18,49 +23,82 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["TRANSPORTS", "exchange_of", "possible_transports", "transport_name"]
+__all__ = ["TRANSPORTS", "check_transport", "exchange_of", "is_on_stream", "possible_transports"]
 
-_CLASSES = {
-    "shared": "shared.SharedExchange",
-    "mixed": "mixed.MixedExchange",
-    "symmetric": "symmetric.SymmetricExchange",
-    "nccl": "nccl.NcclExchange",
-    "mpi": "mpi.MpiExchange",
-    "tcp": "mpi.MpiExchange",
-    "staged": "mpi.StagedExchange",
-}
-TRANSPORTS = ("auto", *_CLASSES)
+_ON_DEVICE = "device"
+
+
+def _not_for(memory: str, comm: Communicator, of_arrays: str) -> str | None:
+    return None if of_arrays == memory else f"it carries arrays in {memory} memory"
+
+
+def _of_hosts(transport: str, comm: Communicator, memory: str) -> str | None:
+    if memory != _ON_DEVICE and (transport == "tcp") != (comm.host_transport == "tcp"):
+        return f"host arrays travel by {comm.host_transport} here"
+    return None
+
+
+def _shared(comm: Communicator, memory: str) -> str | None:
+    if len(set(comm.nodes)) > 1:
+        return "the ranks are on several hosts"
+    return _not_for("host", comm, memory) or _of_hosts("mpi", comm, memory)
+
+
+def _mixed(comm: Communicator, memory: str) -> str | None:
+    if not 1 < len(set(comm.nodes)) < comm.size:
+        return "it needs several hosts, one of them with several ranks"
+    return _not_for("host", comm, memory) or _of_hosts("mpi", comm, memory)
+
+
+def _nccl(comm: Communicator, memory: str) -> str | None:
+    if memory == _ON_DEVICE and comm.device_transport != "nccl":
+        return f"device arrays travel by {comm.device_transport} here"
+    return _not_for(_ON_DEVICE, comm, memory)
+
+
+def _symmetric(comm: Communicator, memory: str) -> str | None:
+    if (obstacle := _nccl(comm, memory)) is not None:
+        return obstacle
+    # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
+    if len(set(comm.nodes)) > 1 or comm.size < mpi_or_tcp().COMM_WORLD.size:
+        return "it needs all ranks of the program, on one host"
+    return None if importlib.util.find_spec("nvshmem") is not None else "nvshmem4py is not installed"
+
+
+def _mpi(comm: Communicator, memory: str) -> str | None:
+    if memory == _ON_DEVICE:
+        level, why = gpu_awareness(mpi_or_tcp())
+        return f"MPI is not GPU-aware: {why}" if level == "none" else None
+    return _of_hosts("mpi", comm, memory)
+
+
+def _tcp(comm: Communicator, memory: str) -> str | None:
+    return _not_for("host", comm, memory) or _of_hosts("tcp", comm, memory)
+
+
+_TABLE = TransportTable(
+    __name__,
+    {
+        "shared": TransportRow("shared.SharedExchange", _shared),
+        "mixed": TransportRow("mixed.MixedExchange", _mixed),
+        "symmetric": TransportRow("symmetric.SymmetricExchange", _symmetric),
+        "nccl": TransportRow("nccl.NcclExchange", _nccl),
+        "mpi": TransportRow("mpi.MpiExchange", _mpi),
+        "tcp": TransportRow("mpi.MpiExchange", _tcp),
+        "staged": TransportRow("mpi.StagedExchange", partial(_not_for, _ON_DEVICE)),
+    },
+)
+TRANSPORTS = _TABLE.names
 """Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
 ``shared`` memory of the ranks of one host, ``mixed`` with messages where there are several hosts; for devices
 ``symmetric`` memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``, or of ``tcp`` between ranks without MPI;
 for devices at last messages ``staged`` through pinned host memory."""
 
-_REMOVED = {"own": "auto", "neighbor": "mpi"}
 
-
-def transport_name(name: str | type[Exchange], wire: str | None = None) -> str | type[Exchange]:
-    """Return the name of a transport in place of a deprecated one, or of the deprecated argument ``wire``.
-
-    A subclass of :class:`Exchange` is returned as it is.
-
-    Raises
-    ------
-    InputError
-        If there is no such transport.
-    """
-    if wire is not None:
-        warnings.warn("wire= is now called transport=", DeprecationWarning, stacklevel=3)
-        name = wire
-    if isinstance(name, type) and issubclass(name, Exchange):
-        return name
-    if name == "p2p":
-        warnings.warn("the transport 'p2p' is now called 'mpi'", DeprecationWarning, stacklevel=3)
-        name = "mpi"
-    if name in _REMOVED:
-        raise InputError(f"the transport {name!r} was removed: choose {_REMOVED[name]!r}")
-    if name not in TRANSPORTS:
-        raise InputError(f"there is no transport {name!r}; choose {', '.join(TRANSPORTS)}, or a subclass of Exchange")
-    return name
+def check_transport(transport: str | type[Exchange]) -> None:
+    """Raise an InputError unless `transport` is one of `TRANSPORTS` or a subclass of :class:`Exchange`."""
+    if not (isinstance(transport, type) and issubclass(transport, Exchange)):
+        _TABLE.check(transport, ", or a subclass of Exchange")
 
 
 def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
@@ -74,20 +112,16 @@ def possible_transports(comm: Communicator, engine: Engine) -> list[str]:
     >>> possible_transports(alone(), engine("numpy"))  # without other ranks nothing is sent
     []
     """
-    if comm.control is None:
-        return []
-    hosts = len(set(comm.nodes))
-    if engine.memory == "host":
-        if comm.host_transport == "tcp":
-            return ["tcp"]
-        return [*(["shared"] if hosts == 1 else ["mixed"] if hosts < comm.size else []), "mpi"]
-    mpi, names = mpi_or_tcp(), []
-    if comm.device_transport == "nccl":
-        # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
-        if hosts == 1 and comm.size == mpi.COMM_WORLD.size and importlib.util.find_spec("nvshmem") is not None:
-            names.append("symmetric")
-        names.append("nccl")
-    return [*names, *(["mpi"] if gpu_awareness(mpi)[0] != "none" else []), "staged"]
+    return [] if comm.control is None else _TABLE.possible(comm, engine.memory)
+
+
+def is_on_stream(comm: Communicator, transport: str | type[Exchange]) -> bool:
+    """Return whether moves of device arrays on a transport never block the host; see :attr:`Exchange.on_stream`."""
+    if not isinstance(transport, str):
+        return transport.on_stream
+    possible = [] if comm.control is None else _TABLE.possible(comm, _ON_DEVICE)
+    chosen = [name for name in possible if transport in ("auto", name)]
+    return bool(chosen) and _TABLE.load(chosen[0]).on_stream
 
 
 def exchange_of(
@@ -114,27 +148,24 @@ def exchange_of(
     if not pattern.most_points or not width:
         return Exchange(*arguments)
     if engine.traced:
-        return _class("traced.TracedExchange")(*arguments)
-    own = isinstance(transport, type)
-    comm.agree("a transport", f"{transport.__module__}.{transport.__qualname__}" if own else transport)
-    if own:
+        from collops.exchange.transports.traced import TracedExchange
+
+        return TracedExchange(*arguments)
+    if isinstance(transport, type):
+        comm.agree("a transport", f"{transport.__module__}.{transport.__qualname__}")
         return transport(*arguments)
+    comm.agree("a transport", transport)
     possible = possible_transports(comm, engine)
     if transport != "auto" and transport not in possible:
         raise InputError(
-            f"the transport {transport!r} carries no {engine.name} arrays between these ranks; "
-            f"choose {', '.join(['auto', *possible])}"
+            f"the transport {transport!r} carries no {engine.name} arrays between these ranks: "
+            f"{_TABLE.rows[transport].obstacle(comm, engine.memory)}; choose {', '.join(['auto', *possible])}"
         )
     *preferred, last = possible if transport == "auto" else [transport]
     for each in preferred:
         try:
-            return _class(_CLASSES[each])(*arguments)
+            return _TABLE.load(each)(*arguments)
         except (CommunicationError, MemoryError) as error:
             if not getattr(error, "on_all_ranks", isinstance(error, MemoryError)):
                 raise
-    return _class(_CLASSES[last])(*arguments)
-
-
-def _class(name: str) -> Any:
-    module, _, kind = name.partition(".")
-    return getattr(importlib.import_module(f"collops.exchange.transports.{module}"), kind)
+    return _TABLE.load(last)(*arguments)

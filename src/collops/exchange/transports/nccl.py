@@ -11,6 +11,8 @@ from collops.exchange.exchange import PLACES, Exchange
 class NcclExchange(Exchange):
     """Messages by the communicator's own transport. Not collective."""
 
+    on_stream = True
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.allocate()

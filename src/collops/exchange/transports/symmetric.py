@@ -43,6 +43,8 @@ class SymmetricExchange(Exchange):
         On every rank, if some GPU cannot address another's memory.
     """
 
+    on_stream = True
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         comm, pattern, dtype, engine, xp = self.comm, self.pattern, self.dtype, self.engine, self.engine.xp

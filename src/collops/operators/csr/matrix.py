@@ -18,7 +18,7 @@ from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
-from collops.exchange.transports import transport_name
+from collops.exchange.transports import check_transport
 from collops.operators.base import Direction, LinearOperator
 from collops.operators.memory import Buffers, contiguous, filled, store
 
@@ -42,8 +42,6 @@ class CSRMatrix(OnTransport, LinearOperator):
         The ranks; the world by default.
     transport : str or type
         How neighbours' values travel; see :class:`collops.StarForest`.
-    wire : str, optional
-        Deprecated name of `transport`.
 
     Attributes
     ----------
@@ -86,11 +84,10 @@ class CSRMatrix(OnTransport, LinearOperator):
         *,
         comm: Communicator | None = None,
         transport: str | type[Exchange] = "auto",
-        wire: str | None = None,
     ) -> None:
         from scipy import sparse
 
-        transport = transport_name(transport, wire)
+        check_transport(transport)
         comm = communicator_or_world(comm)
         with collective_errors(comm):
             if not sparse.issparse(local):

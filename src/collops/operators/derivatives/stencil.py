@@ -107,8 +107,7 @@ class Stencil:
     def _takes_long(self, landing: Any) -> bool:
         """Return whether the exchange takes longer than the second launch that overlapping needs."""
         assert self._plan is not None
-        short = self._plan.comm.transport_of(landing).short
-        return short is None or self._longest * landing.itemsize > short.message_limit
+        return not self._plan.comm.transport_of(landing).sends_short(self._longest * landing.itemsize)
 
     def _new_face(self, region: Sequence[tuple[int, int]]) -> Face:
         shape = tuple(stop - start for start, stop in region)

@@ -109,7 +109,6 @@ struct Problem {
     int rows;
     int first_begin, first_end, second_begin, second_end;  // the rows to compute: two ranges
     int chunk, first_chunks, chunks;                       // rows of one thread, and how many such there are
-    int backwards;                                         // whether blocks begin with the last rows
 #if SQUARES
     double* squares;  // the sum of each block
 #endif
@@ -403,7 +402,7 @@ __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(const GRID_CONSTANT Problem p)
 {
     const Long column = static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int number = (p.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y) * blockDim.y + threadIdx.y;
+    const int number = blockIdx.y * blockDim.y + threadIdx.y;
     const bool busy = column < p.columns && number < p.chunks;
     const Lanes lanes = lanes_of(busy);
 #if SQUARES

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.array.kernels import begins_with_last
 from collops.operators.derivatives.bands import MAX_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
@@ -70,9 +69,8 @@ class _CudaKernel:
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
         others = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
-        self._nbytes = math.prod(problem.shape) * self._itemsize
         self.splits = (
-            self._nbytes >= _LARGE
+            math.prod(problem.shape) * self._itemsize >= _LARGE
             and self._wide.parts["inner"] is not None
             and all(term.before is None and term.after is None for term in others)
         )
@@ -97,7 +95,6 @@ class _CudaKernel:
         if launch is not None:
             if squares is not None:
                 launch.argument["squares"] = self._sums(part, launches.blocks, squares)
-            launch.backwards[0] = begins_with_last(self._nbytes, *sources, *targets)
             kernel = _compiled(self._device, launches.options).ptr
             self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
@@ -115,13 +112,11 @@ class Launch(NamedTuple):
     """One launch: grid, block, and its argument, one element of the struct.
 
     ``parameters`` is the address of the array ``addresses``, which has that of the argument, as the driver takes it.
-    ``backwards`` is one field of the argument.
     """
 
     grid: tuple[int, int]
     block: tuple[int, int]
     argument: np.ndarray
-    backwards: np.ndarray
     addresses: np.ndarray
     parameters: int
 
@@ -258,7 +253,7 @@ class Launches:
             argument[name] = value
         grid = (-(-self._columns // across), -(-(first_chunks + second_chunks) // down))
         addresses = np.array([argument.ctypes.data], np.uint64)
-        return Launch(grid, (across, down), argument, argument["backwards"], addresses, addresses.ctypes.data)
+        return Launch(grid, (across, down), argument, addresses, addresses.ctypes.data)
 
     def _describe(self, band: Any, number: int) -> None:
         """Set the fields of a band that do not depend on addresses."""
@@ -311,7 +306,7 @@ def _problem_type(bands: int, real: np.dtype, squares: bool) -> np.dtype:
             ("bands", band, (bands,)),
             *((name, np.int64) for name in ("columns", "packs", "inner", "last")),
             *((name, np.int32) for name in ("rows", "first_begin", "first_end", "second_begin", "second_end")),
-            *((name, np.int32) for name in ("chunk", "first_chunks", "chunks", "backwards")),
+            *((name, np.int32) for name in ("chunk", "first_chunks", "chunks")),
             *([("squares", np.uint64)] if squares else []),
         ],
         align=True,
