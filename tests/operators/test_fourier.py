@@ -179,7 +179,7 @@ def test_part_of_the_frequencies(taken):
     first, kept = taken
     whole = AxisTransform(1, 7, 9, norm="none", real=True, shift_before=True, scale=3.0)
     part = whole.part(first, kept)
-    assert part is not None and part.taken == kept
+    assert part is not None and part.count == kept
     x, y = values((2, 7, 5), "f8", 1), values((2, kept, 5), "c16", 2)
     workspace = Workspace(engine("numpy"), np.dtype("c16"), 1000, 1)
     every = whole.forward(x, np.empty((2, 5, 5), "c16"), workspace).copy()

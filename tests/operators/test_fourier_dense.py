@@ -24,10 +24,10 @@ def test_is_the_fast_transform(samples, length, options, dtype, tolerance):
     workspace = Workspace(engine("numpy"), np.dtype(dtype), 1000, 1)
     rng = np.random.default_rng(0)
     model = rng.standard_normal((samples, 3, 2)).astype(workspace.real)
-    data = (rng.standard_normal((transform.taken, 3, 2)) + 1j * rng.standard_normal((transform.taken, 3, 2))).astype(
+    data = (rng.standard_normal((transform.count, 3, 2)) + 1j * rng.standard_normal((transform.count, 3, 2))).astype(
         dtype
     )
-    assert pays(samples, transform.taken, 6)
+    assert pays(samples, transform.count, 6)
     results = []
     for multiplies in (True, False):
         workspace.multiplies = multiplies

@@ -227,7 +227,7 @@ class LinearOperator:
         Returns
         -------
         DistributedArray or StackedArray
-            The result: `out` if it was given.
+            The result: `out` unless that is ``None``.
 
         Raises
         ------
@@ -272,13 +272,13 @@ class LinearOperator:
             )
         raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 
-    def _check_out(self, given: Any, out: Any, layout: AnyLayout) -> None:
+    def _check_out(self, x: Any, out: Any, layout: AnyLayout) -> None:
         if getattr(out, "layout", None) is not layout or out.comm is not self.comm:
             self._raise_misfit(out, layout, "out is an array")
-        engine, dtype = out.engine, given.dtype
-        if given.engine is not engine:
+        engine, dtype = out.engine, x.dtype
+        if x.engine is not engine:
             raise UnsupportedTypeError(
-                f"{type(self).__name__} cannot fill an out of {engine.name} from an input of {given.engine.name}; "
+                f"{type(self).__name__} cannot fill an out of {engine.name} from an input of {x.engine.name}; "
                 "make out with engine=x.engine"
             )
         for leaf in out.leaves if engine.mutable else ():
@@ -291,7 +291,7 @@ class LinearOperator:
                     raise UnsupportedTypeError(
                         f"{type(self).__name__} gives {result}, which does not fit into out, of {memory.dtype}"
                     )
-            for source in given.leaves:
+            for source in x.leaves:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
                     raise InputError(
                         f"{type(self).__name__} cannot work in place: out must not share memory with the input"
@@ -301,7 +301,7 @@ class LinearOperator:
                 raise LayoutError(f"{type(self).__name__} fills contiguous arrays only; this out is not contiguous")
             if not getattr(flags, "writeable", True):
                 raise InputError(f"{type(self).__name__} cannot fill an out that is read-only")
-        if out is given:
+        if out is x:
             raise InputError(f"{type(self).__name__} cannot work in place: out must not share memory with the input")
 
     # Algebra
@@ -636,7 +636,7 @@ class Flat(LinearOperator):
 
 
 def _conjugate(x: Any, out: Any) -> Any:
-    """Return the conjugate of `x`, in `out` where that is given and its engine is mutable."""
+    """Return the conjugate of `x`, in `out` unless that is ``None`` or its engine's arrays are immutable."""
     if out is None or not x.engine.mutable:
         return x.conj()
     if isinstance(x, StackedArray):

@@ -151,12 +151,12 @@ class Identity(LinearOperator):
         self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        given, wanted, engine = x.local_array, out.local_array, x.engine
-        if given.shape == wanted.shape:
-            return filled(out, given)
-        check_holds(wanted.dtype, given.dtype)
-        wanted = engine.put(wanted, ..., 0)
-        return filled(out, engine.put(wanted, self._common, given[self._common]))
+        source, target, engine = x.local_array, out.local_array, x.engine
+        if source.shape == target.shape:
+            return filled(out, source)
+        check_holds(target.dtype, source.dtype)
+        target = engine.put(target, ..., 0)
+        return filled(out, engine.put(target, self._common, source[self._common]))
 
 
 class Sum(LinearOperator):

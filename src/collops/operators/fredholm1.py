@@ -126,7 +126,7 @@ class Fredholm1(LinearOperator):
         self._buffers = Buffers()
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        product, given, taken = self._sides[adjoint]
+        product, operand_side, result_side = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
                 f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
@@ -134,13 +134,13 @@ class Fredholm1(LinearOperator):
         buffers, local = self._buffers, x.local_array
         # Real matrices stay real when they multiply complex vectors.
         dtype = np.result_type(self.dtype, np.complex64) if local.dtype.kind == "c" else self.dtype
-        slices = local if given.to_slices is None else given.to_slices.view(local)
+        slices = local if operand_side.to_slices is None else operand_side.to_slices.view(local)
         target = buffers.result("output", out, dtype)
         source = buffers.contiguous("input", slices, dtype, x.engine)
-        if taken.to_whole is None:
+        if result_side.to_whole is None:
             return filled(out, product(source, target))
-        part = product(source, buffers.local("part", taken.part_shape, dtype, x.engine))
-        return filled(out, taken.to_whole(part, target))
+        part = product(source, buffers.local("part", result_side.part_shape, dtype, x.engine))
+        return filled(out, result_side.to_whole(part, target))
 
 
 class _Side:

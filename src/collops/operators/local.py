@@ -267,7 +267,7 @@ def applied_on_host(
     def called(function: Callable[[np.ndarray], Any], size: int, vector: Any) -> Any:
         result = jax.ShapeDtypeStruct((size,), kind)
         return jax.pure_callback(
-            lambda given: np.asarray(function(np.array(given)), kind).reshape(size),
+            lambda array: np.asarray(function(np.array(array)), kind).reshape(size),
             result,
             vector,
             vmap_method="sequential",
@@ -277,7 +277,7 @@ def applied_on_host(
         return called(adjoint, shape[1], vector.conj()).conj()
 
     vector = x.astype(kind).reshape(shape[1])
-    return engine.linear_map(lambda given: called(forward, shape[0], given), transposed, vector, shape[:1])
+    return engine.linear_map(lambda array: called(forward, shape[0], array), transposed, vector, shape[:1])
 
 
 def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:

@@ -154,8 +154,8 @@ class MDC(LinearOperator):
         # For each direction: the transform of the input, the kernel, the transform of the result, and the same piece by
         # piece: products of some rows, and the function that prepares it.
         self._steps = [
-            (given.fourier, apply, taken.fourier, compute, self._finder(given, taken) if by_pieces else None)
-            for given, apply, taken, compute in (
+            (source.fourier, apply, target.fourier, compute, self._finder(source, target) if by_pieces else None)
+            for source, apply, target, compute in (
                 (model_side, self.kernel._forward, data_side, batch.forward),
                 (data_side, self.kernel._adjoint, model_side, batch.adjoint),
             )
@@ -168,13 +168,13 @@ class MDC(LinearOperator):
         fourier = Fourier(times, [transform], self._spectral, self.comm, clinear=False, range_layout=spectra)
         return _Side(transform, fourier)
 
-    def _finder(self, given: _Side, taken: _Side) -> Callable[[Engine], SpreadProduct | None]:
+    def _finder(self, source: _Side, target: _Side) -> Callable[[Engine], SpreadProduct | None]:
         """Return a function that prepares the product by pieces for an engine; its first call is collective."""
-        layouts = given.fourier.range, taken.fourier.range
-        return cache(partial(find_product, given.transform, taken.transform, *layouts, self._spectral, self.comm))
+        layouts = source.fourier.range, target.fourier.range
+        return cache(partial(find_product, source.transform, target.transform, *layouts, self._spectral, self.comm))
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        given, kernel, wanted, compute, find = self._steps[adjoint]
+        source, kernel, target, compute, find = self._steps[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
                 f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
@@ -183,9 +183,9 @@ class MDC(LinearOperator):
             product = find(x.engine)
             if product is not None:
                 return filled(out, product.apply(compute, x.local_array, out.local_array))
-        spectra = given._forward(x, self._buffer("spectra", given.range, x))
-        product = kernel(spectra, self._buffer("product", wanted.range, x))
-        return wanted._adjoint(product, out)
+        spectra = source._forward(x, self._buffer("spectra", source.range, x))
+        product = kernel(spectra, self._buffer("product", target.range, x))
+        return target._adjoint(product, out)
 
     def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)

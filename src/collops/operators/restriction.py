@@ -154,16 +154,16 @@ class _Selection:
         """Return the index for arrays of `engine`."""
         return (*self._before, self._slice if self._indices is None else self._indices.on(engine))
 
-    def spread(self, given: Any, wanted: Any, engine: Any) -> Any:
-        """Return `wanted` with `given` at the indices, added up where one occurs several times, and zeros elsewhere."""
-        wanted = engine.put(wanted, ..., 0)
+    def spread(self, samples: Any, target: Any, engine: Any) -> Any:
+        """Return `target` with `samples` at the indices, added up at repeated ones, and zeros elsewhere."""
+        target = engine.put(target, ..., 0)
         if not self._repeated:
-            return engine.put(wanted, self.on(engine), given)
+            return engine.put(target, self.on(engine), samples)
         if not engine.mutable:
-            return wanted.at[self.on(engine)].add(given.astype(wanted.dtype))
+            return target.at[self.on(engine)].add(samples.astype(target.dtype))
         # CuPy adds up real numbers only.
-        engine.xp.add.at(_as_reals(wanted), self.on(engine), _as_reals(given.astype(wanted.dtype, order="C")))
-        return wanted
+        engine.xp.add.at(_as_reals(target), self.on(engine), _as_reals(samples.astype(target.dtype, order="C")))
+        return target
 
 
 def _as_reals(array: Any) -> Any:

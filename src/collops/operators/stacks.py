@@ -159,7 +159,7 @@ class _LocalStack(LinearOperator):
         return out
 
     def _total(self, blocks: Sequence[_Block], operand: Any, flat: Any, out: Any) -> Any:
-        """Return the sum of the results of the blocks, in `flat` if that is given and no message puts it there."""
+        """Return the sum of the results of the blocks, in `flat` unless that is ``None`` or a message puts it there."""
         if not blocks and flat is None:
             return out.engine.xp.zeros(out.layout.size, out.dtype)
         if not blocks:
@@ -176,7 +176,7 @@ class _LocalStack(LinearOperator):
     def _shared(
         self, extents: Sequence[Sequence[int]], what: str, dims: Sequence[int] | int | None, mask: Sequence[int] | None
     ) -> Layout:
-        """Return the layout of the shared vector, given the extents of the operators of all ranks on that side."""
+        """Return the layout of the shared vector from the extents of the operators of all ranks on that side."""
         name = type(self).__name__
         extent, *others = sorted({extent for entries in extents for extent in entries})
         if others:
@@ -444,7 +444,7 @@ def _slices(extents: Sequence[int], shared: bool) -> Sequence[slice | None]:
 
 
 def _pieces(blocks: Sequence[_Block], operand: Any, out: Any, xp: Any) -> Any:
-    """Return the results of the blocks, one after the other; in `out` if that is given."""
+    """Return the results of the blocks, one after the other; in `out` unless that is ``None``."""
     if out is None:
         # A rank without operators also takes part in the derivative of the operand, which may be a sum over all ranks.
         return xp.concatenate([apply(_part(operand, read), None) for apply, _, read, _ in blocks] or [operand[:0]])

@@ -234,10 +234,10 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        given = contiguous(x.local_array, out.dtype)
+        operand = contiguous(x.local_array, out.dtype)
         own, other = self._parts(x.engine, out.dtype)
-        arriving = self.forest.start_bcast(given, self._ghost_values(x.engine, out.dtype))
-        result = own.multiply(given, out.local_array, add=False)
+        arriving = self.forest.start_bcast(operand, self._ghost_values(x.engine, out.dtype))
+        result = own.multiply(operand, out.local_array, add=False)
         ghosts = arriving.finish()
         if len(self.ghosts):
             result = other.multiply(ghosts, result, add=True)
@@ -245,34 +245,34 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
-        given, result = contiguous(y.local_array, out.dtype), out.local_array
+        operand, result = contiguous(y.local_array, out.dtype), out.local_array
         own, other = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
-            ghosts = other.multiply_adjoint(given, ghosts, add=False)
+            ghosts = other.multiply_adjoint(operand, ghosts, add=False)
         if not y.engine.mutable:
             # The compiler overlaps the messages with the product itself.
-            return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(given, result, add=False), "sum"))
+            return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(operand, result, add=False), "sum"))
         # Nothing is added to the result before the exchange is finished: no ghost is this rank's own.
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        own.multiply_adjoint(given, result, add=False)
+        own.multiply_adjoint(operand, result, add=False)
         leaving.finish()
         return out
 
     def _forward_columns(self, x: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
-        arriving = self.forest.start_bcast(given, np.empty((len(self.ghosts), given.shape[1]), given.dtype))
-        result = self._own @ given
+        operand = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
+        arriving = self.forest.start_bcast(operand, np.empty((len(self.ghosts), operand.shape[1]), operand.dtype))
+        result = self._own @ operand
         result += self._other @ arriving.finish()
         store(result.T, out.local_array)
         return out
 
     def _adjoint_columns(self, y: Any, out: Any) -> Any:
-        given = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
-        ghosts = (self._other.T @ given).conj().astype(given.dtype, copy=False)
-        result = np.empty((self._own.shape[1], given.shape[1]), given.dtype)
+        operand = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
+        ghosts = (self._other.T @ operand).conj().astype(operand.dtype, copy=False)
+        result = np.empty((self._own.shape[1], operand.shape[1]), operand.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        np.conjugate(self._own.T @ given, out=result)
+        np.conjugate(self._own.T @ operand, out=result)
         leaving.finish()
         store(result.T, out.local_array)
         return out

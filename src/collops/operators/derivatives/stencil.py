@@ -77,7 +77,7 @@ class Stencil:
         """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
 
         The products are written into `targets`, or, with `add`, added to the only one, where the engine is mutable.
-        Then pairs for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if given.
+        Then pairs for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if any.
         """
         key = engine, sources[0].dtype, add, squares is not None
         kernel = self._kernels.get(key)
@@ -92,9 +92,9 @@ class Stencil:
         landing = self._buffers.local("landing", (self._size,), sources[0].dtype, engine)
         if landing is None:
             landing = engine.xp.zeros(self._size, sources[0].dtype)
-        given = sources if self._several is Several.SOURCES else sources[0]
+        operand = sources if self._several is Several.SOURCES else sources[0]
         overlaps = kernel.splits and self._takes_long(landing)
-        exchange = self._plan.start(given, landing, on_side_stream=overlaps)
+        exchange = self._plan.start(operand, landing, on_side_stream=overlaps)
         if overlaps:
             run("inner", sources, targets, landing)
         landing = exchange.finish()

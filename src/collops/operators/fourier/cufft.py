@@ -77,12 +77,12 @@ class Transforms:
             return
         first, end = axes[0], axes[-1] + 1
         before, after = math.prod(source.shape[:first]), math.prod(source.shape[end:])
-        given, taken = source.shape[first:end], target.shape[first:end]
-        spacings = math.prod(given) * after, math.prod(taken) * after
+        inputs, outputs = source.shape[first:end], target.shape[first:end]
+        spacings = math.prod(inputs) * after, math.prod(outputs) * after
         if after == 1 and _fit(source, target):
-            self._plan(kind, given, taken, 1, before).fft(source, target, direction)
+            self._plan(kind, inputs, outputs, 1, before).fft(source, target, direction)
         elif before <= _MAX_CALLS and _fit(source, target, *spacings):
-            plan = self._plan(kind, given, taken, after, after)
+            plan = self._plan(kind, inputs, outputs, after, after)
             sources, targets = source.reshape(before, -1), target.reshape(before, -1)
             for part in range(before):
                 plan.fft(sources[part], targets[part], direction)
@@ -91,29 +91,29 @@ class Transforms:
             turned = source.transpose(order).copy(order="C")
             result = turned
             if source is not target:
-                result = cupy.empty((*turned.shape[: -len(axes)], *taken), target.dtype)
-            self._plan(kind, given, taken, 1, before * after).fft(turned, result, direction)
+                result = cupy.empty((*turned.shape[: -len(axes)], *outputs), target.dtype)
+            self._plan(kind, inputs, outputs, 1, before * after).fft(turned, result, direction)
             target.transpose(order)[...] = result
 
-    def _plan(self, kind: int, given: tuple[int, ...], taken: tuple[int, ...], stride: int, batch: int) -> Any:
+    def _plan(self, kind: int, inputs: tuple[int, ...], outputs: tuple[int, ...], stride: int, batch: int) -> Any:
         """Return the plan of `batch` transforms, whose elements are `stride` apart, on the current device.
 
         With a stride of 1 the transforms follow each other, else their first elements do.
         """
-        key = (cupy.cuda.runtime.getDevice(), kind, given, taken, stride, batch)
+        key = (cupy.cuda.runtime.getDevice(), kind, inputs, outputs, stride, batch)
         plan = self._plans.get(key)
         if plan is None:
-            samples = tuple(map(max, given, taken))
-            apart = (math.prod(given), math.prod(taken)) if stride == 1 else (1, 1)
+            samples = tuple(map(max, inputs, outputs))
+            apart = (math.prod(inputs), math.prod(outputs)) if stride == 1 else (1, 1)
             plan = self._plans[key] = cufft.PlanNd(
-                *(samples, given, stride, apart[0], taken, stride, apart[1]), *(kind, batch, "C", 0, taken[-1])
+                *(samples, inputs, stride, apart[0], outputs, stride, apart[1]), *(kind, batch, "C", 0, outputs[-1])
             )
         return plan
 
 
-def _fit(source: Any, target: Any, given: int = 0, taken: int = 0) -> bool:
+def _fit(source: Any, target: Any, inputs: int = 0, outputs: int = 0) -> bool:
     """Return whether arrays, and parts of them of so many elements, begin where cuFFT can read complex numbers."""
-    offsets = source.data.ptr, target.data.ptr, given * source.itemsize, taken * target.itemsize
+    offsets = source.data.ptr, target.data.ptr, inputs * source.itemsize, outputs * target.itemsize
     return math.gcd(*offsets) % max(source.itemsize, target.itemsize) == 0
 
 

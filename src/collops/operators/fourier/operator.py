@@ -53,7 +53,7 @@ class Fourier(LinearOperator):
         range_layout: RangeLayout = None,
     ) -> None:
         by_axis = {transform.axis: transform for transform in transforms}
-        extents = {axis: transform.taken for axis, transform in by_axis.items()}
+        extents = {axis: transform.count for axis, transform in by_axis.items()}
         if range_layout == "domain":
             range_layout = alike(domain, extents)
         elif range_layout is not None and not isinstance(range_layout, Layout):

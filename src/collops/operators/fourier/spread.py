@@ -58,7 +58,7 @@ class SpreadProduct(NamedTuple):
         workspace, memory = self.workspace, self.workspace.take(PIECES, (self.workspace.size,))
         *_, whole = self.shapes
         own = self.after + math.prod(whole)
-        share, given, products = (
+        share, spectra, products = (
             memory[begin : begin + math.prod(shape)].reshape(shape)
             for begin, shape in zip((own, 0, own), self.shapes[:3], strict=True)
         )
@@ -68,7 +68,7 @@ class SpreadProduct(NamedTuple):
         workspace.barrier()  # all ranks have written the spectra
         arriving = []
         for rows, copy in self.pieces:
-            compute(given, products, rows)
+            compute(spectra, products, rows)
             arriving.append(copy.start(workspace.addresses, products))
         for (rows, _), move in zip(self.pieces, arriving, strict=True):
             move.wait()
@@ -83,25 +83,25 @@ class SpreadProduct(NamedTuple):
 def find_product(
     there: AxisTransform,
     back: AxisTransform,
-    given: Layout,
-    taken: Layout,
+    spectra: Layout,
+    products: Layout,
     dtype: np.dtype,
     comm: Communicator,
     engine: Engine,
 ) -> SpreadProduct | None:
-    """Return the product that takes spectra in the layout `given` to products in the layout `taken`. Collective.
+    """Return the product that takes spectra in the layout `spectra` to products in the layout `products`. Collective.
 
     Both layouts are split by frequency. Returns ``None`` unless GPUs of one host can write to each other's memory, the
     products are large, and the kernel of :mod:`collops.operators.fourier.chirp` can transform the parts of all ranks.
     """
-    ranks, (frequencies, rows, columns) = range(comm.size), taken.shape
-    shares = Layout.split(given.shape, comm.size, 1)
-    shapes = *(layout.local_shape(comm.rank) for layout in (shares, given, taken)), taken.shape
-    after = max(math.prod(given.local_shape(rank)) for rank in ranks)
-    size = after + taken.size + max(math.prod(shape) for shape in (shapes[0], shapes[2]))
+    ranks, (frequencies, rows, columns) = range(comm.size), products.shape
+    shares = Layout.split(spectra.shape, comm.size, 1)
+    shapes = *(layout.local_shape(comm.rank) for layout in (shares, spectra, products)), products.shape
+    after = max(math.prod(spectra.local_shape(rank)) for rank in ranks)
+    size = after + products.size + max(math.prod(shape) for shape in (shapes[0], shapes[2]))
     workspace = Workspace(engine, dtype, size, 1)
-    fewest = given.shape[1] // comm.size, rows // _COUNT
-    if not pays(taken.size * dtype.itemsize, workspace) or not all(
+    fewest = spectra.shape[1] // comm.size, rows // _COUNT
+    if not pays(products.size * dtype.itemsize, workspace) or not all(
         transform.takes_columns(few * columns) for transform, few in zip((there, back), fewest, strict=True)
     ):
         return None
@@ -113,11 +113,11 @@ def find_product(
         wanted = [[region] for region in regions].__getitem__
         return region_copy(comm, layout, wanted, [begin] * comm.size, dtype.itemsize, writes=True)
 
-    send = copy(shares, [tuple((along.start, along.stop) for along in given.slices(rank)) for rank in ranks], 0)
+    send = copy(shares, [tuple((along.start, along.stop) for along in spectra.slices(rank)) for rank in ranks], 0)
     pieces = []
     for start, stop in pairwise(number * rows // _COUNT for number in range(_COUNT + 1)):
         region = ((0, frequencies), (start, stop), (0, columns))
-        pieces.append((slice(start, stop), copy(taken, [region] * comm.size, after + start * frequencies * columns)))
+        pieces.append((slice(start, stop), copy(products, [region] * comm.size, after + start * frequencies * columns)))
     able = send.can(shapes[0]) and all(piece.can(shapes[2]) for _, piece in pieces)
     if not all(comm.allgather_metadata(able)):
         return None

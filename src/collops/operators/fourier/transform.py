@@ -28,8 +28,8 @@ class AxisTransform:
     and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only `kept`, from
     `first` on, are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
 
-    ``given`` and ``taken`` are the extents of the axis in model and data, ``extents`` has the latter by axis, and
-    ``in_place`` tells whether model and data may be one array.
+    ``extent`` is the extent of the axis in the model, ``count`` the number of frequencies, ``extents`` has it by axis,
+    and ``in_place`` tells whether model and data may be one array.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class AxisTransform:
     ) -> None:
         self.axis = axis
         self.real = real
-        self.given = samples
+        self.extent = samples
         self.norm = norm
         self._length = length
         self._scale = scale
         self._shift_before = shift_before
         self._bins = length // 2 + 1 if real else length
-        self.taken = self._bins if kept is None else kept
+        self.count = self._bins if kept is None else kept
         self._first = first
         leading = (slice(None),) * axis
-        self._kept = (*leading, slice(first, first + self.taken))
-        self._others = [(*leading, part) for part in (slice(first), slice(first + self.taken, None))]
+        self._kept = (*leading, slice(first, first + self.count))
+        self._others = [(*leading, part) for part in (slice(first), slice(first + self.count, None))]
         self._before = _Placement(axis, samples, length, samples // 2 if shift_before else 0)
-        self._after = _Placement(axis, self.taken, self.taken, self.taken - self.taken // 2 if shift_after else 0)
-        self.extents = {axis: self.taken}
+        self._after = _Placement(axis, self.count, self.count, self.count - self.count // 2 if shift_after else 0)
+        self.extents = {axis: self.count}
         self.in_place = not real and self._before.identity and self._after.identity
         self._weights: dict[Any, Any] = {}
         self._matrices: dict[np.dtype, np.ndarray] = {}
@@ -69,10 +69,10 @@ class AxisTransform:
 
     def part(self, first: int, kept: int) -> AxisTransform | None:
         """Return the transform to some of the frequencies of this one; ``None`` if that would save nothing."""
-        if not self.real or not self._after.identity or kept == self.taken:
+        if not self.real or not self._after.identity or kept == self.count:
             return None
         return AxisTransform(
-            *(self.axis, self.given, self._length),
+            *(self.axis, self.extent, self._length),
             norm=self.norm,
             real=True,
             shift_before=self._shift_before,
@@ -94,7 +94,7 @@ class AxisTransform:
             return chirp(source, target, self.axis, back=False)
         engine, transforms = workspace.engine, workspace.transforms
         work = target
-        if self.taken < self._bins or not self._after.identity:
+        if self.count < self._bins or not self._after.identity:
             work = workspace.take("work", _with(source, self.axis, self._bins))
         if self.real:
             if not self._before.identity:
@@ -143,7 +143,7 @@ class AxisTransform:
 
     def _chosen(self, work: Any) -> Any:
         """Return the frequencies that are kept."""
-        return work if work is None or self.taken == self._bins else work[self._kept]
+        return work if work is None or self.count == self._bins else work[self._kept]
 
     def _weighted(self, back: bool, source: Any, target: Any, workspace: Workspace) -> Any:
         """Return the first frequencies times their factors: those between zero and Nyquist represent two."""
@@ -151,7 +151,7 @@ class AxisTransform:
         key = (back, source.ndim, workspace.complex, engine)
         factors = self._weights.get(key)
         if factors is None:
-            factors = self._factors(1 / _ROOT if back else _ROOT)[self._first : self._first + self.taken]
+            factors = self._factors(1 / _ROOT if back else _ROOT)[self._first : self._first + self.count]
             factors = factors.reshape(-1, *[1] * (source.ndim - 1 - self.axis))
             factors = self._weights[key] = engine.from_host(factors.astype(workspace.complex))
         return engine.xp.multiply(source, factors, out=target) if engine.mutable else source * factors
@@ -180,7 +180,7 @@ class AxisTransform:
             return None
         chirp = self._chirps.get(workspace.real)
         if chirp is None:
-            axis = Axis(self.given, self._before.shift, self._length, self._first, self.taken, self._after.shift)
+            axis = Axis(self.extent, self._before.shift, self._length, self._first, self.count, self._after.shift)
             factors = scaling(self._length, self.norm) * self._factors(_ROOT)
             chirp = self._chirps[workspace.real] = Chirp(axis, length, factors.astype(workspace.real), workspace.engine)
         return chirp
@@ -193,32 +193,32 @@ class AxisTransform:
             workspace.multiplies
             and self.real
             and self.axis == 0
-            and pays(self.given, self.taken, math.prod(source.shape[1:]))
+            and pays(self.extent, self.count, math.prod(source.shape[1:]))
             and target.flags.c_contiguous
         )
 
     def _multiplied(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        lines = source.reshape(self.given, -1)
-        parts = workspace.take("parts", (2 * self.taken, lines.shape[1]), True)
+        lines = source.reshape(self.extent, -1)
+        parts = workspace.take("parts", (2 * self.count, lines.shape[1]), True)
         np.matmul(self._matrix(workspace), lines, out=parts)
-        data = target.reshape(self.taken, -1)
-        data.real, data.imag = parts[: self.taken], parts[self.taken :]
+        data = target.reshape(self.count, -1)
+        data.real, data.imag = parts[: self.count], parts[self.count :]
         return target
 
     def _multiplied_by_adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        data = source.reshape(self.taken, -1)
-        parts = workspace.take("parts", (2 * self.taken, data.shape[1]), True)
-        parts[: self.taken], parts[self.taken :] = data.real, data.imag
-        np.matmul(self._matrix(workspace).T, parts, out=target.reshape(self.given, -1))
+        data = source.reshape(self.count, -1)
+        parts = workspace.take("parts", (2 * self.count, data.shape[1]), True)
+        parts[: self.count], parts[self.count :] = data.real, data.imag
+        np.matmul(self._matrix(workspace).T, parts, out=target.reshape(self.extent, -1))
         return target
 
     def _matrix(self, workspace: Workspace) -> np.ndarray:
         """Return the real and the imaginary parts of the transforms of unit vectors, as rows of a matrix."""
         matrix = self._matrices.get(workspace.real)
         if matrix is None:
-            double = Workspace(workspace.engine, np.dtype(np.complex128), self.elements((self.given, self.given)), 1)
+            double = Workspace(workspace.engine, np.dtype(np.complex128), self.elements((self.extent, self.extent)), 1)
             double.multiplies = False
-            columns = self.forward(np.eye(self.given), np.empty((self.taken, self.given), complex), double)
+            columns = self.forward(np.eye(self.extent), np.empty((self.count, self.extent), complex), double)
             matrix = np.concatenate([columns.real, columns.imag]).astype(workspace.real)
             self._matrices[workspace.real] = matrix
         return matrix
@@ -236,7 +236,7 @@ class JointTransform:
 
     def __init__(self, transforms: Sequence[AxisTransform]) -> None:
         self.axes = tuple(transform.axis for transform in transforms)
-        self.samples = math.prod(transform.given for transform in transforms)
+        self.samples = math.prod(transform.extent for transform in transforms)
         self._norm = transforms[0].norm
 
     def elements(self, shape: tuple[int, ...]) -> int:
@@ -278,13 +278,13 @@ def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | Join
         yield JointTransform(group[::-1])
 
 
-def pays(given: int, taken: int, lines: int) -> bool:
-    """Return whether hosts transform `lines` of `given` real samples to `taken` frequencies faster by a matrix.
+def pays(samples: int, frequencies: int, lines: int) -> bool:
+    """Return whether hosts transform `lines` of `samples` real samples to `frequencies` frequencies faster by a matrix.
 
     BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
     take, above all if the number of samples has a large prime factor.
     """
-    elements = 2 * taken * given
+    elements = 2 * frequencies * samples
     return 0 < elements <= _MAX_MATRIX and elements * lines <= _MAX_WORK
 
 
@@ -298,24 +298,24 @@ class _Placement:
     ``identity`` is true if it moves nothing, and ``shift`` is between zero and the extent.
     """
 
-    def __init__(self, axis: int, given: int, taken: int, shift: int) -> None:
-        shift = shift % max(1, given)
-        common = min(given, taken)
+    def __init__(self, axis: int, before: int, after: int, shift: int) -> None:
+        shift = shift % max(1, before)
+        common = min(before, after)
         self._axis = axis
-        self._extents = (given, taken)
+        self._extents = (before, after)
         self.shift = shift
-        self.identity = given == taken and shift == 0
-        pairs = _rotated(given, shift, 0, common)
-        self._there: list[_Pair] = [*pairs, (slice(common, taken), None)]
-        cut = [(from_, None) for _, from_ in _rotated(given, shift, common, given)]
+        self.identity = before == after and shift == 0
+        pairs = _rotated(before, shift, 0, common)
+        self._there: list[_Pair] = [*pairs, (slice(common, after), None)]
+        cut = [(from_, None) for _, from_ in _rotated(before, shift, common, before)]
         self._back: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
     def place(self, source: Any, target: Any, engine: Engine) -> Any:
-        """Return an array whose axis has the extent `taken`, in `target` if that is given."""
+        """Return an array whose axis has the extent `after`, in `target` unless that is ``None``."""
         return self._assembled(self._there, self._extents[1], source, target, engine)
 
     def place_back(self, source: Any, target: Any, engine: Engine) -> Any:
-        """Return an array whose axis has the extent `given`, by the adjoint: cut elements are zero."""
+        """Return an array whose axis has the extent `before`, by the adjoint: cut elements are zero."""
         return self._assembled(self._back, self._extents[0], source, target, engine)
 
     def _assembled(self, pairs: list[_Pair], extent: int, source: Any, target: Any, engine: Engine) -> Any:
@@ -330,9 +330,9 @@ class _Placement:
         return target
 
 
-def _rotated(given: int, shift: int, begin: int, end: int) -> list[tuple[slice, slice]]:
+def _rotated(extent: int, shift: int, begin: int, end: int) -> list[tuple[slice, slice]]:
     """Return the slices that fill the places from `begin` to `end`, after a rotation by `shift`."""
-    turn = given - shift
+    turn = extent - shift
     pieces = [(begin, min(end, turn), shift), (max(begin, turn), end, -turn)]
     return [(slice(a, b), slice(a + by, b + by)) for a, b, by in pieces if a < b]
 
