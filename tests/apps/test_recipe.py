@@ -1,16 +1,30 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import collops
+from collops.apps import recipe
 from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.recipe import Gradient, _versions, best_relative_error, relative_error
+from collops.apps.options import CommonOptions
+from collops.apps.recipe import (
+    Findings,
+    Gradient,
+    Job,
+    Solution,
+    _versions,
+    best_relative_error,
+    largest_amplitude,
+    relative_error,
+)
 from collops.apps.stages import local_stage
 from collops.array.store import open_node
+from collops.backend import engine
 from collops.errors import InputError
+from collops.extend.commands import Progress
 
 
 @pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])
@@ -56,6 +70,64 @@ def test_amplitudes_whose_squares_underflow_are_refused(comm):
             Gradient.of(operator, data)
         assert Gradient.of(operator, data.astype(np.float64)).step == pytest.approx(14 / 98 / scale**2)
         assert Gradient.of(operator, 0 * data).norm == 0
+
+
+def outcome_of(comm, residuals, found=None, **options):
+    """Return the numbers and the rows of a table for a solution with these residuals."""
+    seconds = {"modelling": np.array([1.0, 2.0]), "rest": np.array([4.0, 2.0])}
+    solution = Solution(None, np.array(residuals), "converged", "eager", options.pop("resumed", None), seconds, 7)
+    shown = {"numbers": {"size": 3}, "rows": [("size", "3")], "fields": {}, "draw": lambda folder: []}
+    findings = Findings("title", solution, "model", "adjoint", **shown | (found or {}))
+    job = Job(CommonOptions(**options), comm, engine("numpy"), Progress("", shown=False, speaking=False))
+    numbers = recipe._numbers(job, findings)
+    history = recipe._history(job.options, findings, numbers, "lsm")
+    return numbers, dict(recipe._rows(numbers, findings)), history
+
+
+def test_numbers_of_a_solution(comm):
+    numbers, rows, _ = outcome_of(comm, [0.0, 0.0])
+    assert numbers["residual_reduction"] == 0 and numbers["iterations"] == 1 and numbers["size"] == 3
+    assert numbers["seconds_per_iteration"] == 5  # the slowest rank's, of all kinds
+    assert numbers["transport"] == comm.host_transport and numbers["ranks"] == comm.size
+    assert "seconds_split" not in numbers and "checkpoint" not in rows and "model error" not in rows
+    assert (
+        rows["residual"] == "0 -> 0 in 1 iterations, 0 of the first" and rows["time"] == "5e+03 ms an iteration (eager)"
+    )
+    numbers, rows, history = outcome_of(
+        comm,
+        [4.0, 2.0, 1.0],
+        {"error": 0.5, "adjoint_error": 0.25, "error_of": " of it", "more_rows": [("last", "row")]},
+        profile=True,
+        checkpoint="c",
+        resumed=3,
+    )
+    assert numbers["residual_reduction"] == 0.25
+    assert numbers["seconds_split"]["modelling"] == {"min": 1.0, "mean": 1.5, "max": 2.0}
+    assert numbers["messages_per_iteration"] == 7 and rows["messages"] == "7 an iteration"
+    assert rows["model error"] == "50.0 % of it (adjoint at its best scale: 25.0 %)"
+    assert rows["checkpoint"] == "c; this run began after iteration 3" and list(rows)[-1] == "last"
+    assert outcome_of(comm, [1.0], checkpoint="c")[1]["checkpoint"] == "c; this run began at the beginning"
+    assert "command lsm: title" in history[0] and "checkpoint=c" in history[1] and "size=3" in history[1]
+    assert history[2] == "RESIDUAL: 1 after 2 iterations, 4 before the first"
+
+
+def test_the_gradient_bounds_the_norm_and_has_the_step_of_cgls(comm):
+    operator = collops.BlockDiag([np.diag([2.0, 1.0])], comm)
+    data = collops.from_local(np.array([1.0, 3.0]), comm=comm)
+    found = Gradient.of(operator, data)
+    image = np.array([4.0, 3.0])  # of the adjoint, (2, 3), on each rank
+    assert found.norm == pytest.approx(np.sqrt(image @ image / 13))
+    assert found.step == pytest.approx(13 / (image @ image))
+    assert largest_amplitude(np.array([-2.0 - comm.rank, 1.0]), comm) == 1 + comm.size
+
+
+def test_idle_ranks_are_counted(comm):
+    warnings: list[str] = []
+    job = Job(CommonOptions(), comm, engine("numpy"), SimpleNamespace(warn=warnings.append))  # type: ignore[arg-type]
+    job.warn_of_idle_ranks(comm.size, "shots")
+    assert not warnings
+    job.warn_of_idle_ranks(comm.size - 1, "shots")
+    assert warnings == [f"{comm.size - 1} shots for {comm.size} ranks: 1 of them have nothing to do"]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
