@@ -63,6 +63,7 @@ def test_values_that_are_allowed(allowed):
         ({"length": 0.0}, "--length must be a positive number, not 0.0"),
         ({"length": float("inf")}, "--length must be a positive number, not inf"),
         ({"weight": -1.0}, "--weight must be zero or a positive number, not -1.0"),
+        ({"weight": float("inf")}, "--weight must be zero or a positive number, not inf"),
         ({"weight": float("nan")}, "--weight must be zero or a positive number, not nan"),
         ({"start": float("-inf")}, "--start must be a finite number, not -inf"),
         ({"kind": "green"}, "--kind must be one of red, blue, not 'green'"),
