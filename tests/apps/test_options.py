@@ -38,6 +38,7 @@ class Options(CommonOptions):
     kind: Annotated[str | None, option("One of two."), OneOf("red", "blue")] = None
     drawn: Annotated[int | None, option("Of synthetic data."), SyntheticOnly()] = None
     byte: Annotated[int | None, option("Of recorded data."), RecordedOnly()] = None
+    layers: Annotated[int | None, option("Of a synthetic model."), SyntheticOnly(unless="kind")] = None
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,8 @@ class Options(CommonOptions):
         {"few": 2, "length": 1e-300, "weight": 0.0, "start": -3.0, "kind": "blue"},
         {"drawn": 0, "noise": 0.0},
         {"data_file": "a", "byte": 9},
+        {"data_file": "a", "layers": 3},
+        {"checkpoint": "c", "every": "10m", "resume": True},
     ],
 )
 def test_values_that_are_allowed(allowed):
@@ -60,6 +63,7 @@ def test_values_that_are_allowed(allowed):
         ({"length": 0.0}, "--length must be a positive number, not 0.0"),
         ({"length": float("inf")}, "--length must be a positive number, not inf"),
         ({"weight": -1.0}, "--weight must be zero or a positive number, not -1.0"),
+        ({"weight": float("inf")}, "--weight must be zero or a positive number, not inf"),
         ({"weight": float("nan")}, "--weight must be zero or a positive number, not nan"),
         ({"start": float("-inf")}, "--start must be a finite number, not -inf"),
         ({"kind": "green"}, "--kind must be one of red, blue, not 'green'"),
@@ -74,12 +78,39 @@ def test_values_that_are_allowed(allowed):
             "--noise belongs to synthetic data: leave it out, or leave out --data-file",
         ),
         ({"byte": 9}, "--byte belongs to recorded data: leave it out, or name a file with --data-file"),
+        ({"layers": 3, "kind": "red"}, "--layers belongs to synthetic data: leave it out, or leave out --kind"),
+        ({"every": "5"}, "--every needs checkpoints: name their folder with --checkpoint"),
+        ({"resume": True}, "--resume needs checkpoints: name their folder with --checkpoint"),
+        (
+            {"checkpoint": "b/../a", "out": "a"},
+            "--checkpoint and --out name the same folder: give checkpoints a folder of their own",
+        ),
     ],
 )
 def test_values_that_are_not(wrong, message):
     with pytest.raises(InputError) as caught:
         Options(**wrong).check()
     assert str(caught.value) == message
+
+
+def test_files_that_are_read_are_not_replaced(tmp_path):
+    inside = tmp_path / "out" / "result.zarr" / "image"
+    options = {"data_file": str(inside), "out": str(tmp_path / "out")}
+    with pytest.raises(
+        InputError, match=r"--data-file names .*result\.zarr, which this run replaces: choose another --out"
+    ):
+        Options(**options).check()
+    Options(**options | {"out": str(tmp_path / "other")}).check()
+    with pytest.raises(InputError, match="every must be a positive number of iterations"):
+        Options(checkpoint="c", every="soon").check()
+
+
+def test_it_resumes_from_checkpoints_only(tmp_path):
+    options = Options(checkpoint=str(tmp_path), resume=True)
+    (tmp_path / "notes.txt").touch()
+    assert not options.resumes()
+    (tmp_path / "iteration-3").mkdir()
+    assert options.resumes() and not Options(checkpoint=str(tmp_path)).resumes()
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)

@@ -1,16 +1,41 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import collops
-from collops.apps.files import Field, atomic, check_writable, prepare_folder, write_result
-from collops.apps.recipe import Gradient, _versions, best_relative_error, relative_error
+from collops.apps import recipe
+from collops.apps.files import (
+    Field,
+    atomic,
+    check_absent,
+    check_room,
+    check_writable,
+    is_zarr,
+    open_array,
+    prepare_folder,
+    write_result,
+)
+from collops.apps.options import CommonOptions
+from collops.apps.recipe import (
+    Findings,
+    Gradient,
+    Job,
+    Solution,
+    _versions,
+    best_relative_error,
+    largest_amplitude,
+    relative_error,
+)
 from collops.apps.stages import local_stage
 from collops.array.store import open_node
+from collops.backend import engine
 from collops.errors import InputError
+from collops.extend.commands import Progress
 
 
 @pytest.mark.parametrize("kind", [InputError, OSError, MemoryError])
@@ -58,6 +83,67 @@ def test_amplitudes_whose_squares_underflow_are_refused(comm):
         assert Gradient.of(operator, 0 * data).norm == 0
 
 
+def outcome_of(comm, residuals, found=None, **options):
+    """Return the numbers and the rows of a table for a solution with these residuals."""
+    seconds = {"modelling": np.array([1.0, 2.0]), "rest": np.array([4.0, 2.0])}
+    solution = Solution(None, np.array(residuals), "converged", "eager", options.pop("resumed", None), seconds, 7)
+    shown = {"numbers": {"size": 3}, "rows": [("size", "3")], "fields": {}, "draw": lambda folder: []}
+    findings = Findings("title", solution, "model", "adjoint", **shown | (found or {}))
+    where: Any = SimpleNamespace(name="numpy", memory=options.pop("memory", "host"))
+    job = Job(CommonOptions(**options), comm, where, Progress("", shown=False, speaking=False))
+    numbers = recipe._numbers(job, findings)
+    history = recipe._history(job.options, findings, numbers, "lsm")
+    return numbers, dict(recipe._rows(numbers, findings)), history
+
+
+def test_numbers_of_a_solution(comm):
+    numbers, rows, _ = outcome_of(comm, [0.0, 0.0])
+    assert numbers["residual_reduction"] == 0 and numbers["iterations"] == 1 and numbers["size"] == 3
+    assert numbers["seconds_per_iteration"] == 5  # the slowest rank's, of all kinds
+    assert numbers["transport"] == comm.host_transport and numbers["ranks"] == comm.size
+    assert "seconds_split" not in numbers and "checkpoint" not in rows and "model error" not in rows
+    assert (
+        rows["residual"] == "0 -> 0 in 1 iterations, 0 of the first" and rows["time"] == "5e+03 ms an iteration (eager)"
+    )
+    numbers, rows, history = outcome_of(
+        comm,
+        [4.0, 2.0, 1.0],
+        {"error": 0.5, "adjoint_error": 0.25, "error_of": " of it", "more_rows": [("last", "row")]},
+        profile=True,
+        checkpoint="c",
+        resumed=3,
+    )
+    assert numbers["residual_reduction"] == 0.25
+    assert numbers["seconds_split"]["modelling"] == {"min": 1.0, "mean": 1.5, "max": 2.0}
+    assert numbers["messages_per_iteration"] == 7 and rows["messages"] == "7 an iteration"
+    assert rows["model error"] == "50.0 % of it (adjoint at its best scale: 25.0 %)"
+    assert rows["checkpoint"] == "c; this run began after iteration 3" and list(rows)[-1] == "last"
+    assert outcome_of(comm, [1.0], checkpoint="c")[1]["checkpoint"] == "c; this run began at the beginning"
+    ranks: Any = SimpleNamespace(size=2, transport="nccl", host_transport="mpi")
+    assert [outcome_of(ranks, [1.0], memory=memory)[0]["transport"] for memory in ("host", "device")] == ["mpi", "nccl"]
+    assert "command lsm: title" in history[0] and "checkpoint=c" in history[1] and "size=3" in history[1]
+    assert history[2] == "RESIDUAL: 1 after 2 iterations, 4 before the first"
+
+
+def test_the_gradient_bounds_the_norm_and_has_the_step_of_cgls(comm):
+    operator = collops.BlockDiag([np.diag([2.0, 1.0])], comm)
+    data = collops.from_local(np.array([1.0, 3.0]), comm=comm)
+    found = Gradient.of(operator, data)
+    image = np.array([4.0, 3.0])  # of the adjoint, (2, 3), on each rank
+    assert found.norm == pytest.approx(np.sqrt(image @ image / 13))
+    assert found.step == pytest.approx(13 / (image @ image))
+    assert largest_amplitude(np.array([-2.0 - comm.rank, 1.0]), comm) == 1 + comm.size
+
+
+def test_idle_ranks_are_counted(comm):
+    warnings: list[str] = []
+    job = Job(CommonOptions(), comm, engine("numpy"), SimpleNamespace(warn=warnings.append))  # type: ignore[arg-type]
+    job.warn_of_idle_ranks(comm.size, "shots")
+    assert not warnings
+    job.warn_of_idle_ranks(comm.size - 1, "shots")
+    assert warnings == [f"{comm.size - 1} shots for {comm.size} ranks: 1 of them have nothing to do"]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
 def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
     import zarr
@@ -67,6 +153,7 @@ def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
     fields = {
         "volume": Field(collops.from_global(values, comm=comm), ("row", "column", "time"), "m"),
         "time": Field(np.arange(3.0), ("time",), "s"),
+        "place": Field(np.arange(2.0), ("column",), "m", True),
     }
     for answer in (1, 2):
         path = write_result(folder / "a.zarr", comm, fields, {"answer": answer})
@@ -76,6 +163,7 @@ def test_every_rank_writes_its_own_rows(comm, folder, rows, monkeypatch):
         assert group["volume"].metadata.dimension_names == ("row", "column", "time")
         assert group["volume"].attrs["units"] == "m"
         assert group["time"][...].tolist() == [0, 1, 2]
+        assert group.attrs["coordinates"] == "place"
         assert group.attrs["answer"] == answer
         assert os.listdir(folder) == ["a.zarr"]
         comm.barrier()
@@ -145,6 +233,36 @@ class TestFiles:
             check_writable(tmp_path / "no" / "a")
         with pytest.raises(InputError, match="is a folder"):
             check_writable(tmp_path)
+        (tmp_path / "a.zarr").mkdir()
+        check_writable(tmp_path / "a.zarr")  # a store may be replaced
+
+    def test_any_entry_counts_as_a_result(self, tmp_path):
+        names = ["file", "folder", "link"]
+        check_absent([tmp_path / name for name in names])
+        (tmp_path / "file").touch()
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+        for name in names:
+            with pytest.raises(InputError, match=f"results of an earlier run: .*{name}; replace them with --overwrite"):
+                check_absent([tmp_path / name])
+
+    def test_room_is_compared_with_what_is_needed(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("collops.apps.files.free_room", lambda folder: 1000)
+        check_room(tmp_path, 1000, "--out")
+        with pytest.raises(InputError, match="make room, or name another folder with --out"):
+            check_room(tmp_path, 1001, "--out")
+
+    def test_the_only_cube_of_a_group_is_opened(self, tmp_path):
+        import zarr
+
+        group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+        group.create_array("axis", shape=(4,), dtype="f4")
+        group.create_array("cube", shape=(2, 3, 4), dtype="f4")
+        assert open_array(tmp_path / "a.zarr", ("absent",))[0].shape == (2, 3, 4)
+        group.create_array("axes", shape=(3, 4), dtype="f4")
+        with pytest.raises(InputError, match="holds the arrays axes, cube: name one"):
+            open_array(tmp_path / "a.zarr", ("absent",))
+        assert is_zarr(tmp_path / "a.zarr" / "cube") and is_zarr(tmp_path) and not is_zarr(tmp_path / "a.npy")
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_folder_without_permission(self, tmp_path):

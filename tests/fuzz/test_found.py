@@ -139,7 +139,7 @@ def test_files_that_begin_as_archives_are_refused(tmp_path):
 def test_headers_of_numpy_files_that_cannot_be_parsed_are_refused(tmp_path, header):
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header.encode() + bytes(400))
-    with pytest.raises(InputError, match="no NumPy file of numbers, or is damaged"):
+    with pytest.raises(InputError, match="not a NumPy file of numbers, or it is damaged"):
         open_npy(path)
 
 

@@ -183,7 +183,7 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
         ({"trace_weights": "absent.txt"}, "absent.txt cannot be read"),
         ({"survey": None, "gain": "2"}, "--gain belongs to recorded data"),
         ({"survey": None, "polarity": "reversed"}, "--polarity belongs to recorded data"),
-        ({"weight": 0.1}, "--weight is that of a regularisation"),
+        ({"weight": 0.1}, "--weight belongs to a regularisation"),
         ({"regularise": "tv", "damp": 0.1}, "--damp needs a quadratic penalty"),
         ({"regularise": "l1", "precondition": "diagonal"}, "--precondition needs a quadratic penalty"),
     ],

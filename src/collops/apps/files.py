@@ -164,7 +164,9 @@ def open_npy(path: Path) -> np.ndarray:
             array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
     except (*_DECODING_ERRORS, MemoryError, SyntaxError, tokenize.TokenError) as problem:
         # Mapping needs no memory: only Python's parser lacks it, for a header that is nested too deeply.
-        raise InputError(f"{path} is no NumPy file of numbers, or is damaged ({problem}): save it again") from None
+        raise InputError(
+            f"{path} is not a NumPy file of numbers, or it is damaged ({problem}): save it again"
+        ) from None
     if array is None:
         raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
     return array

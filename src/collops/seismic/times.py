@@ -38,7 +38,7 @@ def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float,
         found = "no unit" if unit is None else f"the unit {unit}"
         raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
     if getattr(times, "shape", None) != (samples,) or samples < 2:
-        raise InputError(f"{path} is no array of the times of {samples} samples: write at least two, one for each")
+        raise InputError(f"{path} must hold the times of {samples} samples, at least two: write one for each")
     values = _SECONDS[unit] * decoded(times, path, dtype=np.float64)
     interval = float(values[-1] - values[0]) / (samples - 1)
     if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:

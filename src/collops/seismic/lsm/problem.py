@@ -339,7 +339,7 @@ class Options(CommonOptions):
         self.conditioning()
         self.check_illumination(self.weighting)
         if self.weight is not None and self.regularise is None:
-            raise InputError("--weight is that of a regularisation: name one with --regularise, or leave it out")
+            raise InputError("--weight belongs to a regularisation: name one with --regularise, or leave it out")
         if self.uncertainty is not None and self.regularise is not None:
             raise InputError(
                 "--uncertainty takes the reflectivity for white, unlike --regularise: leave out one of them"

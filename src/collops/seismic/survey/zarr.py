@@ -91,7 +91,7 @@ class ZarrShots:
             path /= str(name)
         array = open_zarr(path)
         if not hasattr(array, "shape") or np.dtype(array.dtype).kind not in "fiu":
-            raise InputError(f"{path} is no array of real numbers: name the array of traces")
+            raise InputError(f"{path} must be an array of real numbers: name the array of traces")
         *axes, last = dimension_names(array) or [None]
         if array.ndim < 2 or 0 in array.shape or None in axes or not (path.parent / str(last)).is_dir():
             raise InputError(

@@ -86,7 +86,7 @@ def _read(path: Path) -> np.ndarray:
         )
     wavelet = np.array(array, dtype=np.float64)
     if not np.isfinite(wavelet).all() or not wavelet.any():
-        raise InputError(f"{path} is no wavelet: it holds infinite values or NaN, or nothing but zeros")
+        raise InputError(f"{path} must hold finite numbers that are not all zero")
     return wavelet
 
 
