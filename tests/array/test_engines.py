@@ -1,4 +1,4 @@
-"""Arrays and scalars of two packages: an error that names both, whichever operation meets them."""
+"""Arrays and scalars of two packages, and functions that one lacks: errors that name them."""
 
 import operator
 from functools import partial
@@ -8,6 +8,7 @@ import pytest
 
 import collops
 from collops import StackedArray
+from collops.backend import Engine, KernelTable
 from collops.errors import UnsupportedTypeError
 
 BINARY = [
@@ -151,3 +152,22 @@ def test_the_layer_of_pylops_mpi():
             with pytest.raises(UnsupportedTypeError):
                 function(x, other)
     assert type((x + np.ones(x.local_shape)).local_array) is type((2 * x).local_array) is np.ndarray
+
+
+@pytest.mark.serial
+def test_functions_that_an_engine_lacks():
+    pytest.importorskip("jax")
+    x = collops.full(3, 2.0, engine="jax")
+    with pytest.raises(UnsupportedTypeError, match="where= is not supported by the engine jax; use"):
+        np.add(x, x, where=x > 0)
+    triple = np.frompyfunc(lambda a: 3 * a, 1, 1)
+    with pytest.raises(UnsupportedTypeError, match="the engine jax has no function"):
+        triple(x)
+    assert triple(collops.full(2, 2.0)).local_array.tolist() == [6.0, 6.0]
+
+
+@pytest.mark.serial
+def test_a_table_without_kernels_for_an_engine():
+    table = KernelTable("collops.jacobi", None, numpy="numpy_sweeps", cupy="cupy_sweeps")
+    with pytest.raises(UnsupportedTypeError, match="has no kernels for abacus: choose numpy or cupy"):
+        table(Engine("abacus", np, "host"))

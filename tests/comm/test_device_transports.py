@@ -232,6 +232,13 @@ def test_exchanges_go_by_nccl_as_far_as_they_are_not_short(joined, xp, stores):
     assert stores.calls == ["exchange"] * 2
 
 
+def test_transports_know_their_short_messages(joined, stores):
+    stores.message_limit = 24
+    assert joined._device.sends_short(24) and not joined._device.sends_short(25)
+    joined._device.short = None
+    assert not joined._device.sends_short(0) and not joined._host.sends_short(0)
+
+
 @pytest.mark.parametrize("by_stores", [False, True])
 def test_plans_go_by_stores_unless_they_may_not(joined, xp, stores, by_stores):
     following, before = (joined.rank + 1) % joined.size, (joined.rank - 1) % joined.size

@@ -42,6 +42,7 @@ from collops.comm.transport import Message, Pending, Transport
 from collops.errors import InputError, TransportError, UnsupportedTypeError
 
 __all__ = [
+    "GPU_LEVELS",
     "ControlChannel",
     "MpiTransport",
     "PersistentMessages",

@@ -11,7 +11,7 @@ import importlib.util
 from functools import partial
 from typing import TYPE_CHECKING
 
-from collops.comm.mpi import gpu_awareness, mpi_or_tcp
+from collops.comm.mpi import GPU_LEVELS, gpu_awareness, mpi_or_tcp
 from collops.comm.transport import TransportRow, TransportTable
 from collops.errors import CommunicationError, InputError
 from collops.exchange.exchange import Exchange
@@ -25,35 +25,32 @@ if TYPE_CHECKING:
 
 __all__ = ["TRANSPORTS", "check_transport", "exchange_of", "is_on_stream", "possible_transports"]
 
-_ON_DEVICE = "device"
 
-
-def _not_for(memory: str, comm: Communicator, of_arrays: str) -> str | None:
-    return None if of_arrays == memory else f"it carries arrays in {memory} memory"
-
-
-def _of_hosts(transport: str, comm: Communicator, memory: str) -> str | None:
-    if memory != _ON_DEVICE and (transport == "tcp") != (comm.host_transport == "tcp"):
+def _on_hosts(by: str, comm: Communicator, memory: str) -> str | None:
+    if memory != "host":
+        return "it carries arrays in host memory"
+    if (by == "tcp") != (comm.host_transport == "tcp"):
         return f"host arrays travel by {comm.host_transport} here"
     return None
 
 
 def _shared(comm: Communicator, memory: str) -> str | None:
-    if len(set(comm.nodes)) > 1:
-        return "the ranks are on several hosts"
-    return _not_for("host", comm, memory) or _of_hosts("mpi", comm, memory)
+    several = len(set(comm.nodes)) > 1
+    return _on_hosts("mpi", comm, memory) or ("the ranks are on several hosts" if several else None)
 
 
 def _mixed(comm: Communicator, memory: str) -> str | None:
-    if not 1 < len(set(comm.nodes)) < comm.size:
-        return "it needs several hosts, one of them with several ranks"
-    return _not_for("host", comm, memory) or _of_hosts("mpi", comm, memory)
+    levels = 1 < len(set(comm.nodes)) < comm.size
+    return _on_hosts("mpi", comm, memory) or (None if levels else "it needs several hosts, one with several ranks")
+
+
+def _on_devices(comm: Communicator, memory: str) -> str | None:
+    return None if memory == "device" else "it carries arrays in device memory"
 
 
 def _nccl(comm: Communicator, memory: str) -> str | None:
-    if memory == _ON_DEVICE and comm.device_transport != "nccl":
-        return f"device arrays travel by {comm.device_transport} here"
-    return _not_for(_ON_DEVICE, comm, memory)
+    by = comm.device_transport
+    return _on_devices(comm, memory) or (None if by == "nccl" else f"device arrays travel by {by} here")
 
 
 def _symmetric(comm: Communicator, memory: str) -> str | None:
@@ -66,14 +63,10 @@ def _symmetric(comm: Communicator, memory: str) -> str | None:
 
 
 def _mpi(comm: Communicator, memory: str) -> str | None:
-    if memory == _ON_DEVICE:
-        level, why = gpu_awareness(mpi_or_tcp())
-        return f"MPI is not GPU-aware: {why}" if level == "none" else None
-    return _of_hosts("mpi", comm, memory)
-
-
-def _tcp(comm: Communicator, memory: str) -> str | None:
-    return _not_for("host", comm, memory) or _of_hosts("tcp", comm, memory)
+    if memory == "host":
+        return _on_hosts("mpi", comm, memory)
+    level, why = gpu_awareness(mpi_or_tcp())
+    return f"MPI is not GPU-aware: {why}" if level == GPU_LEVELS[0] else None
 
 
 _TABLE = TransportTable(
@@ -84,8 +77,8 @@ _TABLE = TransportTable(
         "symmetric": TransportRow("symmetric.SymmetricExchange", _symmetric),
         "nccl": TransportRow("nccl.NcclExchange", _nccl),
         "mpi": TransportRow("mpi.MpiExchange", _mpi),
-        "tcp": TransportRow("mpi.MpiExchange", _tcp),
-        "staged": TransportRow("mpi.StagedExchange", partial(_not_for, _ON_DEVICE)),
+        "tcp": TransportRow("mpi.MpiExchange", partial(_on_hosts, "tcp")),
+        "staged": TransportRow("mpi.StagedExchange", _on_devices),
     },
 )
 TRANSPORTS = _TABLE.names
@@ -119,7 +112,7 @@ def is_on_stream(comm: Communicator, transport: str | type[Exchange]) -> bool:
     """Return whether moves of device arrays on a transport never block the host; see :attr:`Exchange.on_stream`."""
     if not isinstance(transport, str):
         return transport.on_stream
-    possible = [] if comm.control is None else _TABLE.possible(comm, _ON_DEVICE)
+    possible = [] if comm.control is None else _TABLE.possible(comm, "device")
     chosen = [name for name in possible if transport in ("auto", name)]
     return bool(chosen) and _TABLE.load(chosen[0]).on_stream
 
