@@ -144,7 +144,7 @@ def compared_engines(source):
 
 @pytest.mark.serial
 def test_only_tables_of_kernels_ask_which_engine_there_is():
-    """Law 4: other code asks for a capability, such as ``engine.streams``, or a ``KernelTable`` for a form."""
+    """Law 4: other code asks for a capability, such as ``engine.streams``, or a ``kernel_table`` for a form."""
     hidden = 'given.name in {"numpy"}', "engine_of(x).name != y", '"cupy" == self._engine.name', "f[engine.name]"
     assert [compared_engines(text) for text in hidden] == [[1]] * 4
     assert compared_engines("match x.engine.name:\n    case y: pass") == [1]

@@ -19,7 +19,7 @@ from collops._nvrtc import cuda_kernel
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
-__all__ = ["Engine", "KernelTable", "engine", "engine_of", "is_traced"]
+__all__ = ["Engine", "engine", "engine_of", "is_traced", "kernel_table"]
 
 _LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to copy less on an H200
 _COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu
@@ -176,8 +176,10 @@ class _NumpyEngine(Engine):
         return ufunc
 
 
-class KernelTable:
-    """The modules of a package that hold one set of functions in the forms of each engine, imported at first use.
+def kernel_table(package: str, default: str | None, **modules: str) -> Callable[[Engine], Any]:
+    """Return a function that returns an engine's form of a set of functions: a module of a package.
+
+    Modules are imported at their first use.
 
     Parameters
     ----------
@@ -190,29 +192,20 @@ class KernelTable:
 
     Examples
     --------
-    >>> from collops.backend import KernelTable, engine
-    >>> kernels_for = KernelTable("collops.array.kernels", "generic", numpy="numpy_kernels", cupy="cupy_kernels")
+    >>> from collops.backend import engine, kernel_table
+    >>> kernels_for = kernel_table("collops.array.kernels", "generic", numpy="numpy_kernels", cupy="cupy_kernels")
     >>> kernels_for(engine("numpy")).__name__
     'collops.array.kernels.numpy_kernels'
     """
 
-    __slots__ = ("_default", "_loaded", "_modules", "_package")
+    @cache  # a call of it takes a third of the time of a look-up in Python
+    def kernels_for(engine: Engine) -> Any:
+        name = modules.get(engine.name, default)
+        if name is None:
+            raise UnsupportedTypeError(f"{package} has no kernels for {engine.name}: choose {' or '.join(modules)}")
+        return importlib.import_module(f"{package}.{name}")
 
-    def __init__(self, package: str, default: str | None, **modules: str) -> None:
-        self._package, self._default, self._modules = package, default, modules
-        self._loaded: dict[Engine, Any] = {}
-
-    def __call__(self, engine: Engine) -> Any:
-        """Return the module for `engine`."""
-        module = self._loaded.get(engine)
-        if module is None:
-            name = self._modules.get(engine.name, self._default)
-            if name is None:
-                raise UnsupportedTypeError(
-                    f"{self._package} has no kernels for {engine.name}: choose {' or '.join(self._modules)}"
-                )
-            module = self._loaded[engine] = importlib.import_module(f"{self._package}.{name}")
-        return module
+    return kernels_for
 
 
 class BoxCopy(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 import collops
 from collops import StackedArray
-from collops.backend import Engine, KernelTable
+from collops.backend import Engine, kernel_table
 from collops.errors import UnsupportedTypeError
 
 BINARY = [
@@ -168,6 +168,6 @@ def test_functions_that_an_engine_lacks():
 
 @pytest.mark.serial
 def test_a_table_without_kernels_for_an_engine():
-    table = KernelTable("collops.jacobi", None, numpy="numpy_sweeps", cupy="cupy_sweeps")
+    table = kernel_table("collops.jacobi", None, numpy="numpy_sweeps", cupy="cupy_sweeps")
     with pytest.raises(UnsupportedTypeError, match="has no kernels for abacus: choose numpy or cupy"):
         table(Engine("abacus", np, "host"))

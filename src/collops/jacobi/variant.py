@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops import Communicator
 from collops.errors import LayoutError
-from collops.extend.engines import Engine, KernelTable
+from collops.extend.engines import Engine, kernel_table
 from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import mark
 
@@ -128,7 +128,7 @@ class InSharedMemory(Variant):
 
 
 _HOST = "numpy_sweeps" if importlib.util.find_spec("numba") is None else "numba_sweeps"
-_sweeps_for = KernelTable("collops.jacobi", None, numpy=_HOST, cupy="cupy_sweeps")
+_sweeps_for = kernel_table("collops.jacobi", None, numpy=_HOST, cupy="cupy_sweeps")
 
 
 def sweeps_of(engine: Engine, grid: Grid) -> Any:

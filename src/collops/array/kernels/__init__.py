@@ -14,7 +14,7 @@ import importlib.util
 from functools import cache
 from typing import Any
 
-from collops.backend import KernelTable
+from collops.backend import kernel_table
 
 __all__ = ["LONG", "kernels_for", "loops"]
 
@@ -23,7 +23,7 @@ LONG = 1 << 16
 
 The first use takes half a second, which shorter vectors seldom save."""
 
-kernels_for = KernelTable(__name__, "generic", numpy="numpy_kernels", cupy="cupy_kernels")
+kernels_for = kernel_table(__name__, "generic", numpy="numpy_kernels", cupy="cupy_kernels")
 """The module of kernels for an engine: ``kernels_for(engine)``."""
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.backend import KernelTable
+from collops.backend import kernel_table
 from collops.comm.reductions import check_reduction
 from collops.errors import UnsupportedTypeError
 from collops.exchange.packing.index import Index
@@ -37,5 +37,5 @@ def check_operation(op: str, dtype: Any) -> None:
         check_reduction(op, dtype)
 
 
-packing_for = KernelTable(__name__, "jax_moves", numpy="numpy_moves", cupy="cupy_moves")
+packing_for = kernel_table(__name__, "jax_moves", numpy="numpy_moves", cupy="cupy_moves")
 """The module of moves for an engine."""

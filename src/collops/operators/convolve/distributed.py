@@ -12,7 +12,7 @@ from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
-from collops.backend import KernelTable
+from collops.backend import kernel_table
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
@@ -20,7 +20,7 @@ from collops.operators.convolve.blocks import FilterBank
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import Buffers, filled
 
-_kernels_for = KernelTable("collops.operators.convolve", "blocks", cupy="gpu")
+_kernels_for = kernel_table("collops.operators.convolve", "blocks", cupy="gpu")
 
 
 class NonStationaryConvolve1D(LinearOperator):

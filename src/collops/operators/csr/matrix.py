@@ -11,7 +11,7 @@ import numpy as np
 from collops.array import DistributedArray, Layout
 from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
-from collops.backend import Engine, KernelTable, engine
+from collops.backend import Engine, engine, kernel_table
 from collops.comm.agreement import collective_errors
 from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -25,7 +25,7 @@ from collops.operators.memory import Buffers, contiguous, filled, store
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-_blocks_for = KernelTable("collops.operators.csr", "traced", numpy="blocks", cupy="device")
+_blocks_for = kernel_table("collops.operators.csr", "traced", numpy="blocks", cupy="device")
 
 
 class CSRMatrix(OnTransport, LinearOperator):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.backend import KernelTable, engine_of
+from collops.backend import engine_of, kernel_table
 
-forms_for = KernelTable(__name__, "generic", cupy="device")
+forms_for = kernel_table(__name__, "generic", cupy="device")
 """The module for an engine."""
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
-from collops.backend import KernelTable
+from collops.backend import kernel_table
 from collops.exchange import ExchangePlan
 from collops.exchange.boxes import extent
 from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collops.backend import Engine
     from collops.comm import Communicator
 
-_kernels_for = KernelTable("collops.operators.derivatives.kernels", "generic", numpy="array_kernels", cupy="cuda")
+_kernels_for = kernel_table("collops.operators.derivatives.kernels", "generic", numpy="array_kernels", cupy="cuda")
 _ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
 
 

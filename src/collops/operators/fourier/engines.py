@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.backend import Engine, KernelTable
+from collops.backend import Engine, kernel_table
 from collops.exchange.peer_copy import mapped_memory
 from collops.operators.memory import Buffers, store
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-_transforms_for = KernelTable("collops.operators.fourier", "engines", cupy="cufft")
+_transforms_for = kernel_table("collops.operators.fourier", "engines", cupy="cufft")
 
 PIECES = "pieces"
 """The slot in memory that other ranks can reach."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.extend.engines import Engine, KernelTable, engine_of, repeatable
+from collops.extend.engines import Engine, engine_of, kernel_table, repeatable
 from collops.extend.engines import engine as engine_called
 from collops.extend.operators import applied_on_host, contiguous, store
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import checked_wavelet
 from collops.seismic.kirchhoff.weights import Bands, Weights
 
-_kernels_of = KernelTable("collops.seismic.kirchhoff", "host", cupy="gpu")
+_kernels_of = kernel_table("collops.seismic.kirchhoff", "host", cupy="gpu")
 
 
 class LocalKirchhoff:

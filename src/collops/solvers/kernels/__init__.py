@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import partial
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import KernelTable
+from collops.backend import kernel_table
 
 __all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
 
@@ -40,7 +40,7 @@ class Rule(IntEnum):
     r"""HALF likewise."""
 
 
-step_kernels_for = KernelTable(__name__, "steps", numpy="numpy_steps", cupy="cupy_steps")
+step_kernels_for = kernel_table(__name__, "steps", numpy="numpy_steps", cupy="cupy_steps")
 """The module of an engine's ``advance``, ``shrink``, ``group_norms``, ``group_shrink`` and others."""
 
 kernel = partial(cuda_kernel, __file__)
