@@ -12,7 +12,6 @@ from typing import Any
 from collops.backend import KernelTable, engine_of
 
 forms_for = KernelTable(__name__, "generic", cupy="device")
-"""The module for an engine."""
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
