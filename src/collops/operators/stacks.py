@@ -167,7 +167,7 @@ class _LocalStack(LinearOperator):
             return flat
         first, *others = blocks
         total = first.apply(_part(operand, first.read), None if self._own_memory else flat)
-        if not (self._own_memory and _fits(total, flat)):
+        if not self._own_memory or flat is None or (total.dtype, total.shape) != (flat.dtype, flat.shape):
             total = store(total, flat)
         for apply, _, read, _ in others:
             total += apply(_part(operand, read), self._buffers.local("part", total.shape, total.dtype, out.engine))
@@ -452,10 +452,6 @@ def _pieces(blocks: Sequence[_Block], operand: Any, out: Any, xp: Any) -> Any:
         part = _part(out, write)
         store(apply(_part(operand, read), part), part)
     return out
-
-
-def _fits(value: Any, memory: Any) -> bool:
-    return memory is not None and value.dtype == memory.dtype and value.shape == memory.shape
 
 
 def _part(array: Any, where: slice | None) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 from collops.backend import engine_of, kernel_table
 
 forms_for = kernel_table(__name__, "generic", cupy="device")
-"""The module for an engine."""
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
