@@ -12,7 +12,7 @@ import pytest
 
 from collops import backend, profile
 from collops.array import DistributedArray, from_global
-from collops.array.kernels import generic, kernels_for
+from collops.array.kernels import generic
 from collops.comm import call
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
@@ -96,7 +96,7 @@ def xp():
         patch.setitem(sys.modules, "cupy", cupy)
         patch.setitem(backend._by_type, Array, engine)
         patch.setitem(call.engines, Array, engine)
-        patch.setitem(kernels_for._loaded, engine, generic)
+        patch.setitem(sys.modules, "collops.array.kernels.cupy_kernels", generic)
         yield cupy
 
 
