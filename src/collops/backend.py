@@ -25,7 +25,7 @@ _LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to
 _COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu
 _PLANES_OF_ROWS = 3  # axes
 _SHORTEST_ROW = 128  # bytes
-_MOST_BLOCKS = 65535  # of a grid's second axis
+_MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 class Engine:
@@ -238,7 +238,7 @@ def box_copy(shape: Sequence[int], source: Any, target: Any, itemsize: int, plac
     unit = next(size for size in (16, 8, 4, 2, 1) if not any(part % size for part in parts))
     across = min(_COPY_THREADS, 1 << max(0, -(-width // (unit * _COPY_EACH)) - 1).bit_length())
     down = _COPY_THREADS // across
-    grid = -(-width // (unit * _COPY_EACH * across)), min(_MOST_BLOCKS, -(-height * depth // down))
+    grid = -(-width // (unit * _COPY_EACH * across)), min(_MAX_BLOCKS, -(-height * depth // down))
     spacings = (part // unit for part in (*rows, *planes))
     return BoxCopy(unit, grid, (across, down), tuple(map(np.int64, (width // unit, height, height * depth, *spacings))))
 

@@ -40,17 +40,17 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-#define MOST_BOXES 8
+#define MAX_BOXES 8
 #define OF_PEERS 8  // elements that a thread has under way, since memory of other GPUs answers late
 #define TEAM 32     // threads that copy a piece of a row
 #define LINE 128    // bytes: accesses of a team to the memory of another GPU begin at a multiple of it
 #define THREADS 512
 
 struct Boxes {
-    const Unit* sources[MOST_BOXES];
-    Unit* targets[MOST_BOXES];
+    const Unit* sources[MAX_BOXES];
+    Unit* targets[MAX_BOXES];
     Long count, writes;         // whether the targets are on other GPUs, or the sources
-    Long sizes[MOST_BOXES][7];  // width to target_plane, as above
+    Long sizes[MAX_BOXES][7];  // width to target_plane, as above
 };
 
 // Several boxes at once; block b copies pieces of box b % count. A launch has few blocks, so that most multiprocessors

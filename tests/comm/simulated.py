@@ -15,7 +15,7 @@ from collops.comm.failure import Failures
 from collops.errors import LayoutError
 
 STEP_SECONDS = 0.004  # that the clock advances when each rank has slept once
-MOST_SECONDS = 150.0
+MAX_SECONDS = 150.0
 
 
 class TransportBroken(Exception):
@@ -141,7 +141,7 @@ class World:
 
     def sleep(self, _seconds: float) -> None:
         """Let the next rank run; the time passes when all have."""
-        assert self.now < MOST_SECONDS, "a rank waits for ever"
+        assert self.now < MAX_SECONDS, "a rank waits for ever"
         current = self._running
         self.now += STEP_SECONDS / len(self._alive)
         following = self._alive[(self._alive.index(current) + 1) % len(self._alive)]

@@ -74,7 +74,7 @@ def module(tmp_path_factory):
         found = importlib.import_module("collops.comm.peer_stores")
         # Threads of a block cannot wait for each other here, but blocks and ranks can.
         patch.setattr(found, "wait_while_source", str)  # deadlines of devices
-        patch.setattr(found, "_MOST_THREADS", 1)
+        patch.setattr(found, "_MAX_THREADS", 1)
         yield found
         for name in FAKED:
             sys.modules.pop(name, None)

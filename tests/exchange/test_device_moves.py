@@ -91,7 +91,7 @@ def test_moves(on_device, dtype, ops):
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_sparse_products(on_device, dtype, sparse):
     device = on_device("collops.operators.csr.device")
-    device._MOST_LANES = 1  # threads that add up together cannot be run here
+    device._MAX_LANES = 1  # threads that add up together cannot be run here
     rng = np.random.default_rng(0)
     filled = np.array([1, 0, 1, 1, 0, 0, 1, 1, 1])[:, None] if sparse else 1
     A = sp.csr_array((filled * rng.integers(-2, 3, (9, 7)) * (1 if dtype == "float32" else 1 + 1j)).astype(dtype))

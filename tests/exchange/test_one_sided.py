@@ -92,7 +92,7 @@ def device(comm, tmp_path_factory):
 )
 def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
     # Some ranks take what arrives by the kernel that waits for it, and some by others, where `most` is small.
-    monkeypatch.setattr(sys.modules["collops.exchange.transports.symmetric"], "_MOST_AT_ONCE", most)
+    monkeypatch.setattr(sys.modules["collops.exchange.transports.symmetric"], "_MAX_AT_ONCE", most)
     for seed in range(4):
         rng = np.random.default_rng(seed)
         graph = Graph.drawn(rng, comm.size, most_roots=5, most_leaves=12)

@@ -13,7 +13,7 @@ import pytest
 
 from collops.array import Layout
 from collops.array.redistribute import region_copy
-from collops.exchange.peer_copy import MOST_BOXES
+from collops.exchange.peer_copy import MAX_BOXES
 from tests.boxes_on_host import COMPILER, compiled
 
 RUN = """
@@ -42,8 +42,8 @@ def run(kernel, copy, memory, array, blocks=5):
     unit, count, sizes, places = arguments
     assert address % unit == 0 or not copy._boxes
     addresses = copy.addresses([array.ctypes.data for array in memory], address, places)
-    addresses += [0] * (2 * MOST_BOXES - len(addresses))
-    words = (ctypes.c_int64 * (2 * MOST_BOXES + 2 + len(sizes)))(*addresses, count, copy._writes, *sizes)
+    addresses += [0] * (2 * MAX_BOXES - len(addresses))
+    words = (ctypes.c_int64 * (2 * MAX_BOXES + 2 + len(sizes)))(*addresses, count, copy._writes, *sizes)
     kernel(unit)(blocks * count, words)
 
 

@@ -88,7 +88,7 @@ def test_long_messages_and_use_after_free(comm, transport):
 
 @pytest.mark.parametrize("shape", ["neighbours", "one root rank", "all roots everywhere"])
 def test_long_runs_of_points(comm, transport, shape, monkeypatch):
-    monkeypatch.setattr("collops.exchange.transports.mpi._MOST_KEPT", 5)
+    monkeypatch.setattr("collops.exchange.transports.mpi._MAX_KEPT", 5)
     count, size = 600, comm.size  # in blocks of two, long enough to leave from, and arrive in, the arrays themselves
     run, zero = np.arange(count), np.zeros(count, int)
     owners = {"neighbours": lambda r: [(r + 1) % size, (r + 2) % size], "one root rank": lambda r: [0]}

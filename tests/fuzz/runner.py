@@ -26,7 +26,7 @@ __all__ = ["Failure", "Tally", "fuzz"]
 
 DEADLINE = 20.0  # seconds of COLLOPS_TIMEOUT: no call of a case works as long, nor does a busy machine hold it back
 _HUNG = 110.0  # seconds after which nothing but ending the process helps
-_MOST_FAILURES = 25
+_MAX_FAILURES = 25
 Names: TypeAlias = Callable[[Any], dict[str, Callable[[], Any]]]
 
 _REFUSED = (CollopsError, TypeError, ValueError, OSError)
@@ -94,7 +94,7 @@ def fuzz(
             if why and (case.call, outcome) not in known:
                 known.add((case.call, outcome))
                 tally.failures.append(_shrunk(Failure(case, why), judged))
-            if len(tally.failures) >= _MOST_FAILURES:
+            if len(tally.failures) >= _MAX_FAILURES:
                 break
     return tally
 

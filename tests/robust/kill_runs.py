@@ -41,7 +41,7 @@ from tests.hosts import Hosts, refusal
 
 JOB = ["--iterations", "60", "--nx", "31", "--nz", "21", "--shots", "3", "--receivers", "11", "--samples", "101"]
 RANK_NAMES = (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 JOB_SECONDS = 300.0
 # Without damping 60 iterations of CGLS amplify a rounding error to 1e-5 of the image.
 ON_HOSTS = ["--dtype", "float64", "--damp", "0.3"]
@@ -69,7 +69,7 @@ class Kill:
     @property
     def good(self) -> bool:
         """Whether all is as it must be."""
-        return self.seconds <= MOST_SECONDS and self.code != 0 and bool(self.said) and self.resumed and self.same
+        return self.seconds <= MAX_SECONDS and self.code != 0 and bool(self.said) and self.resumed and self.same
 
 
 class Job:
@@ -281,7 +281,7 @@ def record(given: argparse.Namespace, seconds: float, kills: list[Kill]) -> Reco
     timing = Timing(1, {"wall": Spread.of([kill.seconds for kill in kills])})
     tally = {
         "runs": len(kills),
-        "ended in time with an error": sum(kill.seconds <= MOST_SECONDS and kill.code != 0 for kill in kills),
+        "ended in time with an error": sum(kill.seconds <= MAX_SECONDS and kill.code != 0 for kill in kills),
         "resumed to the same image": sum(kill.resumed and kill.same for kill in kills),
     }
     options = {"job": ["lsm", *JOB], "seed": given.seed, "kills": [asdict(kill) for kill in kills]}

@@ -105,7 +105,7 @@ def test_packing(values: np.ndarray) -> None:
 
 @pytest.mark.serial
 def test_large_images_are_thinned_along_both_axes(monkeypatch) -> None:
-    monkeypatch.setattr(page, "_MOST_POINTS", 100)
+    monkeypatch.setattr(page, "_MAX_POINTS", 100)
     x, z, image = 12.5 * np.arange(31), 10.0 * np.arange(21), np.random.default_rng(0).normal(size=(3, 31, 21))
     content = page._payload({"x": x, "z": z, "time": z, "image": image})
     assert (content["x"], content["z"]) == (x[::3].tolist(), z[::3].tolist())

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Chart", "Key", "Line", "Point", "by_size", "draw", "key_of", "over_ranks", "predictions", "sheet", "to_svg"]
 
 _SIZES = ("size", "bytes_per_rank")
-_MOST_LINES = 6
+_MAX_LINES = 6
 _LIMIT = "memory's limit"
 _BOUND = -1  # number of the colour of a bound
 _MARKERS, _GLYPHS = "osD^v", "●■◆▲▼"  # as many as share no factor with the colours
-_MOST_RANKS = 1024  # of a prediction
+_MAX_RANKS = 1024  # of a prediction
 
 
 class Point(NamedTuple):
@@ -182,7 +182,7 @@ def _family(measurement: Measurement) -> str:
 def _fastest(points: Sequence[tuple[int, Measurement]]) -> list[str]:
     """Return the fastest programs on the largest number of ranks."""
     _, largest = max(points, key=lambda point: point[0])
-    return sorted(largest.timings, key=lambda name: largest.timings[name].wall.median)[:_MOST_LINES]
+    return sorted(largest.timings, key=lambda name: largest.timings[name].wall.median)[:_MAX_LINES]
 
 
 def _of_ranks(family: str, points: Sequence[tuple[int, Measurement]], programs: dict[str, int]) -> Chart:
@@ -222,7 +222,7 @@ def predictions(scaling: Scaling) -> list[Chart]:
                     "time of an iteration",
                     "{:g}".format,
                     seconds_in_words,
-                    [1 << shift for shift in range(0, _MOST_RANKS.bit_length(), 2)],
+                    [1 << shift for shift in range(0, _MAX_RANKS.bit_length(), 2)],
                     None if network is None else network.ranks,
                 )
             )
@@ -233,7 +233,7 @@ def _of_family(scaling: Scaling, family: Family, number: int) -> list[Line]:
     def points(times: Iterable[tuple[int, float]]) -> list[Point]:
         return [Point(ranks, seconds, seconds, seconds, "") for ranks, seconds in times]
 
-    counts = [1 << shift for shift in range(_MOST_RANKS.bit_length())]
+    counts = [1 << shift for shift in range(_MAX_RANKS.bit_length())]
     predicted = points((ranks, scaling.seconds(family, ranks)) for ranks in counts)
     lines = [Line(family.words, predicted, number, "--", marked=False)]
     if family.measured:

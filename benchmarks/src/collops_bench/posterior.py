@@ -30,7 +30,7 @@ from collops_bench.timing import Plan, interleave
 __all__ = ["measure"]
 
 _MEAN = "mean"
-_RTOL, _MOST = 1e-3, 500  # of the solutions
+_RTOL, _MAX_ITERATIONS = 1e-3, 500  # of the solutions
 _NOISE = 0.1  # of the data, by their norms
 _LARGEST_ERROR_OF_SAMPLES = 0.2
 
@@ -61,10 +61,10 @@ class _Work:
         return cls(A, y, noise, posterior, inverse, count, name)
 
     def mean(self) -> SolverResult:
-        return self.posterior.mean(self.data, niter=_MOST, rtol=_RTOL)
+        return self.posterior.mean(self.data, niter=_MAX_ITERATIONS, rtol=_RTOL)
 
     def samples(self, preconditioned: bool) -> SolverResult:
-        options = {"niter": _MOST, "rtol": _RTOL, "dtype": self.data.dtype, "engine": self.engine}
+        options = {"niter": _MAX_ITERATIONS, "rtol": _RTOL, "dtype": self.data.dtype, "engine": self.engine}
         if preconditioned:
             root = local_spectra(self.inverse, engine=self.engine)
             options["M"] = root @ root

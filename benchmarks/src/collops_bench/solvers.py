@@ -36,7 +36,7 @@ __all__ = ["box_rows", "measure"]
 
 PETSC = "PETSc"
 REFINED = "PETSc, basis as orthonormal as ours"
-_RTOL, _MOST = 1e-8, 2000
+_RTOL, _MAX_ITERATIONS = 1e-8, 2000
 _DEGREE = 3  # of the Chebyshev polynomial
 _IN_WORDS = {"none": "no preconditioner", "jacobi": "Jacobi", "chebyshev": "Chebyshev"}
 _SAME = 2  # iterations by which programs may differ
@@ -124,7 +124,7 @@ def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement
         programs[PETSC] = _petsc(case, local, y, getattr(M, "bounds", None))
         if case.method == "GMRES(30)":
             programs[REFINED] = _petsc(case, local, y, None, refined=True)
-    found = {name: solve(_MOST, _RTOL) for name, solve in programs.items()}
+    found = {name: solve(_MAX_ITERATIONS, _RTOL) for name, solve in programs.items()}
     checks = [_right(context, name, x, truth) for name, (x, _) in found.items()]
     counts = {name: iterations for name, (_, iterations) in found.items()}
     if PETSC in counts:
@@ -157,9 +157,9 @@ def _refined(context: Context) -> Measurement:
     A = CSRMatrix(_local_rows(case, quick, comm), comm=comm)
     single = CSRMatrix(_local_rows(case, quick, comm).astype(np.float32), comm=comm)
     truth = random(A.domain, seed=1, comm=comm, engine=context.engine.name)
-    y, M = A @ truth, inner_solve(single, cg, niter=_MOST, rtol=1e-4)
+    y, M = A @ truth, inner_solve(single, cg, niter=_MAX_ITERATIONS, rtol=1e-4)
     programs: dict[str, Callable[[], Any]] = {
-        "collops, double precision": lambda: cg(A, y, niter=_MOST, rtol=1e-12, progress=False).x.local_array,
+        "collops, double precision": lambda: cg(A, y, niter=_MAX_ITERATIONS, rtol=1e-12, progress=False).x.local_array,
         "collops": lambda: gmres(A, y, M=M, flexible=True, restart=10, rtol=1e-12, progress=False).x.local_array,
     }
     return Measurement(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _SYSTEM = "System"
 _POINTS = 8000
 _TOL = 1e-6
-_CELLS, _MOST_POINTS = 300, 20000  # in pictures
+_CELLS, _MAX_POINTS = 300, 20000  # in pictures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -478,14 +478,14 @@ def _draw_partition(axes: Any, system: System) -> None:
         mpl.colormaps["tab10"](np.arange(ranks)) if ranks <= 10 else mpl.colormaps["turbo"](np.linspace(0, 1, ranks))
     )
     if system.points is None:
-        shown = np.linspace(0, rows - 1, min(rows, _MOST_POINTS)).astype(int)
+        shown = np.linspace(0, rows - 1, min(rows, _MAX_POINTS)).astype(int)
         axes.scatter(shown, parts[shown], c=colors[parts[shown]], s=4, linewidths=0)
         axes.set(xlabel="row, as in the file", ylabel="rank", title="Rows by rank")
         axes.set_yticks(range(ranks) if ranks <= 16 else range(0, ranks, ranks // 8))
     else:
         # Only a slab through the middle: points at the surface would hide all others.
         near = np.abs(system.points[:, 2] - 0.5)
-        shown = np.argsort(near)[: min(_MOST_POINTS, max(200, len(near) // 4))]
+        shown = np.argsort(near)[: min(_MAX_POINTS, max(200, len(near) // 4))]
         axes.scatter(*system.points[shown, :2].T, c=colors[parts[shown]], s=10, linewidths=0)
         axes.set(xlabel="x", ylabel="y", title="Unknowns by rank, in a slab through the middle")
         axes.set_aspect("equal")

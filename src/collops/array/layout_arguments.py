@@ -19,7 +19,7 @@ Blocks: TypeAlias = tuple[Extents, ...]
 
 _SIZES_SHOWN = 6
 _LARGEST = 2**63 - 1
-_MOST_RANKS = 2**24  # bounds the lists with one entry per rank
+_MAX_RANKS = 2**24  # bounds the lists with one entry per rank
 
 
 def as_shape(shape: Shape, smallest: int = 0) -> Extents:
@@ -48,8 +48,8 @@ def as_extents(values: Integers, what: str, smallest: int) -> Extents:
 def as_ranks(ranks: SupportsIndex) -> int:
     """Return a checked number of ranks."""
     number = operator.index(ranks)
-    if not 1 <= number <= _MOST_RANKS:
-        raise LayoutError(f"the number of ranks must be 1 to {_MOST_RANKS}, not {number}")
+    if not 1 <= number <= _MAX_RANKS:
+        raise LayoutError(f"the number of ranks must be 1 to {_MAX_RANKS}, not {number}")
     return number
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "console", "table_of_numbers"]
 
-_MOST_RANK_ROWS = 8  # more would fill the screen
+_MAX_RANK_ROWS = 8  # more would fill the screen
 
 
 def console(*, to_stderr: bool) -> Console:
@@ -123,7 +123,7 @@ def _split_table(seconds: dict[str, np.ndarray]) -> Table:
     table = table_of_numbers("milliseconds an iteration", "rank", *columns)
     by_rank = np.column_stack(list(columns.values()))
     ranks = len(by_rank)
-    rows = {str(rank): by_rank[rank] for rank in range(ranks)} if ranks <= _MOST_RANK_ROWS else {}
+    rows = {str(rank): by_rank[rank] for rank in range(ranks)} if ranks <= _MAX_RANK_ROWS else {}
     if ranks > 1:
         rows |= {"min": by_rank.min(axis=0), "mean": by_rank.mean(axis=0), "max": by_rank.max(axis=0)}
     for label, row in rows.items():

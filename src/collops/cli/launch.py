@@ -18,7 +18,7 @@ from collops.comm.cores import available_cores
 from collops.errors import InputError
 
 _LAUNCHED = "COLLOPS_LAUNCHED"  # set in launched processes, which must not launch again
-_MOST_RANKS, _MOST_RANKS_PER_CORE = 64, 8
+_MAX_RANKS, _MAX_RANKS_PER_CORE = 64, 8
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
 _BY_THEMSELVES = range(4)  # exit codes of jobs that no signal ended
@@ -58,7 +58,7 @@ def command_for(ranks: int, arguments: Sequence[str], environment: Mapping[str, 
         raise InputError(
             f"--ranks {ranks} needs a launcher, but there is no mpiexec: install collops[mpi], or load your MPI module"
         )
-    most = max(_MOST_RANKS, _MOST_RANKS_PER_CORE * len(available_cores()))
+    most = max(_MAX_RANKS, _MAX_RANKS_PER_CORE * len(available_cores()))
     if ranks > most:
         # Thousands of processes would overload the machine before MPI reported an error.
         raise InputError(

@@ -31,7 +31,7 @@ _PYTHONS = (
     ValueError,
     ZeroDivisionError,
 )
-_MOST_HOSTS = 3  # that a line names
+_MAX_HOSTS = 3  # that a line names
 _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 
@@ -128,6 +128,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def name_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     """Return the hosts of some ranks as `` on nodea, nodeb``; empty without `hosts`, which has each rank's host."""
     names = list(dict.fromkeys(hosts[rank] for rank in ranks)) if hosts else []
-    more = len(names) - _MOST_HOSTS
+    more = len(names) - _MAX_HOSTS
     others = f" and {more} more host{'s' if more > 1 else ''}" if more > 0 else ""
-    return f" on {', '.join(names[:_MOST_HOSTS])}{others}" if names else ""
+    return f" on {', '.join(names[:_MAX_HOSTS])}{others}" if names else ""

@@ -18,7 +18,7 @@ __all__ = ["in_time"]
 
 # Less than the whole deadline, so that this error reaches the other ranks before the deadline of their own wait.
 _SHARE = 0.9
-_LEAST_BYTES_PER_SECOND = 50e6  # of a file system that works
+_MIN_BYTES_PER_SECOND = 50e6  # of a file system that works
 
 Value = TypeVar("Value")
 _threads: list[threading.Thread] = []
@@ -35,7 +35,7 @@ def in_time(work: Callable[[], Value], path: object, size: int = 0) -> Value:
     """
     if (timeout := default_timeout()) is None:
         return work()
-    limit = _SHARE * timeout + size / _LEAST_BYTES_PER_SECOND
+    limit = _SHARE * timeout + size / _MIN_BYTES_PER_SECOND
     result: Future[Value] = Future()
 
     def run() -> None:

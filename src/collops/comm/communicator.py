@@ -36,7 +36,7 @@ from collops.profile.marks import Span, active
 from collops.profile.messages import active as counted
 
 _HOST = engine_of(np.empty(0))
-_MOST_COLORS = 1 << 31  # they are integers of C
+_MAX_COLORS = 1 << 31  # they are integers of C
 
 
 class Communicator:
@@ -484,9 +484,9 @@ class Communicator:
         """
         with self._rejecting("split"):
             color, key = None if color is None else operator.index(color), operator.index(key)
-            if color is not None and not 0 <= color < _MOST_COLORS:
-                raise InputError(f"a color must be an integer of 0 to {_MOST_COLORS - 1}, or None, not {color}")
-            if not -_MOST_COLORS <= key < _MOST_COLORS:
+            if color is not None and not 0 <= color < _MAX_COLORS:
+                raise InputError(f"a color must be an integer of 0 to {_MAX_COLORS - 1}, or None, not {color}")
+            if not -_MAX_COLORS <= key < _MAX_COLORS:
                 raise InputError(f"a key must be an integer of 32 bits, not {key}")
             rows = self.allgather_metadata([color, key, unreachable(self.ranks)])
             reclaim(self.ranks, [row[2] for row in rows])

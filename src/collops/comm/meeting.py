@@ -31,7 +31,7 @@ _NAME = b"collops tcp 2\n"
 _BYTES = 32  # of a random number, and of a proof
 _PLACE = struct.Struct("!IIH")  # rank, number of ranks, and the port where this rank listens
 _LENGTH = struct.Struct("!I")
-_LEAST_SECRET = 16  # characters: whoever has seen one proof can try out secrets
+_MIN_SECRET = 16  # characters: whoever has seen one proof can try out secrets
 MAX_ADDRESS_BYTES = 1 << 26  # of the message in which rank 0 tells where all ranks listen
 MAX_STRANGERS = 128
 """Maximum number of connections, besides one for every missing rank, whose proofs a listener awaits at once."""
@@ -50,9 +50,9 @@ def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.soc
     `CommunicationTimeout` if ranks are missing at the deadline; `TransportError` if a connection is refused.
     """
     secret = os.environ.get("COLLOPS_SECRET", "").encode()
-    if size > 1 and len(secret) < _LEAST_SECRET:
+    if size > 1 and len(secret) < _MIN_SECRET:
         raise InputError(
-            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, {_LEAST_SECRET} characters or more, the same on all ranks and "
+            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, {_MIN_SECRET} characters or more, the same on all ranks and "
             "known to nobody else: export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
         )
     meeting = _Meeting(rank, size, secret)

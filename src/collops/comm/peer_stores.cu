@@ -31,7 +31,7 @@
 #define CHUNK 256      // packets of a block, and its most threads
 #define SUM_BLOCKS 64  // most blocks of a collective call; in inboxes, those of pairs follow
 #endif
-#define MOST_RANKS 8       // of a host
+#define MAX_RANKS 8       // of a host
 #define REFRESH (1u << 30)  // calls
 #define LOOK 1024u         // attempts to read between two looks at the host's memory
 
@@ -59,7 +59,7 @@ union Payload {
 struct Link {
     Half ranks, rank, capacity;  // the packets of an inbox from each sender
     const volatile int* given_up;
-    Packet* inboxes[MOST_RANKS];  // of each rank: by parity of the epoch, sender and packet
+    Packet* inboxes[MAX_RANKS];  // of each rank: by parity of the epoch, sender and packet
 };
 
 #if defined(__CUDA_ARCH__)
@@ -128,10 +128,10 @@ __device__ inline bool all_received(const Packet* first, Half apart, int ranks, 
 {
     bool all = true;
 #pragma unroll
-    for (int r = 0; r < MOST_RANKS; ++r)
+    for (int r = 0; r < MAX_RANKS; ++r)
         if (r < ranks) packets[r] = received(first + r * apart);
 #pragma unroll
-    for (int r = 0; r < MOST_RANKS; ++r)
+    for (int r = 0; r < MAX_RANKS; ++r)
         if (r < ranks) all = all && packets[r].halves[0] >> 32 == epoch && packets[r].halves[1] >> 32 == epoch;
     return all;
 }
@@ -153,15 +153,15 @@ __device__ inline void collective(
     const unsigned epoch = static_cast<unsigned>(epochs[block]) + 1;
     const int ranks = static_cast<int>(link.ranks), first = block * CHUNK;
     const int count = count_in_block((words + 1) / 2, first, epoch);
-    Packet* places[MOST_RANKS];
+    Packet* places[MAX_RANKS];
 #pragma unroll
-    for (int r = 0; r < MOST_RANKS; ++r)
+    for (int r = 0; r < MAX_RANKS; ++r)
         if (r < ranks) places[r] = inbox(link, r, link.rank, epoch) + first;
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         const int place = 2 * (first + i);
         const Half stamp = static_cast<Half>(epoch) << 32;
 #pragma unroll
-        for (int r = 0; r < MOST_RANKS; ++r)
+        for (int r = 0; r < MAX_RANKS; ++r)
             if (r < ranks) {
                 const unsigned* values = source + (type == ALLTOALL ? r * words : 0);
                 send(places[r] + i, stamp | word_at(values, place, words), stamp | word_at(values, place + 1, words));
@@ -170,13 +170,13 @@ __device__ inline void collective(
     const Packet* here = inbox(link, static_cast<int>(link.rank), 0, epoch) + first;
     const Half apart = link.capacity;
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
-        Packet packets[MOST_RANKS];
+        Packet packets[MAX_RANKS];
         unsigned attempts = 0;
         WAIT_WHILE(!all_received(here + i, apart, ranks, epoch, packets) && (++attempts % LOOK || !*link.given_up));
         const int place = 2 * (first + i);
         Payload total;
 #pragma unroll
-        for (int r = 0; r < MOST_RANKS; ++r) {
+        for (int r = 0; r < MAX_RANKS; ++r) {
             if (r >= ranks) break;
             Payload value;
             value.words[0] = static_cast<unsigned>(packets[r].halves[0]);
@@ -198,10 +198,10 @@ extern "C" __launch_bounds__(CHUNK) __global__ void call_collective(
 
 // A launch of exchanges, as its only parameter.
 struct Pairs {
-    unsigned char* places[MOST_RANKS - 1][2];  // what is sent to the other rank, and where what it sends is kept
+    unsigned char* places[MAX_RANKS - 1][2];  // what is sent to the other rank, and where what it sends is kept
     Link* link;
     Half count;
-    Half facts[MOST_RANKS - 1][3];  // the other rank, and the bytes sent and received
+    Half facts[MAX_RANKS - 1][3];  // the other rank, and the bytes sent and received
 };
 
 // Words of messages that need not begin at a multiple of four bytes or end at one.
@@ -235,7 +235,7 @@ extern "C" __launch_bounds__(CHUNK) __global__ void exchange_pairs(Pairs pairs)
     unsigned char* target = pairs.places[pair][1];
     if (block && 8 * first >= (sent > kept ? sent : kept)) return;  // another pair has more blocks
     const Link& link = *pairs.link;
-    Half& calls = reinterpret_cast<Half*>(pairs.link + 1)[SUM_BLOCKS + block * MOST_RANKS + other];
+    Half& calls = reinterpret_cast<Half*>(pairs.link + 1)[SUM_BLOCKS + block * MAX_RANKS + other];
     const unsigned epoch = static_cast<unsigned>(calls) + 1;
     const Half stamp = static_cast<Half>(epoch) << 32;
     Packet* there = inbox(link, other, link.rank, epoch) + SUM_BLOCKS * CHUNK + first;

@@ -30,8 +30,8 @@ much, but every rank sends twice its values to each of the others."""
 MESSAGE_LIMIT = 32 << 10
 """Bytes of the longest message of an exchange between two ranks."""
 _CHUNK = 256  # packets of a block
-_WARP, _MOST_THREADS = 32, _CHUNK
-_MOST_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
+_WARP, _MAX_THREADS = 32, _CHUNK
+_MAX_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
 _VALUES = _PACKET // 2  # bytes of values in a packet
 _SUM_BLOCKS, _PAIR_BLOCKS = (limit // (_VALUES * _CHUNK) for limit in (LIMIT, MESSAGE_LIMIT))  # of an inbox
 _GRANULE = 2 << 20  # bytes; the driver maps no less into another process
@@ -66,9 +66,9 @@ class PeerStores:
         self._given_up = cupy.cuda.alloc_pinned_memory(4)
         self._flag = np.frombuffer(self._given_up, np.int32, 1)
         self._flag[0] = 0
-        addresses = [*memory, *[0] * (_MOST_RANKS - size)]
+        addresses = [*memory, *[0] * (_MAX_RANKS - size)]
         self._rank, capacity = rank, (_SUM_BLOCKS + _PAIR_BLOCKS) * _CHUNK
-        epochs = [0] * (_SUM_BLOCKS + _PAIR_BLOCKS * _MOST_RANKS)
+        epochs = [0] * (_SUM_BLOCKS + _PAIR_BLOCKS * _MAX_RANKS)
         self._link = cupy.asarray(np.array([size, rank, capacity, self._given_up.ptr, *addresses, *epochs], np.uint64))
         self._kernel, self._pairs_kernel = _kernels(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
@@ -149,7 +149,7 @@ class PeerStores:
 
     def _prepared(self, words: int, kind: int) -> Launch:
         packets = -(-words // 2)
-        threads = min(_MOST_THREADS, -(-packets // _WARP) * _WARP)
+        threads = min(_MAX_THREADS, -(-packets // _WARP) * _WARP)
         return Launch(self._kernel, -(-packets // _CHUNK), threads, 2, self._link, words, kind)
 
     def _prepared_exchange(
@@ -174,10 +174,10 @@ class PeerStores:
                 packets = max(packets, -(-max(lengths) // _VALUES))
         launch = None
         if taken:
-            threads = min(_MOST_THREADS, -(-packets // _WARP) * _WARP)
+            threads = min(_MAX_THREADS, -(-packets // _WARP) * _WARP)
             blocks = len(taken) * -(-packets // _CHUNK)
-            padding = [0] * (3 * (_MOST_RANKS - 1) - len(facts))
-            arrays = 2 * (_MOST_RANKS - 1)
+            padding = [0] * (3 * (_MAX_RANKS - 1) - len(facts))
+            arrays = 2 * (_MAX_RANKS - 1)
             launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(taken), *facts, *padding)
         left = [[place for place, (rank, *_) in enumerate(part) if rank not in taken] for part in (sends, receives)]
         return launch, places, left if any(left) else None
@@ -202,8 +202,8 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     """
     if len(set(nodes)) > 1:
         return None, "NCCL, since the ranks are on several hosts"
-    if control.size > _MOST_RANKS:
-        return None, f"NCCL, since there are more than {_MOST_RANKS} ranks"
+    if control.size > _MAX_RANKS:
+        return None, f"NCCL, since there are more than {_MAX_RANKS} ranks"
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"

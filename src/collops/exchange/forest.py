@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OnTransport", "StarForest"]
 
-_MOST_CHECKED = 64  # kinds of arrays
+_MAX_CHECKED = 64  # kinds of arrays
 _DOWN, _UP, _FETCH = "roots to leaves", "leaves to roots", "fetch"
 
 
@@ -391,7 +391,7 @@ class StarForest(OnTransport):
             self._checked_points(names[1], target, engine, True)
         mover = self._mover(way, op, dtype, block, engine)
         if kind is not None and engine.mutable:
-            if len(self._checked) >= _MOST_CHECKED:
+            if len(self._checked) >= _MAX_CHECKED:
                 self._checked.clear()
             self._checked[kind] = mover
         return mover, source, target

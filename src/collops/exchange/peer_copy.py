@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerCopy", "mapped_memory"]
 
-MOST_BOXES = 8  # as in boxes.cu
+MAX_BOXES = 8  # as in boxes.cu
 _THREADS, _BLOCKS = 512, 12  # of a block, as in boxes.cu, and blocks of a box
 _UNIT = 8  # bytes that a thread copies at once, at most
 _SIZES = 7  # numbers of a box
@@ -136,7 +136,7 @@ class PeerCopy:
             )
         ]
         found = [copy for copy in copies if copy is not None]
-        if len(found) < len(copies) or len(copies) > MOST_BOXES:
+        if len(found) < len(copies) or len(copies) > MAX_BOXES:
             return None
         unit = min((copy.unit for copy in found), default=_UNIT)
         sizes: list[int] = []
@@ -144,7 +144,7 @@ class PeerCopy:
             width, height, rows, *spacings = map(int, copy.sizes)
             times = copy.unit // unit
             sizes += [width * times, height, rows, *(spacing * times for spacing in spacings)]
-        sizes += [0] * (_SIZES * MOST_BOXES - len(sizes))
+        sizes += [0] * (_SIZES * MAX_BOXES - len(sizes))
         return Arguments(unit, max(1, len(found)), sizes, places)
 
     def addresses(self, memory: Sequence[int], array: int, places: Sequence[int]) -> list[int]:
@@ -152,7 +152,7 @@ class PeerCopy:
         theirs = [memory[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
         mine = [array + place for place in places]
         first, last = (mine, theirs) if self._writes else (theirs, mine)
-        return [*first, *[0] * (MOST_BOXES - len(first)), *last]
+        return [*first, *[0] * (MAX_BOXES - len(first)), *last]
 
     def _launch(self, strides: tuple[int, ...], begin: int) -> tuple[Any, Sequence[int]]:
         from collops.comm.device_launch import Launch
@@ -164,7 +164,7 @@ class PeerCopy:
             unit, count, sizes, places = arguments
             kernel = cuda_kernel(backend.__file__, "boxes.cu", "copy_boxes", f"-DBYTES={unit}")
             fixed = count, int(self._writes), *sizes
-            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MOST_BOXES, *fixed), places
+            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MAX_BOXES, *fixed), places
         return self._launches[key]
 
 

@@ -25,7 +25,7 @@ _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 # The samples print: type, nx, ny, niter, nccheck, devices, peer access, seconds, seconds of one device. The program for
 # one device prints no devices, no peer access and no second time.
 _LINE = re.compile(rf"\w+((?:, \d+){{4}})(?:, (\d+), \d+, ({_NUMBER}), {_NUMBER}|, ({_NUMBER}))")
-_MOST_BYTES = 1 << 20  # of output: far more than a sample prints
+_MAX_BYTES = 1 << 20  # of output: far more than a sample prints
 _POLL_SECONDS, _GRACE_SECONDS = 0.02, 5.0
 
 
@@ -89,7 +89,7 @@ def run_sample(name: str, command: Sequence[str], problem: Problem, switches: Se
         finally:
             _end(process)
         output.seek(0)
-        lines = output.read(_MOST_BYTES).decode("utf-8", "replace").split("\n")
+        lines = output.read(_MAX_BYTES).decode("utf-8", "replace").split("\n")
     if why is None and process.returncode:
         said = next((line.strip()[:200] for line in reversed(lines) if line.strip()), "it printed nothing")
         why = f"ended with exit code {process.returncode} ({said})"
@@ -111,8 +111,8 @@ def _wait(process: subprocess.Popen[bytes], output: int) -> str | None:
     limit = default_timeout()
     begin = time.monotonic()
     while process.poll() is None:
-        if os.fstat(output).st_size > _MOST_BYTES:
-            return f"printed more than {_MOST_BYTES >> 20} MiB: it is no such program"
+        if os.fstat(output).st_size > _MAX_BYTES:
+            return f"printed more than {_MAX_BYTES >> 20} MiB: it is no such program"
         if limit is not None and time.monotonic() - begin > 0.5 * limit:
             return f"did not end within {0.5 * limit:g} s: choose a smaller -niter, or set COLLOPS_TIMEOUT"
         time.sleep(_POLL_SECONDS)

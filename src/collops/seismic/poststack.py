@@ -55,7 +55,7 @@ _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
 _SMOOTH_SECONDS = 0.06
 _WEIGHT, _DAMP = 0.05, 0.01
 # Where the data determine both: multiples of the two, and the iterations for each that is tried.
-_MOST, _LEAST, _TRIAL_ITERATIONS = 16.0, 0.25, 15
+_MAX_STRENGTH, _MIN_STRENGTH, _TRIAL_ITERATIONS = 16.0, 0.25, 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 
     choice = None
     if job.options.weight is None and job.options.damp is None:
-        choice = problem.choose(data, solve, _MOST, _LEAST)
+        choice = problem.choose(data, solve, _MAX_STRENGTH, _MIN_STRENGTH)
     stack, stacked, damp = equations(choice.weight if choice else 1.0)
     solution = job.solve(cgls, stack, stacked, writes=problem.result_bytes, damp=damp, tol=0.0)
     return problem.inversion(data, gradient, solution, choice)

@@ -48,7 +48,7 @@ _KIND = Kind(
 
 # The range of the sparsity where the data determine it, as a share of the strongest event of all traces: the weakest
 # that exceed the noise may be a thousand times weaker.
-_MOST, _LEAST = 0.2, 1e-4
+_MAX_STRENGTH, _MIN_STRENGTH = 0.2, 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
 
     sparsity, choice = job.options.sparsity, None
     if sparsity is None:
-        choice = problem.choose(data, solve, _MOST, _LEAST)
+        choice = problem.choose(data, solve, _MAX_STRENGTH, _MIN_STRENGTH)
         sparsity = choice.weight
     solution = job.solve(fista, operator, data, writes=problem.result_bytes, **method(sparsity))
     return problem.inversion(data, gradient, solution, choice)

@@ -19,7 +19,7 @@ _COUNTED = (
     *("NcclTransport", "Pattern", "Pending", "PersistentMessages", "StarForest", "Symmetric", "SharedWindow"),
     *("DeviceHeap", "Comm", "Intracomm", "Request", "Prequest", "Win", "CapturedStep", "Graph", "GraphExec"),
 )
-_MOST_GROWTH = 0.01
+_MAX_GROWTH = 0.01
 
 
 @dataclass(frozen=True)
@@ -95,4 +95,4 @@ class Watch:
 
     def leaks(self) -> list[str]:
         """Return a line for each quantity that has grown by more than a hundredth."""
-        return [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MOST_GROWTH]
+        return [f"{name} grew by {100 * value:.2f} %" for name, value in self.growth().items() if value > _MAX_GROWTH]

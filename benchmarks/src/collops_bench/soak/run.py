@@ -25,7 +25,7 @@ _SAMPLE_SECONDS = 10.0
 _RARE = {"killed": 0.001, "interrupted": 0.01, "files": 0.02}
 """Weights of slow cases; the others have 1 / number of cases."""
 _AFTER_WARM_UP = "killed"  # too slow for the warm-up, in which caches must fill
-_MOST_FAILURES = 10
+_MAX_FAILURES = 10
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def soak(
         if now - sampled >= _SAMPLE_SECONDS:
             sampled = now
             watch.samples.append(take_sample(now, engine))
-        if only is not None or now >= 60 * minutes or len(tally.failures) >= _MOST_FAILURES:
+        if only is not None or now >= 60 * minutes or len(tally.failures) >= _MAX_FAILURES:
             break
     _conclude(tally, watch, comm, engine)
     return tally

@@ -27,7 +27,7 @@ from collops.errors import UnsupportedTypeError
 
 _BLOCK = 256  # as in vector.cu
 _IN_FLIGHT = 4
-_MOST_BLOCKS = 1 << 20  # of axpby; for larger arrays each thread loops
+_MAX_BLOCKS = 1 << 20  # of axpby; for larger arrays each thread loops
 _BLOCKS_PER_PROCESSOR = 4
 _PAIRS = 4  # in one launch of dots
 _PLACES = 16
@@ -65,7 +65,7 @@ class _Functions:
 
     def grid(self, size: int) -> tuple[int]:
         """Return the grid of a kernel that combines so many elements."""
-        return (min(-(-size // self.per_block), _MOST_BLOCKS),)
+        return (min(-(-size // self.per_block), _MAX_BLOCKS),)
 
 
 _NAMES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

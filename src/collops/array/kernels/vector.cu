@@ -50,7 +50,7 @@ __device__ inline unsigned short narrow_half(float value)
 
 #define BLOCK 256
 #define IN_FLIGHT 4  // independent 16-byte loads of each array that a thread has under way
-#define MOST_WARPS (BLOCK / 32)
+#define MAX_WARPS (BLOCK / 32)
 
 typedef long long Index;
 
@@ -241,7 +241,7 @@ __device__ inline Number as_number(Sum sum) { return static_cast<Number>(sum); }
 template <typename T>
 __device__ inline T block_sum(T sum)
 {
-    __shared__ T of_warps[MOST_WARPS];
+    __shared__ T of_warps[MAX_WARPS];
     for (int distance = WARP / 2; distance > 0; distance /= 2) add(sum, from_below(sum, distance));
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     __syncthreads();  // of_warps may still be read by the previous sum
@@ -468,7 +468,7 @@ __device__ inline Sum sum_of_squares(const double* squares, Index n)
     return Sum{sum};
 }
 
-#define MOST_PAIRS 4
+#define MAX_PAIRS 4
 
 struct Pair {
     const Element* x;
@@ -494,8 +494,8 @@ __device__ __noinline__ void dots(const Pair* pairs, int count, Number* out, dou
                                   unsigned places, unsigned fresh, double x_sign, Link* link)
 {
     __shared__ bool last;
-    __shared__ Sum results[MOST_PAIRS];  // of thread 0
-    Sum totals[MOST_PAIRS];  // threads wait for each other after the last pair only
+    __shared__ Sum results[MAX_PAIRS];  // of thread 0
+    Sum totals[MAX_PAIRS];  // threads wait for each other after the last pair only
     for (int p = 0; p < count; ++p) {
         const Pair pair = pairs[p];
         totals[p] = pair.n < 0         ? sum_of_squares(reinterpret_cast<const double*>(pair.x), -pair.n)

@@ -12,7 +12,7 @@ from collops.exchange.exchange import PLACES, Exchange, LocalWork
 from collops.exchange.pattern import Side
 
 _LONG = 1 << 10  # bytes, from where messages for certain arrays are worth keeping
-_MOST_KEPT = 64
+_MAX_KEPT = 64
 
 
 class MpiExchange(Exchange):
@@ -85,7 +85,7 @@ class MpiExchange(Exchange):
 
     def _keep(self, places: tuple[int, int], given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
         """Prepare messages between these arrays, or parts of buffers for a side without runs."""
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= _MAX_KEPT:
             self._kept.clear()
         sends, receives = (
             [(rank, array[part]) for rank, part in runs or [(rank, slice(*part)) for rank, *part in side.segments]]

@@ -26,7 +26,7 @@ _ALIGNMENT = 256
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 2  # of those that fit
 _BLOCKS_TO_FILL_IT = 6  # for which put.cu keeps registers
-_MOST_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
+_MAX_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
 _WAITING = 32
 _SOURCE = Path(__file__).with_name("put.cu")
 _NO_POINTS = Index.run(0)
@@ -171,7 +171,7 @@ def _takes_itself(work: LocalWork) -> bool:
     if work.op == "sum" and not work.deterministic and not (work.there.unique and work.arriving.unique):
         return False
     points = max(work.leaving.size, work.here.size, work.arriving.size)
-    return points * work.width * work.dtype.itemsize <= _MOST_AT_ONCE
+    return points * work.width * work.dtype.itemsize <= _MAX_AT_ONCE
 
 
 def _put(work: LocalWork, ends: _Ends, staying: bool) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ _BEHIND = 2  # samples after a trace: zeros, or the arrivals that are omitted
 _ROW_BYTES = 64  # of a strip of columns, a vector of the processor
 _STRIPS = 4  # of columns that are computed together
 _FILTERED = 1 << 23  # bytes of the filtered traces of several columns that the adjoint has at a time
-_FEWEST = 3  # columns for which a row is faster than one column after the other
+_MIN_COLUMNS = 3  # columns for which a row is faster than one column after the other
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
 # Products and sums may be contracted; nothing else that would change results or hide a NaN.
@@ -616,10 +616,10 @@ class NumbaKernels:
         """Yield the columns that are computed together, a tuple as long as a row of the kernels, and their number."""
         begin = 0
         while begin < count:
-            width = self._width if count - begin >= _FEWEST else 1
+            width = self._width if count - begin >= _MIN_COLUMNS else 1
             _compiled(*self._kind, width)
             # Fewer columns than the fewest are left for themselves.
-            strips = 1 if width == 1 else max(1, min(_STRIPS, (count - begin + width - _FEWEST) // width))
+            strips = 1 if width == 1 else max(1, min(_STRIPS, (count - begin + width - _MIN_COLUMNS) // width))
             yield slice(begin, min(begin + strips * width, count)), (0,) * width, strips
             begin += strips * width
 

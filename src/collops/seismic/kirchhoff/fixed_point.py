@@ -22,7 +22,7 @@ from collops.seismic.kirchhoff.nodes import Nodes
 
 _MANTISSA_BITS = {np.dtype(np.float32): 23, np.dtype(np.float64): 52}
 # Times rounded to b fractional bits change unfiltered traces by 0.7 * 2**-b of their norm: 5e-6 for 17 bits.
-_ENOUGH_BITS = 17
+_SUFFICIENT_BITS = 17
 _LONGEST = 1 << 30  # samples; the kernels' sample numbers, of two times, are 32-bit integers
 
 
@@ -47,7 +47,7 @@ class Scale:
     @property
     def fixed_type(self) -> np.dtype:
         """Integer type of the numbers."""
-        narrow = self.dtype.itemsize == 4 and self._free_bits(32) >= _ENOUGH_BITS
+        narrow = self.dtype.itemsize == 4 and self._free_bits(32) >= _SUFFICIENT_BITS
         return np.dtype(np.int32 if narrow else np.int64)
 
     @property

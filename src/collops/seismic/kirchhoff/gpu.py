@@ -17,7 +17,7 @@ from collops.seismic.kirchhoff.weights import Bands, Weights
 # Measured on an H100: of blocks of 1 x 1 to 5 x 5 traces, 256 to 1024 threads and 1 to 4 points the fastest, or nearly.
 _FORWARD_THREADS = 512  # as in kirchhoff.cu
 _SHAPES = ((2, 4), (1, 4), (2, 2), (1, 2), (1, 1))  # sources and receivers of a block
-_FEWEST_POINTS = 16  # of a thread; where it would have fewer, blocks get fewer traces
+_MIN_POINTS = 16  # of a thread; where it would have fewer, blocks get fewer traces
 _SAMPLE = 8  # bytes of shared memory, for two integers
 _BESIDE = 34  # samples of shared memory beside a window, as in kirchhoff.cu
 _SCALE_BLOCKS, _SCALE_THREADS = 64, 256  # as in kirchhoff.cu
@@ -182,7 +182,7 @@ class CudaKernels:
             device.attributes["MaxRegistersPerMultiprocessor"] // registers,
             device.attributes["MaxSharedMemoryPerMultiprocessor"] // self._forward_shared,
         )
-        groups, parts = self._groups(shape), max(1, points // (_FEWEST_POINTS * _FORWARD_THREADS))
+        groups, parts = self._groups(shape), max(1, points // (_MIN_POINTS * _FORWARD_THREADS))
         parts = _parts(groups, multiprocessors * at_a_time, min(parts, 2) if repeatable else parts)
         self._forward_grid = (groups, parts, -(-row // window))
         if self._dtype.itemsize == 8:  # a lower bound, for a finer unit: the largest sample of an image of ones
@@ -209,7 +209,7 @@ class CudaKernels:
 
         def suits(shape: tuple[int, int]) -> bool:
             groups, traces = self._groups(shape), math.prod(shape)
-            busy = groups * points >= _FEWEST_POINTS * _FORWARD_THREADS * multiprocessors
+            busy = groups * points >= _MIN_POINTS * _FORWARD_THREADS * multiprocessors
             return busy and 4 * groups * traces <= 5 * self._traces and traces <= most
 
         return next(filter(suits, _SHAPES), _SHAPES[-1])

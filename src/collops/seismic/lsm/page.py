@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TEMPLATE = Path(__file__).parent / "page.html"
-_MOST_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
-_MOST_NORMS = 500  # of the line of convergence
-_MOST_MARKS = 60  # that are larger than the line
+_MAX_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
+_MAX_NORMS = 500  # of the line of convergence
+_MAX_MARKS = 60  # that are larger than the line
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
@@ -110,7 +110,7 @@ def section(image: np.ndarray) -> np.ndarray:
 
 
 def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    step = int(np.ceil(np.sqrt(max(1.0, section(fields["image"]).size / _MOST_POINTS))))
+    step = int(np.ceil(np.sqrt(max(1.0, section(fields["image"]).size / _MAX_POINTS))))
     images = {name: _packed(section(fields[name])[::step, ::step]) for name in _IMAGES if name in fields}
     return {
         "x": _round(fields["x"][::step]),
@@ -141,11 +141,11 @@ def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
 
     shares = norms / norms[0] if norms[0] else norms
     last = len(shares) - 1
-    shown = [*range(0, last, -(-len(shares) // _MOST_NORMS)), last]
+    shown = [*range(0, last, -(-len(shares) // _MAX_NORMS)), last]
     shown = [number for number in shown if shares[number] > 0] or shown
 
     def draw(axes: Axes) -> dict[str, list[str]]:
-        marks = "." if len(shown) > _MOST_MARKS else "o"
+        marks = "." if len(shown) > _MAX_MARKS else "o"
         axes.plot(shown, shares[shown], color=COLORS[0], marker=marks, markersize=4, gid="norms", clip_on=False)
         if chosen and last:
             best = max(1, int(shares.argmin()))

@@ -25,7 +25,7 @@ TRIED = (0.3, 0.1, 0.03, 0.01, 0.003)
 _INNER = 5  # iterations of CGLS in one of ADMM
 _JUMP = 0.1  # of the image, over its largest amplitude, that ADMM tries to keep first
 _SMOOTH = 3.0  # points: standard deviation of the average over which dips are estimated
-_PROBES, _LEAST = 8, 1e-3  # of the diagonal: number, and its smallest value over the largest
+_PROBES, _MIN_DIAGONAL = 8, 1e-3  # of the diagonal: number, and its smallest value over the largest
 _WAVELENGTHS = 4  # extent of the windows with spectra of their own
 _FADE = 0.05  # standard deviation of the average over estimates of the diagonal, of the image's extent
 
@@ -150,7 +150,7 @@ def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
     """Return the preconditioner that divides by the root of a diagonal, at least a thousandth of its largest value."""
     from collops import Diagonal
 
-    floor = _LEAST * float(diagonal.max())
+    floor = _MIN_DIAGONAL * float(diagonal.max())
     return Diagonal(job.spread(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
 
 

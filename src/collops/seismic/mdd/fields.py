@@ -21,7 +21,7 @@ DOWN_NAMES, UP_NAMES = ("down", "downgoing"), ("up", "upgoing")
 
 _BLOCK_BYTES = 64 << 20
 # Frequencies with less than this share of the largest amplitude of the downgoing field hold only noise.
-_LEAST_AMPLITUDE = 0.01
+_MIN_AMPLITUDE = 0.01
 # Arrays of the size of model and data that exist at once.
 _ARRAYS = 10
 _INTERVAL, _SPACING = 0.004, 15.0
@@ -85,7 +85,7 @@ class Acquisition:
 
 def frequencies_within(power: np.ndarray) -> int:
     """Return how many frequencies, from 0, a downgoing field with this power spectrum has."""
-    return int(np.flatnonzero(power >= _LEAST_AMPLITUDE**2 * power.max())[-1]) + 1
+    return int(np.flatnonzero(power >= _MIN_AMPLITUDE**2 * power.max())[-1]) + 1
 
 
 class RecordedFields:

@@ -32,7 +32,7 @@ _SLOWEST, _FASTEST = 100.0, 10_000.0
 _DOUBTFUL = 4500.0  # m/s: water has 4900 feet per second
 # A line that is shorter has hardly any lateral resolution, and is likelier to have a wrong scalar of its coordinates.
 _FEW_WAVELENGTHS, _FEW_COLUMNS = 2, 4
-_LEAST_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
+_MIN_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
 
 
 class Terms(NamedTuple):
@@ -73,7 +73,7 @@ def check_positions(
             f"{path} has coordinates 0, 0 at live trace {trace} and {int(missing.sum()) - 1} other stations, far from "
             f"all others: fill in {terms.positions}, or {terms.dead}"
         )
-    known = offset >= _LEAST_OFFSET
+    known = offset >= _MIN_OFFSET
     if not known.any():
         return []
     ratio, typical = float(np.median(distance[known] / offset[known])), float(np.median(offset[known]))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Geometry", "Grid", "shots_of"]
 
-_MOST_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
+_MAX_POINTS = {2: 401, 3: 101}  # along an axis of an image, by its number of axes
 _MARGIN = 0.05
-_MOST_STEPS = 1e12
+_MAX_STEPS = 1e12
 
 
 def _pair(vector: np.ndarray) -> tuple[float, float]:
@@ -455,7 +455,7 @@ def cover(
     sentence to `notes`.
     """
     low, high = geometry.bounds
-    most = _MOST_POINTS[geometry.dims]
+    most = _MAX_POINTS[geometry.dims]
     columns = _columns("x", low[-2], high[-2], nx, dx, x0, most, _column_spacing(geometry), bins and bins.spacing[1])
     across: dict[str, float] = {}
     if geometry.dims == 3:
@@ -523,7 +523,7 @@ def _columns(
 
 def _check_steps(name: str, length: float, step: float) -> None:
     """Raise if a length has too many steps for any array; `Grid` checks that steps are positive."""
-    if step > 0 and not float(length) / step < _MOST_STEPS:
+    if step > 0 and not float(length) / step < _MAX_STEPS:
         raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
 
 

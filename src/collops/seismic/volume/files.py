@@ -45,9 +45,9 @@ DATA_NAMES = ("data", "seismic", "amplitude")
 
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
 # Header fields whose grid is filled less than this are not inline and crossline numbers.
-_MOST_POINTS_PER_TRACE = 20
+_MAX_POINTS_PER_TRACE = 20
 # Stacked traces may have the source of one of their traces, which some neighbours then share.
-_FEWEST_CHANNELS = 10
+_MIN_CHANNELS = 10
 _POSITIONS = ("SourceX", "SourceY", "GroupX", "GroupY", "CDP_X", "CDP_Y")
 
 
@@ -277,7 +277,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     lateral = [(name, *np.unique(values, return_inverse=True)) for name, values in varying]
     shape = tuple(len(values) for _, values, _ in lateral)
     points = int(np.prod(shape))
-    if points > _MOST_POINTS_PER_TRACE * len(numbers):
+    if points > _MAX_POINTS_PER_TRACE * len(numbers):
         raise InputError(
             f"{path} has {len(numbers)} traces for {' x '.join(map(str, shape))} inline and crossline numbers, "
             "which is no grid: name the bytes that hold them with --inline-byte and --crossline-byte"
@@ -314,7 +314,7 @@ def _refuse_shots(path: Path, headers: Mapping[str, np.ndarray]) -> None:
     """Raise `InputError` if many traces share each source, at different offsets."""
     sources = np.unique(np.stack([headers["SourceX"], headers["SourceY"]]), axis=1).shape[1]
     east, north = (headers[f"Group{axis}"] - headers[f"Source{axis}"] for axis in "XY")
-    if len(east) >= _FEWEST_CHANNELS * sources and np.ptp(np.hypot(east, north)) > 0:
+    if len(east) >= _MIN_CHANNELS * sources and np.ptp(np.hypot(east, north)) > 0:
         raise InputError(
             f"{path} holds shots ({len(east)} traces of {sources} sources), not stacked traces: migrate them with "
             "collops lsm, or name their stack"

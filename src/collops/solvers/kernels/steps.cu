@@ -27,7 +27,7 @@ __device__ inline double from_lane_below(double value, int distance)
 
 #define BLOCK 256
 #define IN_FLIGHT 4  // elements of each array that a thread has under way
-#define MOST_WARPS (BLOCK / 32)
+#define MAX_WARPS (BLOCK / 32)
 #define MEASURES 3
 
 typedef long long Index;
@@ -118,7 +118,7 @@ __device__ inline Real number(double value, const void* scalar, int doubles)
 
 __device__ inline double block_sum(double sum)
 {
-    __shared__ double of_warps[MOST_WARPS];
+    __shared__ double of_warps[MAX_WARPS];
     for (int distance = WARP / 2; distance > 0; distance /= 2) sum += from_lane_below(sum, distance);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     __syncthreads();  // of_warps may still be read by the previous sum
