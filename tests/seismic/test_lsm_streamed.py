@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import segyio
 
+import collops
 from collops.errors import InputError
 from collops.seismic import segy
 from collops.seismic.lsm import Options, migrate, run
+from collops.seismic.lsm.normal import minimise
 from collops.seismic.lsm.problem import StreamedShots, recorded
 from collops.seismic.lsm.streamed import StreamedSurvey
 from collops.seismic.survey import checks
@@ -176,3 +178,21 @@ def test_memory_does_not_grow_with_the_data(comm, folder, monkeypatch):
     peak(1)  # what is imported and compiled
     few, many = peak(3), peak(9)
     assert many - few < 6 * 100 * 1000 * 4 / 5
+
+
+@pytest.mark.parametrize(("data", "operator"), [(2.0**-110, 1.0), (2.0**-110, 2.0**-40), (2.0**90, 2.0**80)])
+def test_normal_equations_of_very_small_and_large_traces(comm, data, operator):
+    """Powers of two change the scale of the solution and of the energy that it explains, and no digit of them."""
+    diagonal = np.arange(1, 8, dtype="f4")
+    right = np.array([3, -1, 2, 5, -4, 1, 2], "f4")
+
+    def solved(data, operator):
+        A = collops.Diagonal(diagonal * np.float32(operator), comm=comm)
+        y = collops.from_global(right * np.float32(data), comm=comm)
+        return minimise(A, y, damp=0.5 * operator**0.5, M=None, niter=4, progress=False)
+
+    plain, scaled = solved(1.0, 1.0), solved(data, operator)
+    assert scaled.iterations == plain.iterations == 4
+    np.testing.assert_array_equal(scaled.x.gather(), plain.x.gather() * np.float32(data / operator))
+    energy = data * data / operator
+    np.testing.assert_allclose(scaled.details["explained"], plain.details["explained"] * energy, rtol=1e-6)
