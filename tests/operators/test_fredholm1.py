@@ -87,6 +87,17 @@ def test_real_matrices_stay_real(comm):
     assert_close(out.local_array, expected)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_half_precision_with_complex_vectors(comm, at_once):
+    """Complex vectors of twice the precision of the kernel: real and imaginary parts are columns of their own type."""
+    _, mine = kernel(comm, 5, 4, "f4")
+    op = Fredholm1(mine.astype("f2"), 3, usematmul=at_once, comm=comm)
+    x = random(op.domain, comm=comm, dtype="c8")
+    np.testing.assert_allclose((op @ x).local_array, mine.astype("f2").astype("f8") @ x.local_array, atol=2e-2)
+    out = zeros(op.range, comm=comm, dtype="c8")
+    np.testing.assert_allclose(op.forward(x, out).local_array, (op @ x).local_array, atol=2e-2)
+
+
 def test_errors_of_fredholm(comm):
     last = comm.rank == comm.size - 1
     with pytest.raises(LayoutError, match="three axes"):

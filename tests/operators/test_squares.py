@@ -5,6 +5,9 @@ Kernels of NumPy pretend to be those of a device: they leave sums of squares, an
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pylops
 import pytest
@@ -282,6 +285,30 @@ def test_a_copy_in_another_precision_has_its_own_products(comm, taken):
     ):
         np.testing.assert_allclose(result.local_array, rounded.forward(x).local_array, atol=1e-5)
         assert np.abs(result.local_array - matrix @ x.local_array).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", ["stack", "with a dense one", "side by side"])
+def test_an_operator_that_was_used_is_freed_at_once(comm, taken, name):
+    """Its matrices and tables may fill the memory of a device, and must not wait for the garbage collector."""
+    op, *_ = operators(comm)[name]
+    y = random(op.range, seed=3, comm=comm)
+    cgls(op, y, niter=2, damp=0.5, progress=False)
+    op._adjoint_and_square(y, None)
+    known = weakref.ref(op)
+    gc.disable()
+    try:
+        del op
+        assert known() is None
+    finally:
+        gc.enable()
+
+
+def test_a_copy_with_another_transport_has_its_own_products(comm, taken):
+    A = CSRMatrix(sparse.random(5, 5 * comm.size, 0.5, "csr", random_state=comm.rank), comm=comm)
+    x = random(A.domain, comm=comm)
+    A._forward_and_square(x, None)
+    other = A.with_transport("staged")
+    assert other._directions[0].apply.__self__ is other
 
 
 @pytest.mark.parametrize("options", [{}, {"damp": 0.5}, {"M": True}, {"reductions": 1}, {"reductions": "pipelined"}])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy
-from functools import partial
+from functools import cache, partial
 from numbers import Number
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
@@ -156,21 +155,19 @@ class LinearOperator:
 
     _has_coefficients = True  # of its own, which astype() must convert
 
-    _made_directions: tuple[Direction, Direction] | None = None
-
     @property
     def _directions(self) -> tuple[Direction, Direction]:
-        """Forward and adjoint, made once. Their faster forms are those of the class that defines the product."""
-        # Not a cached_property, whose use of __dict__ makes every access to an attribute slower from then on.
-        if self._made_directions is None:
-            self._made_directions = self._resolved("_forward", False), self._resolved("_adjoint", True)
-        return self._made_directions
+        """Forward and adjoint. Their faster forms are those of the class that defines the product.
 
-    def _resolved(self, method: str, adjoint: bool) -> Direction:
+        They are not kept: they refer to this operator, whose memory would wait for the garbage collector.
+        """
+        return self._resolved(False), self._resolved(True)
+
+    def _resolved(self, adjoint: bool) -> Direction:
         """Return a direction, without faster forms where an object or a class overrides the method of its bases."""
-        product, of_class = getattr(self, method), MethodType(getattr(type(self), method), self)
-        newest = next(vars(base) for base in type(self).__mro__ if vars(base).keys() & {method, "_direction"})
-        fast = "_direction" in newest and product == of_class
+        method = "_adjoint" if adjoint else "_forward"
+        product = getattr(self, method)
+        fast = _has_forms(type(self), method) and getattr(product, "__func__", None) is getattr(type(self), method)
         return self._direction(adjoint) if fast else Direction(product)
 
     def _direction(self, adjoint: bool) -> Direction:
@@ -187,10 +184,10 @@ class LinearOperator:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
-        return self._directions[0].with_norm2(x, out)
+        return self._resolved(False).with_norm2(x, out)
 
     def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
-        return self._directions[1].with_norm2(y, out)
+        return self._resolved(True).with_norm2(y, out)
 
     def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
@@ -389,7 +386,7 @@ class LinearOperator:
     def _retyped(self, dtype: np.dtype) -> Any:
         """Return a copy whose dtype is `dtype`, or what it is multiplied in; both share coefficients."""
         other = copy(self)
-        other.dtype, other._allocators, other._made_directions = accumulator(dtype), {}, None
+        other.dtype, other._allocators = accumulator(dtype), {}
         return other
 
     def __matmul__(self, other: Any) -> Any:
@@ -435,6 +432,13 @@ class LinearOperator:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.dtype}: {self.domain} -> {self.range}>"
+
+
+@cache
+def _has_forms(kind: type, method: str) -> bool:
+    """Return whether the newest class that defines a product of `kind` also defines its faster forms."""
+    newest = next(vars(base) for base in kind.__mro__ if vars(base).keys() & {method, "_direction"})
+    return "_direction" in newest
 
 
 def product(*factors: LinearOperator) -> LinearOperator:
@@ -564,7 +568,7 @@ class Adjoint(LinearOperator):
         return Adjoint(self.operator.astype(dtype))
 
     def _direction(self, adjoint: bool) -> Direction:
-        return self.operator._directions[not adjoint]
+        return self.operator._resolved(not adjoint)
 
     def _forward(self, x: Any, out: Any) -> Any:
         return self.operator._adjoint(x, out)
@@ -614,7 +618,7 @@ class Flat(LinearOperator):
         return Flat(self.operator.astype(dtype), self.domain, self.range, self.comm)
 
     def _direction(self, adjoint: bool) -> Direction:
-        inner, layouts = self.operator._directions[adjoint], self._layouts[adjoint]
+        inner, layouts = self.operator._resolved(adjoint), self._layouts[adjoint]
         norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
         return super()._direction(adjoint)._replace(norm2=norm2, add=add)
 

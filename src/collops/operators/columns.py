@@ -136,9 +136,9 @@ class Columns(LinearOperator):
             for begin in range(0, self.count, self.width):
                 size = min(self.width, self.count - begin)
                 target = _part(out, begin, size)
-                _keep(batched[size]._directions[adjoint].apply(_part(x, begin, size), target), target)
+                _keep(batched[size]._resolved(adjoint).apply(_part(x, begin, size), target), target)
             return out
-        apply, sides = inner._directions[adjoint].apply, (inner.domain, inner.range)
+        apply, sides = inner._resolved(adjoint).apply, (inner.domain, inner.range)
         sources = _columns(x, sides[adjoint])
         if not x.engine.mutable:
             return _joined([apply(source, None) for source in sources])
@@ -160,7 +160,7 @@ class _Batched(LinearOperator):
         self.operator = operator
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        batched = self.operator._directions[adjoint].batched
+        batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)
 

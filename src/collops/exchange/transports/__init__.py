@@ -112,9 +112,10 @@ def is_on_stream(comm: Communicator, transport: str | type[Exchange]) -> bool:
     """Return whether moves of device arrays on a transport never block the host; see :attr:`Exchange.on_stream`."""
     if not isinstance(transport, str):
         return transport.on_stream
-    possible = [] if comm.control is None else _TABLE.possible(comm, "device")
-    chosen = [name for name in possible if transport in ("auto", name)]
-    return bool(chosen) and _TABLE.load(chosen[0]).on_stream
+    if transport == "auto":
+        possible = [] if comm.control is None else _TABLE.possible(comm, "device")
+        return bool(possible) and _TABLE.load(possible[0]).on_stream
+    return _TABLE.load(transport).on_stream  # a transport that these ranks lack raises its own error when it is made
 
 
 def exchange_of(

@@ -122,7 +122,7 @@ class BatchedMatrix:
             return self._engine.matmul(matrices, x)
         result = out
         if not self._complex and x.dtype.kind == "c":
-            x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
+            x, result = x.view(x.real.dtype), out.view(out.real.dtype)  # real and imaginary parts as columns
         if self._at_once:
             self._engine.xp.matmul(matrices, x, out=result)
         else:
