@@ -261,8 +261,8 @@ class TestWavelets:
         [
             (np.ones(4), "odd"),
             (np.ones((3, 3)), "one axis"),
-            (np.zeros(5), "zeros"),
-            (np.array([1, np.nan, 1]), "infinite values or NaN"),
+            (np.zeros(5), "not all zero"),
+            (np.array([1, np.nan, 1]), "must hold finite numbers"),
             (np.ones(43), "43 samples, but a trace only 41"),
         ],
     )

@@ -94,7 +94,7 @@ class Weighting:
         return 0 if self.none else 1 + axes * self.traces_rays + (self.amplitude == "2.5d")
 
     def fields_of(self, times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """Return the fields of a station for `Weights`, (fields, *grid), from its travel times in seconds."""
+        """Return the fields of a station for `Weights` from its travel times in seconds; the first axis counts them."""
         weight = np.ones(grid.shape)
         parts: list[np.ndarray] = []
         if self.traces_rays:
