@@ -1,7 +1,7 @@
 """Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook's, and the one place where they are chosen.
 
-A variant is a class with the options, tests and numbers of its method. Each module names the record in
-``benchmarks/results`` that shows its gain, if that is its purpose.
+A variant is a class with the options, tests and numbers of its method. A module that exists for speed
+names the record in ``benchmarks/results`` that shows its gain, or says that there is none.
 """
 
 from __future__ import annotations
