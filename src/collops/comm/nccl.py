@@ -266,7 +266,7 @@ class NcclTransport(Transport):
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages.
 
-        Users send them. What one rank sends and receives in one call, the other may in two, so none is `short`.
+        Users send them, and a rank may send in two calls what another gets in one: peer stores are not used.
         """
         if self._grouped:
             self._in_use.append(sends)

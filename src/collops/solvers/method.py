@@ -83,8 +83,8 @@ class Method:
         Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
     results : tuple of str
         Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
-        whether a test has passed, their values of that iteration are restored. Without fields, since the results are
-        computed, the host waits for every iteration if a tolerance can end the run.
+        whether a test has passed, their values of that iteration are restored. If it is empty, because results are
+        computed from the state, the host waits after every iteration whenever a tolerance can end the run.
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
         plus the solution for the residual at `x0`.
@@ -152,8 +152,8 @@ class Method:
         """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
         Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
-        last solution. Without `x` the solution is zero: where there is an `x0`, tests refer to these numbers instead of
-        the first ones. By default ``None``, for a method that computes its numbers from the solution.
+        last solution. If `x` is ``None``, these are the numbers of the zero solution, to which relative tests refer
+        where there is an `x0`. By default ``None``, for a method that computes its numbers from the solution.
         """
         return None
 

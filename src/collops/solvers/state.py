@@ -29,7 +29,7 @@ SCRATCH: Mapping[str, Any] = {"role": "scratch"}
 def carried(state: Any) -> dict[str, Any]:
     """Return the arrays and numbers that pass from one iteration to the next, by name, always in the same order.
 
-    The value of a part goes by the name of the field that holds it; several values by that name, a dot and their own.
+    The value of a part has the name of the field that holds it; if there are several, each is ``field.name``.
     """
     return {name: value for field in _fields(state) for name, value in _values(state, field).items()}
 
