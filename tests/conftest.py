@@ -149,14 +149,16 @@ def pytest_collection_modifyitems(config, items) -> None:
     files = ("tests/bench/", "tests/soak/") if size > 2 else ()
     files += ONLY_TO_THREE_RANKS if size > 3 else ()
     left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
-    if size > 2 and "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with many cases 3 ranks run every third one, and 4 ranks another third: one and two ranks run all.
+    if "COLLOPS_ALL_CASES" not in os.environ:
+        # Of a test with many cases 3 ranks run every third one, and 4 ranks another third. One and two ranks run all,
+        # but two ranks only half of those of compiled solvers, which each of them compiles for itself.
         cases: dict[str, list] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        for each in cases.values():
+        for name, each in cases.items():
+            share = 3 if size > 2 else 2 if name.startswith("tests/solvers/test_jax") else 1
             if len(each) > MAX_CASES_ON_ALL_RANKS:
-                left_out.update(case for number, case in enumerate(each) if number % 3 != size % 3)
+                left_out.update(case for number, case in enumerate(each) if number % share != size % share)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MAX_RANKS_WITH_JAX:
