@@ -70,12 +70,6 @@ class Direction(NamedTuple):
         squares += [(leaf.local_array, leaf.local_array) for leaf in result.leaves]
         return result
 
-    def with_norm2(self, x: Any, out: Any) -> tuple[Any, Square]:
-        """Return the product, and its square for :func:`collops.array.dots`."""
-        squares = [] if sums_squares(out) else None
-        result = self.with_squares(x, out, squares)
-        return result, Square(result, squares)
-
 
 class LinearOperator:
     """A linear map between distributed arrays.
@@ -184,10 +178,21 @@ class LinearOperator:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
-        return self._resolved(False).with_norm2(x, out)
+        """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
+        if not sums_squares(out):  # as on hosts, where making a record takes longer than a short product
+            result = self._forward(x, out)
+            return result, Square(result)
+        squares: list[tuple[Any, Any]] = []
+        result = self._resolved(False).with_squares(x, out, squares)
+        return result, Square(result, squares)
 
     def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
-        return self._resolved(True).with_norm2(y, out)
+        if not sums_squares(out):
+            result = self._adjoint(y, out)
+            return result, Square(result)
+        squares: list[tuple[Any, Any]] = []
+        result = self._resolved(True).with_squares(y, out, squares)
+        return result, Square(result, squares)
 
     def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.

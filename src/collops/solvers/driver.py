@@ -502,7 +502,10 @@ class _Loop:
                 return Status.STOPPED if stopped else Status.ITERATION_LIMIT
             if self.checkpoints is not None and iteration > first:
                 self.checkpoints.after(iteration, self.state)
-            with self._quiet() if iteration == 0 else nullcontext():
+            if iteration == 0:
+                with self._quiet():
+                    self.state = execution.advance(self.state, run.niter - iteration)
+            else:  # a context takes as long as a part of a short step
                 self.state = execution.advance(self.state, run.niter - iteration)
             iteration = history.count - 1
             if self.bar is not None and (self.bar.due or iteration == run.niter):
