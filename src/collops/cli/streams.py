@@ -18,7 +18,7 @@ BAD_INPUT, READER_GONE, _OUTPUT_LOST = 2, 141, 74
 
 
 class OutputLostError(OSError):
-    """Standard output or error cannot be written any more; `exit_code` is that of the command."""
+    """Standard output or error cannot be written any more; `exit_code` is the command's."""
 
     def __init__(self, name: str, problem: OSError) -> None:
         super().__init__(f"standard {name} cannot be written: {problem.strerror or problem}")

@@ -28,7 +28,7 @@ struct Window {
     WindowHandle window;
     const char* begin;
 
-    // The place in the memory of `rank` that is at `here` in this rank's; both are null where there is no neighbour.
+    // The address in the memory of `rank` of what this rank has at `here`; both are null where there is no neighbour.
     template <typename T>
     __device__ __forceinline__ T* at_peer(T* here, int rank) const {
         if (!here) return nullptr;

@@ -118,7 +118,7 @@ class Transport(ABC):
     on_stream : bool
         Whether calls are queued on the current stream, so that the host never waits for them.
     by_host : bool
-        Whether a transport of device arrays sends all its messages by that of host arrays.
+        Whether a transport of device arrays sends all its messages by the transport of host arrays.
     reasons : sequence of str
         Lines that the transport adds to :attr:`Communicator.reasons`.
     by_address : bool

@@ -3,7 +3,7 @@
 A transport of one's own takes a class, derived from :class:`~collops.comm.transport.Transport`, and a row here. Ranks
 exchange their :class:`Facts`, and each chooses by the same ones. The class has a method ``connect(control, host,
 failures, nodes, level)``, which is collective: `control` is the communicator of mpi4py, `host` the transport of host
-arrays, `failures` waits with a deadline, `nodes` has the first rank of each rank's node, and `level` is that of
+arrays, `failures` waits with a deadline, `nodes` has the first rank of each rank's node, and `level` comes from
 :func:`collops.comm.mpi.gpu_awareness`.
 """
 

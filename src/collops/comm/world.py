@@ -206,7 +206,7 @@ class _Place(NamedTuple):
 
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `nodes`
     has the first rank of each rank's node, and `hosts` the name of each rank's host; it is empty if there is only one.
-    `level` is that of a GPU-aware MPI.
+    `level` says how far MPI is GPU-aware.
     """
 
     local_rank: int

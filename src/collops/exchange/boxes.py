@@ -249,7 +249,7 @@ class ExchangePlan:
 class LibraryExchangePlan(ExchangePlan):
     """A plan whose messages all go by the library of the transport, for comparisons of libraries.
 
-    Those of other plans go by stores into the memory of other GPUs where they are short and all ranks are on one host.
+    Other plans send short messages by stores into the memory of other GPUs if all ranks are on one host.
     """
 
     _short_messages = False

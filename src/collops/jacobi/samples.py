@@ -112,7 +112,7 @@ def _wait(process: subprocess.Popen[bytes], output: int) -> str | None:
     begin = time.monotonic()
     while process.poll() is None:
         if os.fstat(output).st_size > _MAX_BYTES:
-            return f"printed more than {_MAX_BYTES >> 20} MiB: it is no such program"
+            return f"printed more than {_MAX_BYTES >> 20} MiB, which no sample does: name another program"
         if limit is not None and time.monotonic() - begin > 0.5 * limit:
             return f"did not end within {0.5 * limit:g} s: choose a smaller -niter, or set COLLOPS_TIMEOUT"
         time.sleep(_POLL_SECONDS)

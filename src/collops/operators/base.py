@@ -151,7 +151,7 @@ class LinearOperator:
 
     @property
     def _directions(self) -> tuple[Direction, Direction]:
-        """Forward and adjoint. Their faster forms are those of the class that defines the product.
+        """Forward and adjoint. The class that defines the product defines its faster forms.
 
         They are not kept: they refer to this operator, whose memory would wait for the garbage collector.
         """

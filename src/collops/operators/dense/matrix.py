@@ -80,7 +80,7 @@ class DenseMatrix:
 
 
 class BatchedMatrix:
-    r"""Matrices (batch, rows, columns) in C order, each of which multiplies a matrix of its own.
+    r"""Matrices (batch, rows, columns) in C order; each multiplies a matrix of its own.
 
     BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
     the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are

@@ -60,7 +60,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sources and receivers, of which all receivers record all sources, the image grid, and the time axis.
+    """Sources, the receivers, which all record every source, the image grid, and the time axis.
 
     Attributes
     ----------

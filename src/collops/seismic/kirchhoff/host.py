@@ -1,4 +1,4 @@
-"""The kernels of the Kirchhoff operator for host memory: those of Numba, or plain NumPy."""
+"""The kernels of the Kirchhoff operator for host memory, by Numba or plain NumPy."""
 
 from __future__ import annotations
 

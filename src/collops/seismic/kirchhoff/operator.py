@@ -199,7 +199,7 @@ class KirchhoffOperator(VStack):
 
     Notes
     -----
-    With an `amplitude` the data are those of the Kirchhoff approximation [1]_: for cells of size :math:`\Delta V` and
+    With an `amplitude` the data follow the Kirchhoff approximation [1]_: for cells of size :math:`\Delta V` and
     half the angle :math:`\theta` between the two rays at a point,
 
     .. math::
@@ -221,9 +221,9 @@ class KirchhoffOperator(VStack):
 
     A plane reflector below a constant velocity thus returns the wavelet times its coefficient and the amplitude of a
     straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreadings follow from
-    the first arrivals and the transport equation [2]_, [3]_; they are those of ray theory, without transmission losses.
+    the first arrivals and the transport equation [2]_, [3]_; they follow ray theory, without transmission losses.
     Smooth the velocity over a wavelength: where two wavefronts meet, and at interfaces, amplitudes are
-    limited to 0.14 to 7.4 times those of straight rays. With weights the tables take 3 to 5 times the memory.
+    limited to 0.14 to 7.4 times the amplitudes of straight rays. With weights the tables take 3 to 5 times the memory.
 
     The triangle filters against aliasing [4]_ are applied to copies of the traces, from which each image point
     takes one [5]_; lengths grow by factors of 1.4. All weights and filters are in forward and adjoint alike.

@@ -50,7 +50,7 @@ def invert(
 
     The number of iterations is the option, or, if `held` names traces of these shots to hold out, the one after which
     an image of the other traces predicts them best; likewise the weight of the penalty. The amplitudes of a Kirchhoff
-    operator are not those of recorded data, so that its residual does not fall to the noise, and it is as coherent as
+    operator differ from recorded amplitudes, so that its residual does not fall to the noise, and it is as coherent as
     ground roll or multiples. Neither the discrepancy principle nor criteria for white noise apply; shots that the image
     has not seen are a test.
     """

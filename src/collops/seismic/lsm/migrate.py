@@ -90,7 +90,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[Any] | None = No
 
 
 def condition(job: Job[Options], problem: Problem, operator: Any) -> Problem:
-    """Return the problem with its traces conditioned; those of a synthetic survey are modelled first. Collective."""
+    """Return the problem with its traces conditioned; a synthetic survey is modelled first. Collective."""
     options, survey = job.options, problem.survey
     if problem.conditioned is not None:
         return problem

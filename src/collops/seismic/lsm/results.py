@@ -157,7 +157,7 @@ def _more_rows(job: Job[Options], found: Migration, judged: Judgement, noise: fl
         rows.append(
             (
                 "uncertainty",
-                f"{median:.2g} times that of the prior, {spread.prior:.4g}, in the median; noise of "
+                f"{median:.2g} times the prior's, {spread.prior:.4g}, in the median; noise of "
                 f"{spread.noise:.4g}; {options.uncertainty} samples in {spread.iterations} iterations",
             )
         )
@@ -230,7 +230,7 @@ def _fields(problem: Problem, found: Migration, judged: Judgement) -> dict[str, 
 def _segy(
     problem: Problem, found: Migration, spread: Uncertainty | None, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
-    """Return the SEG-Y files of the results of a recorded survey; `_rows` has those of traces."""
+    """Return the SEG-Y files of the results of a recorded survey; `_rows` has the files of traces."""
     survey, grid, images = problem.survey, problem.grid, []
     if (headers := survey.headers) is None:
         return {}

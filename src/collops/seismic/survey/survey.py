@@ -411,7 +411,7 @@ class Survey:
         Returns
         -------
         LinearOperator
-            Its domain has the grid's shape, its range is the layout of the data. Messages are those of
+            Its domain has the grid's shape, its range is the layout of the data. It sends the messages of
             :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or of `SplitKirchhoff` if the image is split.
 
         Raises

@@ -335,7 +335,7 @@ def findings(
     """Return the findings of an inversion. Collective.
 
     `truth` is compared with the model of `found`, `arrays` are fields with their units, and `exports` are the SEG-Y
-    files of the results, before those of the data modelled from the
+    files of the results, before the files of the data modelled from the
     `source` and of the residual. `more` are fields of `Findings`.
     """
     volume, comm = problem.volume, problem.job.comm
