@@ -268,6 +268,10 @@ struct Combination {
     }
 };
 
+// The number of a block, by which it finds its elements. Combinations begin with the last ones: a kernel of an operator,
+// which begins with the first, has just left these in the cache, and the next such kernel finds the first ones there.
+__device__ inline unsigned block_number() { return gridDim.x - 1 - blockIdx.x; }
+
 // out may be x or y: an element is read before it is written, by one thread. With `squares`, block k writes the sum of the
 // squares of its elements of `out` to element k.
 template <bool SQUARES>
@@ -276,6 +280,7 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
                const void* a_divisor, int a_kind, Number b, const void* b_scalar, const void* b_divisor, int b_kind,
                double* squares)
 {
+    const unsigned block = block_number();
     Combination combine;
     double square = 0;
     combine.a = coefficient(a, a_scalar, a_divisor, a_kind);
@@ -284,7 +289,7 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
     combine.without_y = is_zero(combine.b);
 
     const Index step = static_cast<Index>(gridDim.x) * BLOCK * IN_FLIGHT;
-    const Index first = static_cast<Index>(blockIdx.x) * BLOCK * IN_FLIGHT + threadIdx.x;
+    const Index first = static_cast<Index>(block) * BLOCK * IN_FLIGHT + threadIdx.x;
     if (aligned(x) && aligned(y) && aligned(out)) {
         const uint4* x_words = reinterpret_cast<const uint4*>(x);
         const uint4* y_words = reinterpret_cast<const uint4*>(y);
@@ -315,7 +320,7 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
             }
         }
         const Index i = words * PER_LOAD + threadIdx.x;
-        if (blockIdx.x == 0 && i < n) {
+        if (block == 0 && i < n) {
             out[i] = combine(x[i], y[i]);
             if (SQUARES) add_square(square, out[i]);
         }
@@ -333,7 +338,7 @@ combine_arrays(const Element* x, const Element* y, Element* out, Index n, Number
     }
     if (SQUARES) {
         square = block_sum(square);
-        if (threadIdx.x == 0) squares[blockIdx.x] = square;
+        if (threadIdx.x == 0) squares[block] = square;
     }
 }
 
@@ -357,6 +362,7 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
                               const void* length_scalar, const void* length_divisor, int length_kind, Number ratio,
                               const void* ratio_scalar, const void* ratio_divisor, int ratio_kind)
 {
+    const unsigned block = block_number();
     Combination new_x, new_direction;
     new_x.a = coefficient(length, length_scalar, length_divisor, length_kind);
     new_x.b = new_direction.a = one();
@@ -367,7 +373,7 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
 
     const Index words = aligned(gradient) && aligned(direction) && aligned(x) ? n / PER_LOAD : 0;
     const Index step = static_cast<Index>(gridDim.x) * BLOCK * UPDATE_IN_FLIGHT;
-    for (Index start = static_cast<Index>(blockIdx.x) * BLOCK * UPDATE_IN_FLIGHT + threadIdx.x; start < words;
+    for (Index start = static_cast<Index>(block) * BLOCK * UPDATE_IN_FLIGHT + threadIdx.x; start < words;
          start += step) {
         Pack gradients[UPDATE_IN_FLIGHT], directions[UPDATE_IN_FLIGHT], places[UPDATE_IN_FLIGHT];
 #pragma unroll
@@ -394,7 +400,7 @@ update_solution_and_direction(const Element* gradient, Element* direction, Eleme
         }
     }
     const Index threads = static_cast<Index>(gridDim.x) * BLOCK;
-    for (Index i = words * PER_LOAD + static_cast<Index>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += threads) {
+    for (Index i = words * PER_LOAD + static_cast<Index>(block) * BLOCK + threadIdx.x; i < n; i += threads) {
         const Element old = direction[i];
         x[i] = new_x(old, x[i]);
         direction[i] = new_direction(gradient[i], old);
