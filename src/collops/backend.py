@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.limits import memory_limit
 
 __all__ = ["Engine", "engine", "engine_of", "is_traced", "kernel_table"]
+
+LocalArray: TypeAlias = Any
+"""An array of one of the engines: :class:`numpy.ndarray`, `cupy.ndarray` or :class:`jax.Array`.
+
+The optional packages share no base class, so that a type checker takes anything."""
 
 _LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to copy less on an H200
 _COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu

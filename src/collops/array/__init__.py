@@ -1,5 +1,6 @@
 """Distributed arrays: layouts, arrays and stacks of arrays, and the vector operations that solvers are made of."""
 
+from collops.array.base import Array
 from collops.array.coefficients import Finite, finite, quotient
 from collops.array.conversion import from_global, from_local
 from collops.array.creation import empty, empty_like, full, full_like, ones, ones_like, random, where, zeros, zeros_like
@@ -23,6 +24,7 @@ from collops.array.store import save
 from collops.backend import Engine, register_engine
 
 __all__ = [
+    "Array",
     "DistributedArray",
     "Finite",
     "IndexScatter",

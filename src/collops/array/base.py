@@ -14,7 +14,7 @@ from collops.array.numpy_functions import apply_function
 from collops.array.operands import local_operand
 from collops.array.plans import ReductionPlan
 from collops.array.redistribute import check_copies
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 
@@ -38,12 +38,20 @@ def _unary_operator(function: Callable[[Any], Any]) -> Any:
 _copy, _real, _imag = operator.methodcaller("copy"), operator.attrgetter("real"), operator.attrgetter("imag")
 
 
-class BaseArray:
-    """The base of :class:`DistributedArray`, which alone has a `local_array`, and :class:`StackedArray` of `arrays`.
+class Array:
+    """The base of :class:`DistributedArray` and :class:`StackedArray`, and the type of anything that may be either.
 
-    Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
+    Only a :class:`DistributedArray` has a `local_array`, only a :class:`StackedArray` has `arrays`.
+
+    Examples
+    --------
+    >>> import collops
+    >>> from collops.array import Array
+    >>> isinstance(collops.ones(3), Array)
+    True
     """
 
+    # Operators are in terms of `_binary`, `_unary`, `_map` and `_in_place`, which apply a function to all local arrays.
     __slots__ = ()
 
     layout: Any
@@ -52,8 +60,10 @@ class BaseArray:
     _plan: ReductionPlan
     leaves: Any
     dtype: Any
-    local_array: Any
+    local_array: LocalArray
     arrays: Any
+    shape: Any
+    _like: Any
     _whole: Any
     _unary: Any
     _map: Any

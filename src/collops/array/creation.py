@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from collops.array.base import BaseArray
+from collops.array.base import Array
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
@@ -32,7 +32,7 @@ _LINE = 128
 
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
-Array = TypeVar("Array", DistributedArray, StackedArray)
+AnyArray = TypeVar("AnyArray", DistributedArray, StackedArray)
 
 
 def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
@@ -163,7 +163,7 @@ def random(
     return _compared(_new_array(layout, comm, engine, element, make), seed)
 
 
-def empty_like(x: Array, dtype: Any = None) -> Array:
+def empty_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     """Return an uninitialised array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -176,7 +176,7 @@ def empty_like(x: Array, dtype: Any = None) -> Array:
     return _filled_like("empty", x, dtype)
 
 
-def zeros_like(x: Array, dtype: Any = None) -> Array:
+def zeros_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     """Return zeros with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -188,7 +188,7 @@ def zeros_like(x: Array, dtype: Any = None) -> Array:
     return _filled_like("zeros", x, dtype)
 
 
-def ones_like(x: Array, dtype: Any = None) -> Array:
+def ones_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     """Return ones with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -201,7 +201,7 @@ def ones_like(x: Array, dtype: Any = None) -> Array:
     return _filled_like("ones", x, dtype)
 
 
-def full_like(x: Array, value: Any, dtype: Any = None) -> Array:
+def full_like(x: AnyArray, value: Any, dtype: Any = None) -> AnyArray:
     """Return a filled array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -240,7 +240,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     >>> collops.where(x > 0, x, 0).gather()
     array([0., 2., 0.])
     """
-    if not isinstance(condition, BaseArray):
+    if not isinstance(condition, Array):
         raise UnsupportedTypeError(
             "the condition of where must be a distributed array; for plain arrays use numpy.where"
         )

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self, SupportsIndex
 import numpy as np
 
 from collops.array import plot
-from collops.array.base import BaseArray
+from collops.array.base import Array
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
@@ -24,7 +24,7 @@ from collops.errors import LayoutError, UnsupportedTypeError
 _new = object.__new__
 
 
-class DistributedArray(BaseArray):
+class DistributedArray(Array):
     """An array whose parts are on different ranks.
 
     Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on

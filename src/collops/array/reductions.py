@@ -1,6 +1,6 @@
 """Reductions over all elements or along axes: sum, min, max, mean, all, any and vector norms.
 
-`BaseArray` has these functions as methods. Each sends at most one message, and none if no split axis is reduced. With a
+`Array` has these functions as methods. Each sends at most one message, and none if no split axis is reduced. With a
 mask, ranks reduce within their group. A full reduction returns a 0-d array of the engine without synchronising with a
 device; a reduction along an axis returns a distributed array without that axis. Stacked arrays have no axes.
 """

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from collops.array.base import BaseArray
+from collops.array.base import Array
 from collops.array.distributed import DistributedArray
 from collops.array.layout import StackedLayout
 from collops.array.operands import check_alike, check_ufunc, scalar_operand
@@ -17,7 +17,7 @@ from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 
 
-class StackedArray(BaseArray):
+class StackedArray(Array):
     """Several arrays as one vector. Arithmetic works part by part; a reduction sends one message for all parts.
 
     Parameters

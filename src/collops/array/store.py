@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from collops.array.base import BaseArray
+from collops.array.base import Array
 from collops.array.layout import Layout
 from collops.array.redistribute import check_given, moved
 from collops.comm import Communicator
@@ -31,7 +31,7 @@ from collops.limits import free_room, in_words
 
 __all__ = ["chunk_files", "create_array", "open_node", "write_region", "write_store"]
 
-_Saved: TypeAlias = BaseArray | Mapping[str, "_Saved"]
+_Saved: TypeAlias = Array | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
 VERSION = 1
@@ -212,7 +212,7 @@ def _check_groups(arrays: _Saved) -> None:
 
 def _check_copies(arrays: _Saved) -> None:
     """Compare the copies of all arrays, where ``COLLOPS_CHECK`` is on. Collective there."""
-    if isinstance(arrays, BaseArray):
+    if isinstance(arrays, Array):
         check_given(arrays, groups=True)
     else:
         for value in arrays.values():
@@ -259,7 +259,7 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     """Return the members of a stack or a dictionary by name; ``None`` for a single array."""
     if hasattr(arrays, "local_array"):
         return None
-    if isinstance(arrays, BaseArray):
+    if isinstance(arrays, Array):
         return [(str(number), array) for number, array in enumerate(arrays.arrays)]
     if not isinstance(arrays, Mapping) or not arrays:
         raise InputError("save takes a distributed array, a stacked array, or a dictionary of them that is not empty")
@@ -294,7 +294,7 @@ def _create(
         for key, value in members:
             _create(place, f"{name}/{key}" if name else key, value, {}, about, compressed)
         return node
-    assert isinstance(arrays, BaseArray)
+    assert isinstance(arrays, Array)
     layout = arrays.layout
     mine = {
         **about,
@@ -361,7 +361,7 @@ def _write(node: Any, arrays: _Saved) -> None:
         for name, value in members:
             _write(node[name], value)
         return
-    assert isinstance(arrays, BaseArray)
+    assert isinstance(arrays, Array)
     layout = _aligned(arrays.layout, node.chunks)
     comm = arrays.comm
     local = moved(arrays.local_array, arrays.layout, layout, comm)
