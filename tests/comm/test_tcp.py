@@ -77,7 +77,7 @@ def test_addresses():
     ("wrong", "text"),
     [
         ({"COLLOPS_SECRET": ""}, r"openssl rand -hex 32"),
-        ({"COLLOPS_SECRET": "fifteen letters"}, "16 characters or more"),
+        ({"COLLOPS_SECRET": "fifteen letters"}, "at least 16 secret characters"),
         ({"WORLD_SIZE": ""}, "or set RANK and WORLD_SIZE, not 1 and None"),
         ({"RANK": "2"}, "or set RANK and WORLD_SIZE, not 2 and 2"),
         ({"RANK": "", "WORLD_SIZE": ""}, "or set RANK and WORLD_SIZE$"),

@@ -85,8 +85,7 @@ __device__ inline void move_values(
 // Outgoing values: `stops` are the ends of the receivers' segments, `targets` their addresses; `read_here` are the
 // local counters that receivers increment after reading, `filled_there` the remote counters that this rank increments.
 #define LEAVING                                                                                                        \
-    Long leaving, POINTS(from), Long receivers, const Long *stops, Element *const *targets,                            
-    \
+    Long leaving, POINTS(from), Long receivers, const Long *stops, Element *const *targets,                            \
         const Count *const *read_here, Count *const *filled_there
 // Values that stay on this device.
 #define STAYING Long staying, POINTS(here), POINTS(there)
@@ -97,8 +96,8 @@ __device__ inline void move_values(
 
 // Sends the outgoing values, and moves local values while the stores are in flight, or before them.
 __device__ inline void send(const Element* source, Element* target, Long width, Long leaving, const Points& from,
-    Long receivers, const Long* stops, Element* const* targets, const Count* const* read_here, Count* const*
-    filled_there, Long staying, const Points& here, const Points& there, Count* state, bool staying_first = false)
+    Long receivers, const Long* stops, Element* const* targets, const Count* const* read_here,
+    Count* const* filled_there, Long staying, const Points& here, const Points& there, Count* state, bool staying_first = false)
 {
     if (staying_first || !receivers) move_values(source, target, staying, width, here, there);
     if (!receivers) return;
@@ -143,8 +142,8 @@ __device__ inline void take(Element* target, Long width, Long arriving, const Po
 
 // As `take`, for points of the target with several values each, in `order`: first the local values, then the incoming
 // ones. One thread combines them sequentially.
-__device__ inline void take_in_turn(const Element* source, Element* target, Long width, Long staying, const Points&
-here,
+__device__ inline void take_in_turn(const Element* source, Element* target, Long width, Long staying,
+    const Points& here,
     Long different, const int* to, const int* starts, const int* order, const Element* incoming, Long senders,
     const Count* const* filled_here, Count* const* read_there, Count* state)
 {
@@ -203,8 +202,7 @@ extern "C" __global__ void exchange_in_turn(const Element* source, Element* targ
 {
     const Points nothing = {0, 0, 0};
     send(source, target, width, leaving, AS_POINTS(from), receivers, stops, targets, read_here, filled_there, 0,
-    nothing,
-        nothing, state);
+        nothing, nothing, state);
     take_in_turn(source, target, width, staying, AS_POINTS(here), different, to, starts, order, incoming, senders,
         filled_here, read_there, state);
 }
