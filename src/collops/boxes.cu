@@ -1,7 +1,7 @@
-// Copies between two boxes of memory with equal shapes: planes of rows, of any spacing, of contiguous elements.
+// Copies between two boxes of equal shape: planes of rows of contiguous elements, with any strides.
 //
-// A thread copies EACH elements of every so many rows, all of them loaded before the first is stored. The threads of a
-// warp copy neighbouring elements, so that rows that begin anywhere are copied at the speed of the memory.
+// A thread copies EACH elements of its rows, and loads all of them before the first store. The threads of a warp copy
+// neighbouring elements, so that rows of any alignment are copied at memory bandwidth.
 //
 // compile-with: -DBYTES=1
 // compile-with: -DBYTES=16
@@ -19,7 +19,7 @@ template <> struct Element<16> { typedef uint4 Type; };
 typedef Element<BYTES>::Type Unit;
 typedef long long Long;
 
-// Spacings are in elements.
+// Strides are in elements.
 extern "C" __global__ void __launch_bounds__(256)
     copy_box(const Unit* __restrict__ source, Unit* __restrict__ target, Long width, Long height, Long rows,
              Long source_row, Long target_row, Long source_plane, Long target_plane)
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 #define MAX_BOXES 8
-#define OF_PEERS 8  // elements that a thread has under way, since memory of other GPUs answers late
+#define OF_PEERS 8  // elements in flight per thread, since remote GPU memory has a high latency
 #define TEAM 32     // threads that copy a piece of a row
 #define LINE 128    // bytes: accesses of a team to the memory of another GPU begin at a multiple of it
 #define THREADS 512
@@ -49,12 +49,12 @@ extern "C" __global__ void __launch_bounds__(256)
 struct Boxes {
     const Unit* sources[MAX_BOXES];
     Unit* targets[MAX_BOXES];
-    Long count, writes;         // whether the targets are on other GPUs, or the sources
+    Long count, writes;         // whether the targets, rather than the sources, are on other GPUs
     Long sizes[MAX_BOXES][7];  // width to target_plane, as above
 };
 
-// Several boxes at once; block b copies pieces of box b % count. A launch has few blocks, so that most multiprocessors
-// are left for other kernels.
+// Several boxes at once; block b copies pieces of box b % count. A launch has few blocks, which leaves most
+// multiprocessors to other kernels.
 extern "C" __global__ void __launch_bounds__(THREADS) copy_boxes(Boxes boxes)
 {
     const int in_line = LINE / sizeof(Unit), teams = THREADS / TEAM;

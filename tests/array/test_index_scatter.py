@@ -78,7 +78,7 @@ def test_interleaved_shares_move_as_slices_and_without_temporaries(comm, transpo
     interleaved = np.arange(share) * comm.size + comm.rank
     scatter = IndexScatter(share, None, layout, interleaved, comm=comm, transport=transport)
     pattern = scatter.forest.pattern
-    moves = [pattern.here, pattern.there]
+    moves = [pattern.local_sources, pattern.local_targets]
     if comm.size <= 2:  # with one other rank
         moves += [pattern.sends.points, pattern.receives.points]
     assert all(points.slice is not None for points in moves)
@@ -115,7 +115,7 @@ def test_to_all_and_to_zero(comm):
 
 def test_wrong_use(comm):
     layout = Layout.split(5, comm.size)
-    with pytest.raises(LayoutError, match="there is no source element 5 of 5"):
+    with pytest.raises(LayoutError, match="source element 5 is out of range"):
         IndexScatter(layout, [5] if comm.rank == comm.size - 1 else [], 1, [0] if comm.rank == comm.size - 1 else [])
     with pytest.raises(LayoutError, match="need as many target_indices"):
         IndexScatter(layout, [0, 1], 3, [0], comm=comm)

@@ -83,7 +83,7 @@ def test_a_file_system_that_does_not_answer_ends_all_ranks(tmp_path):
     """Zarr's thread waits in it, and Python would wait for this thread at its end."""
     ended = end("a chunk", 0, "command", tmp_path, timeout=15)
     assert ended.code == 2, ended
-    assert "the file system does not answer within 13.5 s" in ended.said
+    assert "the file system does not respond within 13.5 s" in ended.said
     assert ended.seconds < 30
 
 

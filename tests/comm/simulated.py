@@ -63,7 +63,7 @@ class Rank:
     def __init__(self, world: World, number: int) -> None:
         self.rank = number
         channel = Channel(number, world.inboxes, world.sent)
-        self.failures = Failures(channel, world.timeout, crowded=True, hosts=world.hosts)
+        self.failures = Failures(channel, world.timeout, oversubscribed=True, hosts=world.hosts)
         self.failures.renew = self.renew
         self.baton = threading.Semaphore(0)
         self.error: BaseException | None = None

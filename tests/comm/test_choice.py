@@ -75,9 +75,9 @@ def test_the_table_is_what_programs_and_pages_show():
     [
         ("MPICH Version: 5.0.2", 1, {}, "all", "MPIX_Query_cuda_support answers yes"),
         ("Open MPI v5.0.11", 1, {}, "p2p", "MPIX_Query_cuda_support answers yes"),
-        ("Open MPI v5.0.11", 0, {}, "none", "does not say"),
+        ("Open MPI v5.0.11", 0, {}, "none", "does not report support"),
         ("Open MPI v5.0.11", 0, {"OMPI_MCA_pml": "ucx", "UCX_TLS": "sm,cuda"}, "p2p", "UCX with CUDA"),
-        ("Open MPI v5.0.11", 1, {"COLLOPS_GPU_AWARE_MPI": "all"}, "all", "COLLOPS_GPU_AWARE_MPI says so"),
+        ("Open MPI v5.0.11", 1, {"COLLOPS_GPU_AWARE_MPI": "all"}, "all", "set by COLLOPS_GPU_AWARE_MPI"),
     ],
 )
 def test_open_mpi_takes_device_pointers_in_messages_only(monkeypatch, version, answer, environment, level, why):

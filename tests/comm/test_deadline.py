@@ -141,7 +141,7 @@ def test_work_on_files_has_the_time_that_its_bytes_need(monkeypatch):
     monkeypatch.setenv("COLLOPS_TIMEOUT", "0.2")
     blocked = threading.Event()
     assert in_time(lambda: blocked.wait(0.4), "a", 500_000_000) is False  # 10 s at 50 MB/s
-    with pytest.raises(TimeoutError, match=r"does not answer within 0.18 s \(COLLOPS_TIMEOUT is 0.2\)"):
+    with pytest.raises(TimeoutError, match=r"does not respond within 0.18 s \(COLLOPS_TIMEOUT is 0.2\)"):
         in_time(blocked.wait, "a")
     assert is_blocked()
     blocked.set()

@@ -42,7 +42,7 @@ def joined(request, comm, xp):
     if request.param.startswith("mpi") and comm.size == 1:
         pytest.skip("a single rank has no transport of messages")
     control = MPI.COMM_WORLD.Dup()
-    failures = Failures(ControlChannel(control), 60.0, crowded=True)
+    failures = Failures(ControlChannel(control), 60.0, oversubscribed=True)
     host = MpiTransport(control, failures)
     if request.param == "nccl":
         transport = NcclTransport(device.Nccl(control.Dup()), control.size, control.rank, b"")  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ class Stores:
     def __init__(self, control):
         self._control = control
         self.calls = []
-        self.given_up = False
+        self.aborted = False
 
     def add_up(self, source, target, nccl_type, stream):
         if nccl_type != 8 or source.size > 3:
@@ -175,8 +175,8 @@ class Stores:
         self.calls.append("join")
         return 7
 
-    def give_up(self):
-        self.given_up = True
+    def abort(self):
+        self.aborted = True
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def test_checked_calls_are_not_joined(joined, stores):
 def test_short_calls_end_when_a_rank_gives_up(joined, xp, stores):
     binding = joined._device.binding
     joined._device.abort()
-    assert stores.given_up
+    assert stores.aborted
     with pytest.raises(CommunicationError):
         joined._device.run(Call("allreduce", xp.ones(1), xp.ones(1), "sum"))
     joined._device.binding = binding
@@ -300,7 +300,7 @@ def test_the_memory_of_messages_that_are_given_up_is_kept(comm, xp, kind):
     if comm.size == 1:
         pytest.skip("a single rank waits for nobody")
     control = MPI.COMM_WORLD.Dup()
-    transport = DeviceMpi(control, Failures(ControlChannel(control), 0.1, crowded=True))
+    transport = DeviceMpi(control, Failures(ControlChannel(control), 0.1, oversubscribed=True))
     late = (control.rank + 1) % control.size
     arrays = [xp.zeros(9) for _ in range(1 if kind == "call" else 3)]
     kept = [weakref.ref(array) for array in arrays]
@@ -326,7 +326,7 @@ def by_messages(joined, monkeypatch):
     if joined.device_transport != "mpi" or joined._device._kinds:
         pytest.skip("other transports do not run all calls by messages")
     monkeypatch.setattr(messages, "SHORT_BYTES", 1 << 30)
-    monkeypatch.setattr(joined._device._by_messages, "_kept", {})
+    monkeypatch.setattr(joined._device._by_messages, "_receive_buffers", {})
     return joined._device._by_messages
 
 
@@ -364,7 +364,7 @@ def test_memory_of_reductions_is_of_its_stream(joined, xp, by_messages, monkeypa
         for stream in (0, 7):
             monkeypatch.setattr(type(xp.cuda.get_current_stream()), "ptr", stream)
             assert float(joined.allreduce(xp.ones(5))[4]) == joined.size
-            ((landing, _),) = (kept for key, kept in by_messages._kept.items() if key[0] == stream)
+            ((landing, _),) = (kept for key, kept in by_messages._receive_buffers.items() if key[0] == stream)
             assert arrays.setdefault(stream, landing) is landing
     assert arrays[0][0] is not arrays[7][0]
 
@@ -372,10 +372,12 @@ def test_memory_of_reductions_is_of_its_stream(joined, xp, by_messages, monkeypa
 def test_memory_of_reductions_is_bounded(joined, xp, by_messages):
     longest = messages.KEPT_BYTES // 8 // (joined.size - 1)
     joined.allreduce(xp.ones(longest + 1))
-    assert not by_messages._kept
+    assert not by_messages._receive_buffers
     for length in (longest, *range(1, 40)):
         joined.allreduce(xp.ones(length))
-    assert [shape for _, shape, _ in by_messages._kept] == [(length,) for length in range(40 - messages.KEPT_SETS, 40)]
+    assert [shape for _, shape, _ in by_messages._receive_buffers] == [
+        (length,) for length in range(40 - messages.KEPT_SETS, 40)
+    ]
 
 
 def test_memory_of_a_reduction_that_failed_is_not_used_again(comm, xp):
@@ -384,17 +386,17 @@ def test_memory_of_a_reduction_that_failed_is_not_used_again(comm, xp):
     if comm.size == 1:
         pytest.skip("a single rank waits for nobody")
     control = MPI.COMM_WORLD.Dup()
-    failures = Failures(ControlChannel(control), 0.1, crowded=True)
+    failures = Failures(ControlChannel(control), 0.1, oversubscribed=True)
     transport = GpuAwareTransport(DeviceMpi(control, failures), control.size, "p2p")
     x = xp.ones(4)
     transport.run(Call("allreduce", x, x, "sum"))
-    ((landing, _),) = transport._by_messages._kept.values()
+    ((landing, _),) = transport._by_messages._receive_buffers.values()
     control.Barrier()
     with pytest.raises(CommunicationTimeout):
         if comm.rank:
             failures.until(lambda: False, "another call")
         else:
             transport.run(Call("allreduce", x, x, "sum"))
-    kept = transport._by_messages._kept.values()
+    kept = transport._by_messages._receive_buffers.values()
     assert [each[0] is landing for each in kept] == ([True] if comm.rank else [])
     assert comm.rank or any(part._memory[1] is landing for part in failures._abandoned if hasattr(part, "_memory"))

@@ -14,6 +14,8 @@ from collops.comm.failure import Cause, Failures
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, LayoutError, TransportError
 from tests.comm.simulated import Request, TransportBroken, World
 
+ABSENT = "not in a collops call, or its process has exited"
+
 pytestmark = pytest.mark.serial
 
 
@@ -274,7 +276,7 @@ def test_after_a_mismatch_ranks_continue_and_late_messages_are_dropped(world):
     def finding(rank):
         rank.sleep(0.1)
         with pytest.raises(CallMismatch):
-            rank.failures.give_up(Cause.MISMATCH, "one call", "")
+            rank.failures.abort(Cause.MISMATCH, "one call", "")
         rank.reject("work")
 
     def waiting(rank):
@@ -298,7 +300,7 @@ def test_after_a_mismatch_ranks_continue_and_late_messages_are_dropped(world):
 
 def test_a_mismatch_that_a_rank_does_not_answer_closes_the_communicator(world):
     def finding(rank):
-        rank.failures.give_up(Cause.MISMATCH, "one call", "")
+        rank.failures.abort(Cause.MISMATCH, "one call", "")
 
     ranks = world(3).run(finding, call, lambda rank: rank.sleep(20))
     for rank in ranks.ranks[:2]:
@@ -328,15 +330,15 @@ def test_the_deadline_names_the_missing_rank_and_what_each_other_waits_for(world
     errors(
         ranks,
         (CommunicationTimeout, "rank 0 waited 5.0 s; the deadline is 5 s (COLLOPS_TIMEOUT); rank 2 of 3 never arrived"),
-        (CommunicationTimeout, "another rank gave up waiting; rank 2 of 3 never arrived"),
-        (CommunicationTimeout, "another rank gave up waiting; all 3 ranks gave up"),
+        (CommunicationTimeout, "another rank aborted its wait; rank 2 of 3 never arrived"),
+        (CommunicationTimeout, "another rank aborted its wait; all 3 ranks aborted"),
     )
     first = str(ranks.ranks[0].error).splitlines()
     assert first[0].startswith("work at ")
     assert [line.split(" at ")[0] for line in first[1:]] == [
         "  rank 0: work",
         "  rank 1: other work",
-        "  rank 2: in no call of collops, or gone",
+        f"  rank 2: {ABSENT}",
     ]
     for rank in ranks.ranks:
         assert rank.failures.failure.startswith("CommunicationTimeout: ") and rank.failures.attention
@@ -348,14 +350,14 @@ def test_the_deadline_names_the_missing_rank_and_what_each_other_waits_for(world
         (
             ["nodea", "nodea", "nodeb", "nodeb"],
             "ranks 2-3 of 4 on nodeb never arrived:",
-            ["  ranks 0-1 on nodea: work", "  ranks 2-3 on nodeb: in no call of collops, or gone"],
+            ["  ranks 0-1 on nodea: work", f"  ranks 2-3 on nodeb: {ABSENT}"],
         ),
         (
             ["nodea", "nodeb"] * 2,
             "ranks 2-3 of 4 on nodea, nodeb never arrived:",
-            ["  ranks 0-1 on nodea, nodeb: work", "  ranks 2-3 on nodea, nodeb: in no call of collops, or gone"],
+            ["  ranks 0-1 on nodea, nodeb: work", f"  ranks 2-3 on nodea, nodeb: {ABSENT}"],
         ),
-        ((), "ranks 2-3 of 4 never arrived:", ["  ranks 0-1: work", "  ranks 2-3: in no call of collops, or gone"]),
+        ((), "ranks 2-3 of 4 never arrived:", ["  ranks 0-1: work", f"  ranks 2-3: {ABSENT}"]),
     ],
 )
 def test_the_hosts_of_missing_ranks_are_named(world, hosts, missing, lines):
@@ -515,7 +517,7 @@ def test_requests_that_are_given_up_stay_alive(world):
 def test_devices_are_freed_before_the_error_is_raised(world, monkeypatch):
     freed = []
     monkeypatch.setattr(failure, "_cleanups", [])
-    failure.at_giving_up(lambda: freed.append("device"))
+    failure.at_abort(lambda: freed.append("device"))
     ranks = world(2).run(call, lambda rank: None)
     assert freed == ["device"] and type(ranks.ranks[0].error) is CommunicationTimeout
 
@@ -528,7 +530,7 @@ def test_a_look_finds_that_another_rank_has_given_up(world):
     ranks = world(2).run(call, busy)
     errors(
         ranks,
-        (CommunicationTimeout, "all 2 ranks gave up"),
+        (CommunicationTimeout, "all 2 ranks aborted"),
         (CommunicationTimeout, "a message at"),
     )
 
@@ -546,7 +548,7 @@ def test_a_waiting_rank_soon_yields_its_core(world, monkeypatch):
     failures, polls, yields = world(2).ranks[0].failures, [], []
     monkeypatch.setattr(failure, "_YIELDS", 1)
     monkeypatch.setattr(failure.os, "sched_yield", lambda: yields.append(True))
-    Failures(failures.channel, 5.0, crowded=False).until(lambda: bool(polls.append(True) or yields), "a wait")
+    Failures(failures.channel, 5.0, oversubscribed=False).until(lambda: bool(polls.append(True) or yields), "a wait")
     assert yields and 10 < len(polls) < 1000
 
 

@@ -78,7 +78,7 @@ def test_what_was_initialised_here_is_finalised_after_the_exit_functions_of_prog
         "collops.from_mpi4py(MPI.COMM_WORLD)",
         "__import__('collops.compat.pylops_mpi', fromlist=['x']).DistributedArray(global_shape=4).base_comm",
         "__import__('collops.compat.mpi4jax', fromlist=['x']) and collops.world()",
-        "__import__('collops.comm.own_device', fromlist=['x']).place_on_node() and collops.world()",
+        "__import__('collops.comm.own_device', fromlist=['x']).placement_on_node() and collops.world()",
     ],
 )
 def test_the_first_call_may_be_any(call):

@@ -175,7 +175,7 @@ def test_strangers_are_counted_when_ranks_are_missing(monkeypatch):
     monkeypatch.setattr(meeting, "_STRANGER_SECONDS", 0.2)
     with Ranks(2) as ranks:
         first = ranks.start(0)
-        text = r"rank 1 of 2 did not come .*; 2 connections did not prove"
+        text = r"rank 1 of 2 did not connect .*; 2 connections did not prove"
         idle = [connected(ranks.port) for _ in range(2)]
         with pytest.raises(CommunicationTimeout, match=text):
             first.result(20)

@@ -34,10 +34,10 @@ def rank_of_node(monkeypatch):
         monkeypatch.delenv(name)
 
     def play(rank, size, in_use=None, shown=None):
-        for names in own_device._PLACES:
+        for names in own_device._VARIABLES:
             for name in names:
                 forget(name)
-        monkeypatch.setattr(own_device, "place_on_node", lambda: (rank, size))
+        monkeypatch.setattr(own_device, "placement_on_node", lambda: (rank, size))
         monkeypatch.setattr(own_device, "_cuda", lambda: Cuda(in_use))
         for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
             forget(name)
@@ -48,7 +48,7 @@ def rank_of_node(monkeypatch):
 
 
 def test_places_are_those_of_the_world(comm):
-    assert own_device.place_on_node() == (comm.local_rank, comm.local_size)
+    assert own_device.placement_on_node() == (comm.local_rank, comm.local_size)
 
 
 @pytest.mark.serial
@@ -57,7 +57,7 @@ def test_places_are_those_of_the_world(comm):
 )
 def test_the_third_of_four(rank_of_node, shown, chosen):
     rank_of_node(2, 4, shown=shown)
-    own_device.show_own_device()
+    own_device.select_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == chosen
     assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == "2"
 
@@ -67,14 +67,14 @@ def test_the_third_of_four(rank_of_node, shown, chosen):
 def test_what_rocm_left_is_counted_anew(rank_of_node, monkeypatch, shown, chosen):
     rank_of_node(2, 4)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", shown)
-    own_device.show_own_device()
+    own_device.select_own_device()
     assert own_device.os.environ["HIP_VISIBLE_DEVICES"] == chosen
 
 
 @pytest.mark.serial
 def test_hidden_gpus_stay_hidden(rank_of_node):
     rank_of_node(1, 2, shown="")
-    own_device.show_own_device()
+    own_device.select_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -83,7 +83,7 @@ def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):
     rank_of_node(0, 1)
     monkeypatch.setenv("MPI_LOCALRANKID", "1")
     monkeypatch.setenv("MPI_LOCALNRANKS", "2")
-    own_device.show_own_device()
+    own_device.select_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
@@ -91,15 +91,15 @@ def test_the_launcher_is_asked_before_mpi(rank_of_node, monkeypatch):
 @pytest.mark.parametrize(("size", "in_use"), [(1, None), (1, 4), (4, 1)])
 def test_nothing_to_do(rank_of_node, size, in_use):
     rank_of_node(0, size, in_use=in_use, shown="0,1")
-    own_device.show_own_device()
+    own_device.select_own_device()
     assert own_device.os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
 
 
 @pytest.mark.serial
 def test_too_late(rank_of_node):
     rank_of_node(0, 4, in_use=4)
-    with pytest.raises(InputError, match=r"uses CUDA already, with 4 GPUs.*before collops.world"):
-        own_device.show_own_device()
+    with pytest.raises(InputError, match=r"already uses CUDA with 4 GPUs.*before collops.world"):
+        own_device.select_own_device()
 
 
 @pytest.mark.parametrize("world_first", [True, False])

@@ -172,7 +172,7 @@ def test_kernels_end_when_the_host_gives_up(comm, sums):
     short, _ = sums
     array = np.zeros(3000, np.float32).view(Array)
     if comm.rank == 0:  # the others never come
-        timer = threading.Timer(0.2, short.give_up)
+        timer = threading.Timer(0.2, short.abort)
         timer.start()
         short.add_up(array, array, 7, 0)
         timer.join()
@@ -225,7 +225,7 @@ class Ranks:
             futures = [pool.submit(program, rank) for rank in range(self.size)]
             done, late = wait(futures, timeout=60, return_when=FIRST_EXCEPTION)
             for store in self.stores if late else ():
-                store.give_up()
+                store.abort()
             for future in done:
                 future.result()
             assert not late
@@ -367,7 +367,7 @@ def test_short_and_long_messages_of_one_exchange(module):
 def test_exchanges_end_when_the_host_gives_up(module):
     ranks, target = Ranks(module, 2), np.zeros(3000, np.uint8)
     receives = [(1, target.ctypes.data, 3000)]
-    timer = threading.Timer(0.2, ranks.stores[0].give_up)  # rank 1 never comes
+    timer = threading.Timer(0.2, ranks.stores[0].abort)  # rank 1 never comes
     timer.start()
     ranks.stores[0].exchange([], receives, STREAM[0], KnownExchange())
     timer.join()
@@ -436,12 +436,12 @@ def test_memory_is_kept_only_where_other_ranks_may_have_mapped_it(module, monkey
         ipcGetMemHandle=lambda address: b"\x01",
         ipcOpenMemHandle=lambda handle: 4096 + handle[0],
     )
-    monkeypatch.setattr(module, "_kept", [])
+    monkeypatch.setattr(module, "_retained", [])
     monkeypatch.setattr(module.cupy.cuda, "runtime", runtime)
     monkeypatch.setattr(module.cupy.cuda, "Memory", lambda nbytes: memory, raising=False)
     monkeypatch.setattr(module.cupy.cuda, "Stream", lambda non_blocking: FillingStream(), raising=False)
     addresses, problem = module.map_memory(SimpleNamespace(rank=0, allgather=allgather), 1)
-    assert module._kept == [memory] * kept
+    assert module._retained == [memory] * kept
     assert problem == {"malloc": "rank 1: out of memory", "map": "rank 1: cannot map", "": ""}[failing]
     assert failing or addresses == [4096, 4098]
 

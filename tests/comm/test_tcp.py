@@ -77,7 +77,7 @@ def test_addresses():
     ("wrong", "text"),
     [
         ({"COLLOPS_SECRET": ""}, r"openssl rand -hex 32"),
-        ({"COLLOPS_SECRET": "fifteen letters"}, "16 characters or more"),
+        ({"COLLOPS_SECRET": "fifteen letters"}, "at least 16 secret characters"),
         ({"WORLD_SIZE": ""}, "or set RANK and WORLD_SIZE, not 1 and None"),
         ({"RANK": "2"}, "or set RANK and WORLD_SIZE, not 2 and 2"),
         ({"RANK": "", "WORLD_SIZE": ""}, "or set RANK and WORLD_SIZE$"),
@@ -110,10 +110,10 @@ def test_ranks_that_do_not_come():
     environments[1]["COLLOPS_SECRET"] = "quite another secret"
     with Processes(WORLD, environments) as ranks:
         first, wrong, other = last_lines(ranks.results())
-    assert "TransportError: rank 2 and what listens as rank 0 do not accept each other" in wrong
+    assert "TransportError: rank 2 and the process at the address of rank 0 do not accept each other" in wrong
     assert "COLLOPS_SECRET differs" in wrong
     for line in (first, other):
-        assert "CommunicationTimeout: ranks 1-2 of 4 did not come to rank 0 at 127.0.0.1:" in line
+        assert "CommunicationTimeout: ranks 1-2 of 4 did not connect to rank 0 at 127.0.0.1:" in line
         assert "within 3 s (COLLOPS_TIMEOUT); 1 connections did not prove that they know COLLOPS_SECRET" in line
 
 
@@ -143,7 +143,7 @@ def test_ranks_that_disagree_about_themselves(numbers, sizes, text):
 @pytest.mark.parametrize(
     ("greeting", "reason"),
     [
-        (b"220 mail.example.org ESMTP\r\n", "its greeting is another"),
+        (b"220 mail.example.org ESMTP\r\n", "its greeting differs"),
         (b"collops tcp 2\n" + bytes(42), "its proof is wrong"),
     ],
     ids=["mail", "impostor"],
@@ -164,7 +164,8 @@ def test_a_port_that_another_program_has(greeting, reason):
             first, other = last_lines(ranks.results())
             there.close()
     assert "TransportError: rank 0 cannot listen at 127.0.0.1:" in first and "in use" in first
-    assert f"TransportError: rank 1 and what listens as rank 0 do not accept each other ({reason})" in other
+    error = "TransportError: rank 1 and the process at the address of rank 0 do not accept each other"
+    assert f"{error} ({reason})" in other
 
 
 def test_strangers_at_the_only_address():
@@ -213,13 +214,13 @@ def test_a_rank_that_is_killed_ends_the_others():
     assert first[0] == third[0] == 1
     for err in (first[2] or third[2], third[2] or first[2]):  # one may end the other before it has written
         assert "CommunicationError: allreduce at " in err and "rank 1 of 3 ended" in err
-        assert "  rank 1: its process is gone" in err
+        assert "  rank 1: its process has exited" in err
 
 
 def test_a_rank_that_is_killed_ends_those_that_have_ended():
     end = "time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)\nsys.exit(0)"
     ended, _ = run(GONE.format(end=end), meeting(2), range(2))
-    assert (ended[0], ended[2]) == (1, "collops: rank 0 ends: the process of rank 1 is gone\n")
+    assert (ended[0], ended[2]) == (1, "collops: rank 0 ends: the process of rank 1 has exited\n")
 
 
 def test_a_rank_with_an_error_ends_all_with_its_code():
@@ -272,7 +273,7 @@ def test_what_needs_mpi_is_an_error_on_all_ranks():
         window, forest, given, *differ = out.splitlines()
         assert window == "this needs MPI, but COLLOPS_BOOTSTRAP has started these ranks without it"
         assert (
-            "'mpi' carries no numpy arrays between these ranks: host arrays travel by tcp here; choose auto, tcp"
+            "'mpi' cannot send numpy arrays between these ranks: host arrays are sent by tcp; choose auto, tcp"
             in forest
         )
         assert "intracommunicator of mpi4py, not 3" in given

@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 from collops.comm import cores, from_mpi4py
 from collops.comm.cores import available_cores
 
-SAID = cores._SAID
+SAID = cores._THREAD_VARIABLES
 
 
 @pytest.fixture

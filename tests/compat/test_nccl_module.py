@@ -40,7 +40,7 @@ def packages(comm):
 
     with peers_nccl():
         control = MPI.COMM_WORLD.Dup()
-        failures = Failures(ControlChannel(control), 60.0, crowded=True)
+        failures = Failures(ControlChannel(control), 60.0, oversubscribed=True)
         binding: Any = device.Nccl(control.Dup())
         host, nccl = MpiTransport(control, failures), NcclTransport(binding, control.size, control.rank, b"")
         ours = Communicator(host, nccl, control=control, failures=failures)
@@ -140,7 +140,7 @@ def comm_of(nccl: Any, number: int, color: int, part: Any) -> Any:
         return NcclCommunicator(part.Dup())
     control = part.Dup()
     binding: Any = device.Nccl(part.Dup())
-    failures = Failures(ControlChannel(control), 60.0, crowded=True)
+    failures = Failures(ControlChannel(control), 60.0, oversubscribed=True)
     transport = NcclTransport(binding, part.size, part.rank, b"")
     return Communicator(MpiTransport(control, failures), transport, control=control, failures=failures)
 

@@ -58,7 +58,7 @@ def _onto(rng, nroots):
 
 
 def _permutation(rng, size):
-    """A graph whose roots have one leaf at most."""
+    """A graph whose roots have at most one leaf."""
     nroots = [int(rng.integers(0, 6)) for _ in range(size)]
     pairs = [(rank, number) for rank in range(size) for number in range(nroots[rank])]
     rng.shuffle(pairs)
@@ -181,15 +181,15 @@ def test_what_cannot_be_is_one_error_on_all_ranks(comm):
     shared = StarForest(comm, 1, None, [0], [0])
     twice = StarForest(comm, 1, None, [comm.rank] * 2, [0, 0])
     if comm.size > 1:
-        with pytest.raises(LayoutError, match="the inverse of a forest needs roots with one leaf"):
+        with pytest.raises(LayoutError, match="the inverse of a forest needs roots with at most one leaf"):
             shared.inverse()
-    with pytest.raises(LayoutError, match="one leaf at most"):
+    with pytest.raises(LayoutError, match="at most one leaf"):
         shared.compose_inverse(twice)
     with pytest.raises(LayoutError, match="the second forest has 1 roots for a leaf array of 2"):
         twice.compose(shared)
-    with pytest.raises(LayoutError, match="there is no root 4 of 1"):
+    with pytest.raises(LayoutError, match="root 4 is out of range"):
         shared.embed_roots([4] if comm.rank == comm.size - 1 else [])
-    with pytest.raises(LayoutError, match="there is no leaf -1"):
+    with pytest.raises(LayoutError, match="leaf -1 is out of range"):
         shared.embed_leaves([-1])
     with pytest.raises(LayoutError, match="stride of 1 is shorter"):
         twice.strided(2, leaf_stride=1)

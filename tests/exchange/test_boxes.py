@@ -8,7 +8,7 @@ import pytest
 from collops import profile
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import ExchangePlan
-from collops.exchange.boxes import _place
+from collops.exchange.boxes import _offset
 
 
 def box(*bounds):
@@ -26,7 +26,7 @@ def test_places_are_where_contiguous_boxes_begin(order):
             if any(s.stop > n for s, n in zip(wanted, array.shape, strict=True)) or 0 in extent:
                 continue
             view = array[wanted]
-            place = _place(wanted, array)
+            place = _offset(wanted, array)
             assert (place is not None) == view.flags.c_contiguous
             if place is not None:
                 found += 1
@@ -37,8 +37,8 @@ def test_places_are_where_contiguous_boxes_begin(order):
 @pytest.mark.serial
 def test_steps_are_not_contiguous():
     array = np.zeros(8)
-    assert _place((slice(2, 6, 2),), array) is None
-    assert _place((slice(2, 6),), array) == 16
+    assert _offset((slice(2, 6, 2),), array) is None
+    assert _offset((slice(2, 6),), array) == 16
 
 
 def test_arrays_in_another_order_of_memory_have_their_boxes_elsewhere(comm):
@@ -47,9 +47,9 @@ def test_arrays_in_another_order_of_memory_have_their_boxes_elsewhere(comm):
     plan = ExchangePlan(comm, [(peer, box)], [((comm.rank - 1) % comm.size, box)])
     rows, columns = np.zeros((3, 4)), np.zeros((3, 4), order="F")
     for source, target in ((rows, rows), (columns, rows), (rows, columns), (columns, columns)):
-        places = plan._places_in((source,), target)
+        offsets = plan._offsets_in((source,), target)
         inside = [32 if array is rows else None for array in (source, target)]
-        assert [*places.sent_from, *places.received_at] == (inside if comm.size > 1 else [])
+        assert [*offsets.sent_from, *offsets.received_at] == (inside if comm.size > 1 else [])
 
 
 def test_elements_of_another_size_lie_elsewhere(comm):
@@ -57,8 +57,8 @@ def test_elements_of_another_size_lie_elsewhere(comm):
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     plan = ExchangePlan(comm, [(following, box((1, 4)))], [(before, box((1, 4)))])
     for array, place in ((np.zeros(5), 8), (np.zeros(10, "f4")[::2], None)):
-        places = plan._places_in((array,), array)
-        assert places.sent_from == places.received_at == [place] * (comm.size > 1)
+        offsets = plan._offsets_in((array,), array)
+        assert offsets.sent_from == offsets.received_at == [place] * (comm.size > 1)
 
 
 def test_sums_add_local_and_received_boxes_that_overlap(comm):

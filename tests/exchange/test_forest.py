@@ -205,10 +205,10 @@ LAST = object()  # stands for the last rank
     [
         ([0, 0], [0, 0], [0, 0], "leaf 0 is used 2 times"),
         ([-1], [0], [0], "leaf -1 is negative"),
-        ([0, 1], [0], [0], "2 leaves need as many roots"),
+        ([0, 1], [0], [0], "must have the same length"),
         (None, [99], [0], "root on rank 99"),
-        (None, [0], [3], "names root 3 of rank 0, which has 3 roots"),
-        (None, [0], [-1], "names root -1 of rank 0"),
+        (None, [0], [3], "refers to root 3 of rank 0, which has 3 roots"),
+        (None, [0], [-1], "refers to root -1 of rank 0"),
         (None, [[0]], [[0]], "must have one axis"),
         (None, [0], [2**63], "9223372036854775808, which does not fit into a 64-bit index"),
         (None, [0], [2**70], "which does not fit into a 64-bit index"),
@@ -254,7 +254,7 @@ def test_wrong_types_and_shapes(comm):
         StarForest(comm, -1, None, [], [])
     with pytest.raises(LayoutError, match="integer"):
         StarForest(comm, 1.5, None, [], [])
-    with pytest.raises(InputError, match="no pattern 'star'"):
+    with pytest.raises(InputError, match="unknown pattern 'star'"):
         StarForest.from_pattern(comm, "star")
     forest = StarForest(comm, 2, [3], [comm.rank], [1])
     with pytest.raises(LayoutError, match="roots must have 2 points"):
@@ -271,7 +271,7 @@ def test_wrong_types_and_shapes(comm):
         forest.bcast([1.0, 2.0], np.zeros(4))
     with pytest.raises(UnsupportedTypeError, match="complex"):
         forest.reduce(np.zeros(4, complex), np.zeros(2, complex), "max")
-    with pytest.raises(UnsupportedTypeError, match="no operation"):
+    with pytest.raises(UnsupportedTypeError, match="unknown operation"):
         forest.reduce(np.zeros(4), np.zeros(2), "mean")
     np.testing.assert_array_equal(forest.bcast(np.arange(4.0)[::2]), [0, 0, 0, 2])
 

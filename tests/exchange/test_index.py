@@ -47,7 +47,7 @@ def test_any_index(points):
         assert index.slice is not None or (np.diff(target.points) > 0).all()
         kept = [index.ascending(Index.run(len(points)))[1] for _ in range(2)]
         assert kept[0] is kept[1]
-    positions, different = index.last(Index.run(len(points)))
+    positions, different = index.last_writes(Index.run(len(points)))
     assert dict(zip(different.points.tolist(), positions.points.tolist(), strict=True)) == seen
 
 
@@ -78,7 +78,7 @@ def test_few_points_are_compiled_when_they_come_often(monkeypatch, op):
     loops = pytest.importorskip("collops.exchange.packing.numba_moves")
     made, mover = [], loops.mover
     monkeypatch.setattr(loops, "mover", lambda *given: made.append(mover(*given)) or made[-1])
-    monkeypatch.setattr(numpy_moves, "_OFTEN", 3)
+    monkeypatch.setattr(numpy_moves, "_COMPILE_AFTER_MOVES", 3)
     rng = np.random.default_rng(0)
     irregular, run = Index(rng.permutation(20)), Index.run(20)
     repeated = Index(rng.integers(0, 6, 20))

@@ -105,7 +105,7 @@ def test_kernels(comm, device, monkeypatch, dtype, block, op, most):
         movers = [Mover(exchange, op, block, True, "") for exchange in (down, up)]
         wants = graph.bcast(roots, leaves, op)[comm.rank], graph.reduce(leaves, roots, op)[comm.rank]
         under_way = []
-        for turn in range(3):  # more than there are places
+        for turn in range(3):  # more than there are slots
             for mover, source, target, want in zip(movers, mine, mine[::-1], wants, strict=True):
                 whole, halves = target.copy(), target.copy()
                 if turn != 1:

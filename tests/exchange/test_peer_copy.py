@@ -83,7 +83,7 @@ def test_pieces_come_and_go(kernel, name, pieces, dtype, shift):
         wanted, places = [[each[number]] for each in regions].__getitem__, [each[number] for each in begins]
         comm = SimpleNamespace(rank=rank, size=ranks)
         copy = region_copy(comm, before, wanted, places, np.dtype(dtype).itemsize, writes=writes)
-        assert copy.can(before.local_shape(rank))
+        assert copy.supports(before.local_shape(rank))
         return copy
 
     for number in range(pieces):
@@ -128,4 +128,4 @@ def test_rows_that_are_too_short_are_left_to_messages():
     layout = Layout.split((8, 8), 2)
     comm = SimpleNamespace(rank=0, size=2)
     copy = region_copy(comm, layout, lambda rank: [((0, 8), (rank, rank + 4))], [0, 0], 8, writes=False)
-    assert not copy.can((4, 8))
+    assert not copy.supports((4, 8))

@@ -34,8 +34,8 @@ class AllToAll(Exchange):
         self.allocate()
         self.counts = [side.counts(self.comm.size) for side in (self.pattern.sends, self.pattern.receives)]
 
-    def send(self, place, use):
-        self.comm.alltoallv(self.outgoing[place][0], *self.counts, out=self.incoming[place])
+    def send(self, slot, use):
+        self.comm.alltoallv(self.outgoing[slot][0], *self.counts, out=self.incoming[slot])
 
 
 @pytest.fixture(params=("auto", "mpi", "tcp", "shared", "mixed", AllToAll), scope="module")
@@ -55,7 +55,7 @@ def test_transports_carry_the_same_bits(comm, transport, seed):
     block = ((), (2,))[rng.integers(2)]
     with StarForest(comm, *edges, transport=transport) as forest:
         under_way = []
-        for op in ("replace", "sum", "min", "max", "sum"):  # more than there are places, each with values of its own
+        for op in ("replace", "sum", "min", "max", "sum"):  # more than there are slots, each with values of its own
             roots = values(rng, graph.nroots, block, "float32")
             leaves = values(rng, [graph.space(r) for r in range(comm.size)], block, "float32")
             under_way.append((forest.start_bcast(roots[rank], leaves[rank].copy(), op), graph.bcast(roots, leaves, op)))
@@ -88,7 +88,7 @@ def test_long_messages_and_use_after_free(comm, transport):
 
 @pytest.mark.parametrize("shape", ["neighbours", "one root rank", "all roots everywhere"])
 def test_long_runs_of_points(comm, transport, shape, monkeypatch):
-    monkeypatch.setattr("collops.exchange.transports.mpi._MAX_KEPT", 5)
+    monkeypatch.setattr("collops.exchange.transports.mpi._MAX_CACHED", 5)
     count, size = 600, comm.size  # in blocks of two, long enough to leave from, and arrive in, the arrays themselves
     run, zero = np.arange(count), np.zeros(count, int)
     owners = {"neighbours": lambda r: [(r + 1) % size, (r + 2) % size], "one root rank": lambda r: [0]}
@@ -182,7 +182,7 @@ def test_a_transport_that_is_not_possible(comm):
         assert forest.bcast(np.ones(1)).tolist() == [1]  # nothing is sent
         return
     with pytest.raises(
-        InputError, match="'nccl' carries no numpy arrays between these ranks: it carries arrays in dev"
+        InputError, match="'nccl' cannot send numpy arrays between these ranks: it supports arrays in dev"
     ):
         forest.bcast(np.ones(1))
     other = forest.with_transport(possible_transports(comm, engine())[-1])

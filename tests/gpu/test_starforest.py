@@ -86,7 +86,7 @@ def test_transports_carry_the_same_bits(comm, transport):
         graph = Graph.drawn(rng, comm.size, most_roots=300, most_leaves=700)
         with forest_of(comm, graph, transport=transport) as forest:
             under_way = []
-            for op in ("replace", "sum", "max", "sum"):  # more than there are places, each with values of its own
+            for op in ("replace", "sum", "max", "sum"):  # more than there are slots, each with values of its own
                 roots = values(rng, graph.nroots, (), "float32")
                 leaves = values(rng, [graph.space(r) for r in range(comm.size)], (), "float32")
                 mine = cupy.asarray(roots[comm.rank]), cupy.asarray(leaves[comm.rank])

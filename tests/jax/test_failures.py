@@ -171,7 +171,7 @@ if first:
         print("started")
         jax.block_until_ready(y)
     except jax.errors.JaxRuntimeError as error:
-        print("receive 1500 float32 from rank 1, tag 9 at <string>:" in str(error), "2 ranks gave up:" in str(error))
+        print("receive 1500 float32 from rank 1, tag 9 at <string>:" in str(error), "2 ranks aborted:" in str(error))
     for call in (lambda: cj.allreduce(jnp.ones(1)), lambda: comm.allreduce(1.0)):
         try:
             call()
@@ -201,7 +201,7 @@ for call in (lambda: comm.allreduce(1.0) if first else comm.recv(np.ones(2), 0))
     try:
         call()
     except collops.errors.CommunicationError as error:
-        print(type(error).__name__, "the deadline is 2 s" in str(error) or "gave up waiting" in str(error), flush=True)
+        print(type(error).__name__, "the deadline is 2 s" in str(error) or "aborted its wait" in str(error), flush=True)
 """
 
 

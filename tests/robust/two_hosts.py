@@ -50,7 +50,7 @@ def test_shared_memory_ends_at_the_host(comm, host):
     """It is refused by name between hosts; the ranks of one host have it as ever."""
     with pytest.raises(
         InputError,
-        match=r"'shared' carries no numpy arrays .*: the ranks are on several hosts; choose auto, ",
+        match=r"'shared' cannot send numpy arrays .*: the ranks are on several hosts; choose auto, ",
     ):
         StarForest(comm, 1, None, [0], [0], transport="shared").bcast(np.ones(1))
     with pytest.raises(TransportError, match="symmetric memory needs all 4 on one"):

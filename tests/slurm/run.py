@@ -273,7 +273,7 @@ def without_mpi(cluster: Cluster) -> str:
     os.kill(_tasks(name)[-1], signal.SIGKILL)
     code, said = ended(process)
     seconds = time.monotonic() - begin
-    check(code == KILLED and "its process is gone" in said, f"{code}: {said}")
+    check(code == KILLED and "its process has exited" in said, f"{code}: {said}")
     check(seconds < KILL_WAIT, f"the other rank waited {seconds:.1f} s")  # it ends by itself, not by Slurm
     more = ["--resume", "--iterations", str(cluster.checkpoint(name) + MORE)]
     code, said = cluster.run(*job, *more, **meeting())

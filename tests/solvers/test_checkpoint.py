@@ -487,7 +487,7 @@ def test_a_file_system_that_does_not_answer(comm, folder, monkeypatch):
     monkeypatch.setenv("COLLOPS_TIMEOUT", "8")  # rank 0 waits nine tenths of it
     monkeypatch.setattr("collops.solvers.checkpoint_folder._seal", blocked)
     begin = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"does not answer within 7.2 s") as caught:
+    with pytest.raises(CheckpointError, match=r"does not respond within 7.2 s") as caught:
         cgls(op, y, niter=3, tol=0, checkpoint=folder)
     assert caught.value.on_all_ranks and 7 < time.monotonic() - begin < 30
     assert comm.allreduce(1.0) == comm.size  # all ranks are in step

@@ -86,26 +86,26 @@ def from_global(
                 part = current.to_host(part)
             part = part[layout.slices(comm.rank)]
         return DistributedArray._made(layout, comm, _copied(part, element, engine))
-    whole = None
+    global_array = None
 
     def describe() -> Any:
-        nonlocal whole
+        nonlocal global_array
         if comm.rank != root:
             return None
-        whole = _copied(_array(values), element, engine)
+        global_array = _copied(_array(values), element, engine)
         if comm.size > 1:
-            engine_of(whole).check_devices(whole)
-        _fitting(layout, whole.shape, comm)
-        return [list(whole.shape), whole.dtype.name, engine_of(whole).name]
+            engine_of(global_array).check_devices(global_array)
+        _fitting(layout, global_array.shape, comm)
+        return [list(global_array.shape), global_array.dtype.name, engine_of(global_array).name]
 
     # All ranks first get the description of the root's array, or its error.
     shape, name, engine_name = collective_values(comm, describe)[root]
     layout = _fitting(layout, shape, comm)
     source = on_root(layout, root)
-    if whole is None:
-        found = find_engine(engine_name)
-        whole = found.xp.empty(source.local_shape(comm.rank), found.dtype(as_dtype(name)))
-    return DistributedArray._made(layout, comm, moved(whole, source, layout, comm))
+    if global_array is None:
+        engine_found = find_engine(engine_name)
+        global_array = engine_found.xp.empty(source.local_shape(comm.rank), engine_found.dtype(as_dtype(name)))
+    return DistributedArray._made(layout, comm, moved(global_array, source, layout, comm))
 
 
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
@@ -130,8 +130,10 @@ def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> A
     """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
     target = current if engine is None else find_engine(engine)
-    own = as_dtype(part.dtype)  # also where a dtype is given: a rank without elements converts nothing and cannot fail
-    kind = own if dtype is None else dtype
+    own_dtype = as_dtype(
+        part.dtype
+    )  # also where a dtype is given: a rank without elements converts nothing and cannot fail
+    kind = own_dtype if dtype is None else dtype
     if target is current and not target.mutable:
         return target.xp.array(part, target.dtype(kind), copy=True)  # the caller may donate its own to a program
     if target is current:

@@ -24,12 +24,12 @@ def as_dtype(dtype: Any) -> np.dtype:
         except ModuleNotFoundError:
             raise InputError("dtype bfloat16 needs the package ml_dtypes, which is not installed") from None
     try:
-        found = np.dtype(dtype)
+        result = np.dtype(dtype)
     except TypeError as error:
         raise InputError(f"there is no dtype {dtype!r}: {error}") from None
-    if found.kind not in "biufc" and found.name != "bfloat16":
-        raise InputError(f"elements of arrays must be booleans, integers, real or complex numbers, not {found}")
-    return found if found.isnative else found.newbyteorder("=")
+    if result.kind not in "biufc" and result.name != "bfloat16":
+        raise InputError(f"elements of arrays must be booleans, integers, real or complex numbers, not {result}")
+    return result if result.isnative else result.newbyteorder("=")
 
 
 def check_byte_order(dtype: np.dtype) -> None:

@@ -176,7 +176,7 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
 def _wholes(*arrays: Any) -> list[Any] | None:
     """Return for each array the one that has all elements of this rank; ``None`` if there is none for one of them."""
     wholes = [array._whole for array in arrays]
-    return None if any(whole is None for whole in wholes) else wholes
+    return None if any(array is None for array in wholes) else wholes
 
 
 def update_solution_and_direction(
@@ -214,8 +214,8 @@ def update_solution_and_direction(
     if x.comm.calls is not None:
         agree_on_numbers(x, length, ratio)
     update = kernels_for(x.engine).update_solution_and_direction
-    for place, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
-        update(place.local_array, length, old.local_array, ratio, new.local_array)
+    for part, old, new in zip(x.leaves, direction.leaves, gradient.leaves, strict=True):
+        update(part.local_array, length, old.local_array, ratio, new.local_array)
     return x, direction
 
 
@@ -470,7 +470,7 @@ def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _product_dtype(pairs: tuple[tuple[np.dtype, np.dtype], ...], real: bool) -> np.dtype:
-    dtypes = [real_of(one) if real else np.result_type(one, other) for one, other in pairs]
+    dtypes = [real_of(first) if real else np.result_type(first, second) for first, second in pairs]
     return _common(tuple(accumulator(dtype) for dtype in dtypes))
 
 

@@ -64,8 +64,10 @@ class HaloPlan:
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
         # The block itself is copied on the way back, and what others add to it is added.
-        own = [box for peer, box in receives if peer == comm.rank].index(self.inner) if prod(block.shape) else None
-        back, home = (_without(side, comm.rank, own) for side in (receives, sends))
+        local_number = (
+            [box for peer, box in receives if peer == comm.rank].index(self.inner) if prod(block.shape) else None
+        )
+        back, home = (_without(side, comm.rank, local_number) for side in (receives, sends))
         self._return = ExchangePlan(comm, back, home, travels=moves.travels)
         self._outside = [] if periodic else list(self._beyond_the_ends())
 
@@ -96,20 +98,20 @@ class HaloPlan:
     def _beyond_the_ends(self) -> Iterator[Box]:
         """Yield the boxes of the extended block that no element of the global array fills."""
         (region,) = self._wanted(self.comm.rank)
-        whole = tuple(slice(0, stop - start) for start, stop in region)
+        extent_box = tuple(slice(0, stop - start) for start, stop in region)
         for axis, (start, stop) in enumerate(region):
             # Of the extended block, the array fills the indices from `low` to `high`.
             low = min(max(start, 0), stop) - start
             high = max(low, min(stop, self.layout.shape[axis]) - start)
             for begin, end in ((0, low), (high, stop - start)):
                 if begin < end:
-                    yield (*whole[:axis], slice(begin, end), *whole[axis + 1 :])
+                    yield (*extent_box[:axis], slice(begin, end), *extent_box[axis + 1 :])
 
 
 def _without(boxes: list[tuple[int, Box]], rank: int, number: int | None) -> list[tuple[int, Box]]:
     """Return the boxes without box `number` of `rank`."""
-    places = [place for place, (peer, _) in enumerate(boxes) if peer == rank]
-    return [pair for place, pair in enumerate(boxes) if number is None or place != places[number]]
+    indices = [index for index, (peer, _) in enumerate(boxes) if peer == rank]
+    return [pair for index, pair in enumerate(boxes) if number is None or index != indices[number]]
 
 
 @recent_plans

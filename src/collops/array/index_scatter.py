@@ -80,9 +80,9 @@ class IndexScatter(OnTransport):
         with collective_errors(comm):
             pairs = _checked_pairs(comm, source, source_indices, target, target_indices)
         ranks, indices, places = _at_targets(comm, source, target, pairs)
-        self._places, self._slots = Index(places), Index.run(len(places))
+        self._points, self._slots = Index(places), Index.run(len(places))
         # One leaf for each place where that is possible, so that values go there at once.
-        self._direct = not comm.allreduce(np.array(not self._places.unique, np.int8), "max")
+        self._direct = not comm.allreduce(np.array(not self._points.unique, np.int8), "max")
         nroots = source.local_size(comm.rank) if isinstance(source, Layout) else source
         self.forest = StarForest(comm, nroots, places if self._direct else None, ranks, indices, **options)
         self._moves: dict[Any, Any] = {}
@@ -92,8 +92,10 @@ class IndexScatter(OnTransport):
         """Return the scatter of a whole distributed array to a replicated one. Collective."""
         comm = communicator_or_world(comm)
         _check_layout(layout, comm)
-        mine = _indices(layout, None, comm.rank, "source_indices")
-        return cls(layout, mine, Layout.replicated(layout.size, layout.ranks), mine, comm=comm, **options)
+        local_entries = _indices(layout, None, comm.rank, "source_indices")
+        return cls(
+            layout, local_entries, Layout.replicated(layout.size, layout.ranks), local_entries, comm=comm, **options
+        )
 
     @classmethod
     def to_zero(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
@@ -126,12 +128,12 @@ class IndexScatter(OnTransport):
         LayoutError
             If an array has another layout or size.
         """
-        given, taken = _flat(x, self.source, "the source"), _flat(out, self.target, "the target")
+        source, target = _flat(x, self.source, "the source"), _flat(out, self.target, "the target")
         if self._direct:
-            return _result(out, taken, self.forest.bcast(given, taken, op))
-        check_operation(op, given.dtype)
-        slots = self.forest.bcast(given, engine_of(given).xp.empty(self._places.size, given.dtype))
-        return _result(out, taken, self._move(slots, self._slots, op, taken, self._places))
+            return _result(out, target, self.forest.bcast(source, target, op))
+        check_operation(op, source.dtype)
+        slots = self.forest.bcast(source, engine_of(source).xp.empty(self._points.size, source.dtype))
+        return _result(out, target, self._move(slots, self._slots, op, target, self._points))
 
     def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
@@ -141,11 +143,11 @@ class IndexScatter(OnTransport):
         """
         if isinstance(self.source, Layout) and self.source.is_replicated and self.comm.size > 1:
             raise LayoutError("cannot scatter back into a replicated source: its copies would differ")
-        given, taken = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
+        source, target = _flat(y, self.target, "the target"), _flat(out, self.source, "the source")
         if not self._direct:
-            slots = engine_of(given).xp.empty(self._places.size, given.dtype)
-            given = self._move(given, self._places, "replace", slots, self._slots)
-        return _result(out, taken, self.forest.reduce(given, taken, op))
+            slots = engine_of(source).xp.empty(self._points.size, source.dtype)
+            source = self._move(source, self._points, "replace", slots, self._slots)
+        return _result(out, target, self.forest.reduce(source, target, op))
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest = self.forest.with_transport(transport)
@@ -154,13 +156,13 @@ class IndexScatter(OnTransport):
         """Free the memory and the requests of the forest. Collective."""
         self.forest.free()
 
-    def _move(self, given: Any, source: Index, op: str, taken: Any, target: Index) -> Any:
+    def _move(self, source_array: Any, source: Index, op: str, target_array: Any, target: Index) -> Any:
         """Move values between the leaves of the forest and their places."""
-        engine = engine_of(given)
-        key = (source is self._slots, op, given.dtype, engine)
+        engine = engine_of(source_array)
+        key = (source is self._slots, op, source_array.dtype, engine)
         if key not in self._moves:
-            self._moves[key] = packing_for(engine).mover(source, target, op, given.dtype, 1, True)
-        return self._moves[key](given, taken)
+            self._moves[key] = packing_for(engine).mover(source, target, op, source_array.dtype, 1, True)
+        return self._moves[key](source_array, target_array)
 
     def __repr__(self) -> str:
         return f"<IndexScatter from {self.source} to {self.target}>"
@@ -187,11 +189,13 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
         and len(target.split_axes) < sum(extent > 1 for extent in target.process_grid)
     ):
         raise LayoutError(f"the target must be split or replicated as a whole, unlike {target}")
-    given = _indices(source, from_indices, comm.rank, "source_indices")
-    taken = _indices(target, to_indices, comm.rank, "target_indices")
-    if len(given) != len(taken):
-        raise LayoutError(f"{len(given)} source_indices need as many target_indices, not {len(taken)}")
-    return np.stack([np.full(len(given), comm.rank), given, taken], axis=1)
+    source_entries = _indices(source, from_indices, comm.rank, "source_indices")
+    target_entries = _indices(target, to_indices, comm.rank, "target_indices")
+    if len(source_entries) != len(target_entries):
+        raise LayoutError(
+            f"{len(source_entries)} source_indices need as many target_indices, not {len(target_entries)}"
+        )
+    return np.stack([np.full(len(source_entries), comm.rank), source_entries, target_entries], axis=1)
 
 
 def _at_targets(
@@ -246,10 +250,10 @@ def _flat(array: Any, end: End, what: str) -> Any:
     return array.reshape(-1)
 
 
-def _result(out: Any, taken: Any, result: Any) -> Any:
+def _result(out: Any, target: Any, result: Any) -> Any:
     """Return the array that was given for the result; in place of a plain one that cannot be written to, a new one."""
     if not isinstance(out, DistributedArray):
         return result
-    if result is not taken:
+    if result is not target:
         out.local_array = result.reshape(out.local_array.shape)
     return out

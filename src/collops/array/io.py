@@ -78,11 +78,11 @@ def load(
             raise InputError(f"{fspath(path)} cannot be read as arrays: {problem}") from problem
 
     digests = collective_values(comm, read)
-    if others := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
+    if different_ranks := [rank for rank, digest in enumerate(digests) if digest != digests[0]]:
         with raised_together():
             raise InputError(
-                f"{fspath(path)} is another store on {name_ranks(others)} than on rank 0: give all ranks one path that "
-                "all of them share, such as an absolute one"
+                f"{fspath(path)} is another store on {name_ranks(different_ranks)} than on rank 0: "
+                "pass the same shared path on all ranks, for example an absolute one"
             )
     return _wrapped(result, comm)
 
@@ -115,17 +115,17 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
             raise LayoutError(f"a stack of {len(names)} arrays does not fit {layout}")
         parts = [None] * len(names) if layout is None else list(layout)
         return [_read(open_node(node, name), part, comm, engine) for name, part in zip(names, parts, strict=True)]
-    wanted = layout or {}
-    if not isinstance(wanted, Mapping) or not set(wanted) <= set(names):
+    layouts = layout or {}
+    if not isinstance(layouts, Mapping) or not set(layouts) <= set(names):
         raise LayoutError(f"the store contains the arrays {', '.join(names)}: give their layouts as a dictionary")
-    return {name: _read(open_node(node, name), wanted.get(name), comm, engine) for name in names}
+    return {name: _read(open_node(node, name), layouts.get(name), comm, engine) for name in names}
 
 
 def _layout_for(shape: tuple[int, ...], about: Mapping[str, Any], comm: Communicator) -> Layout:
     saved = tuple(map(sum, about.get("sizes", ())))
     if about.get("ranks") == comm.size and saved == shape:  # else rows have been appended
         return Layout(shape, comm.size, about["process_grid"], about["axes"], about["sizes"], about["mask"])
-    axes = [axis for axis, place in enumerate(about.get("axes", [0])) if place is not None]
+    axes = [axis for axis, grid_axis in enumerate(about.get("axes", [0])) if grid_axis is not None]
     if not axes and about.get("ranks", 1) > 1:
         return Layout.replicated(shape, comm.size)
     return Layout.split(shape, comm.size, axes[0] if axes else 0)

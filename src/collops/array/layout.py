@@ -54,13 +54,13 @@ class _Interned:
     @classmethod
     def _with_key(cls, *key: Any) -> Self:
         with _interning:
-            found = _interned.get((cls, key))
-            if found is None:
-                found = object.__new__(cls)
-                found._complete(*key)
-                found._key = key
-                _interned[cls, key] = found
-        return found
+            layout = _interned.get((cls, key))
+            if layout is None:
+                layout = object.__new__(cls)
+                layout._complete(*key)
+                layout._key = key
+                _interned[cls, key] = layout
+        return layout
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_key" not in vars(self):
@@ -170,7 +170,7 @@ class Layout(_Interned):
         self.axes, self.sizes, self.mask = axes, sizes, mask
         self.ndim = len(shape)
         self.size = math.prod(shape)
-        self.split_axes = tuple(axis for axis, place in enumerate(axes) if place is not None)
+        self.split_axes = tuple(axis for axis, grid_axis in enumerate(axes) if grid_axis is not None)
         self.is_replicated = not self.split_axes
         self.starts = tuple(tuple(accumulate(blocks[:-1], initial=0)) for blocks in sizes)
         self._strides = tuple(math.prod(grid[axis + 1 :]) for axis in range(len(grid)))
@@ -275,16 +275,18 @@ class Layout(_Interned):
         return cls._from_local(lambda: as_shape(local_shape), comm, axis, mask)
 
     @classmethod
-    def _from_local(cls, own: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None) -> Layout:
-        """Do the work of :meth:`from_local` for the shape that ``own()`` returns."""
-        shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), own)]
-        if len({len(other) for other in shapes}) != 1:
+    def _from_local(
+        cls, local_shape: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None
+    ) -> Layout:
+        """Implement :meth:`from_local` for the result of ``local_shape()``."""
+        shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), local_shape)]
+        if len({len(shape) for shape in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
         axis = normal_axis(axis, len(shapes[0]))
-        rest = {other[:axis] + other[axis + 1 :] for other in shapes}
-        if len(rest) != 1:
+        other_extents = {shape[:axis] + shape[axis + 1 :] for shape in shapes}
+        if len(other_extents) != 1:
             raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {few(shapes)}")
-        sizes = [other[axis] for other in shapes]
+        sizes = [shape[axis] for shape in shapes]
         shape = (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
         return cls.split(shape, comm.size, axis, sizes=sizes, mask=mask)
 
@@ -300,8 +302,8 @@ class Layout(_Interned):
         """Return shape, offset and slices of the part of `rank`."""
         block = self._blocks.get(rank)
         if block is None:
-            place = self.coordinates(rank)
-            numbers = [0 if axis is None else place[axis] for axis in self.axes]
+            coordinates = self.coordinates(rank)
+            numbers = [0 if axis is None else coordinates[axis] for axis in self.axes]
             shape = tuple(sizes[number] for sizes, number in zip(self.sizes, numbers, strict=True))
             offset = tuple(starts[number] for starts, number in zip(self.starts, numbers, strict=True))
             slices = tuple(slice(o, o + n) for o, n in zip(offset, shape, strict=True))
@@ -349,8 +351,8 @@ class Layout(_Interned):
 
     def _block_number(self, rank: int) -> tuple[int, ...]:
         """Return the number of the block that `rank` holds, along each split axis."""
-        place = self.coordinates(rank)
-        return tuple(place[axis] for axis in self.axes if axis is not None)
+        coordinates = self.coordinates(rank)
+        return tuple(coordinates[axis] for axis in self.axes if axis is not None)
 
     # The ranks of reductions
 
@@ -376,8 +378,8 @@ class Layout(_Interned):
         mask = self.mask or (0,) * self.ranks
         places = map(self.coordinates, range(self.ranks))
         return numbered(
-            (group, *(p for axis, p in enumerate(place) if axis not in reduced))
-            for group, place in zip(mask, places, strict=True)
+            (group, *(p for axis, p in enumerate(coordinates) if axis not in reduced))
+            for group, coordinates in zip(mask, places, strict=True)
         )
 
     def reduction_count(self, rank: int, axes: Iterable[int] | None = None) -> int:
@@ -418,8 +420,8 @@ class Layout(_Interned):
         held: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
         for rank, copy in enumerate(self.reduction_groups() or ()):
             held[mask[rank], copy].add(self._block_number(rank))
-        found = {(group, frozenset(blocks)) for (group, _), blocks in held.items()}
-        if len(found) > len({group for group, _ in found}):
+        held_blocks = {(group, frozenset(blocks)) for (group, _), blocks in held.items()}
+        if len(held_blocks) > len({group for group, _ in held_blocks}):
             raise LayoutError(
                 f"the mask {mask} divides the copies of a partially replicated layout; "
                 "put all ranks of a copy into one group"

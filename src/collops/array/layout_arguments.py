@@ -75,7 +75,7 @@ def checked_axes(axes: Sequence[int | None], shape: Extents, process_grid: Exten
 def normal_grid(process_grid: Extents, axes: Axes) -> tuple[Extents, Axes]:
     """Drop process-grid extents of 1 and merge neighbouring replicating axes, which moves no block."""
     grid: list[int] = []
-    place: dict[int | None, int] = {}
+    axis_of_grid: dict[int | None, int] = {}
     replicating = False
     for axis, extent in enumerate(process_grid):
         if extent == 1:
@@ -83,10 +83,10 @@ def normal_grid(process_grid: Extents, axes: Axes) -> tuple[Extents, Axes]:
         if replicating and axis not in axes:
             grid[-1] *= extent
             continue
-        place[axis] = len(grid)
+        axis_of_grid[axis] = len(grid)
         grid.append(extent)
         replicating = axis not in axes
-    return tuple(grid) or (1,), tuple(map(place.get, axes))
+    return tuple(grid) or (1,), tuple(map(axis_of_grid.get, axes))
 
 
 def block_sizes(shape: Extents, grid: Extents, axes: Axes, sizes: Sequence[Integers | None] | None) -> Blocks:
@@ -96,17 +96,17 @@ def block_sizes(shape: Extents, grid: Extents, axes: Axes, sizes: Sequence[Integ
     if len(sizes) != len(shape):
         raise LayoutError(f"sizes need one entry per axis of the shape {shape}, not {len(sizes)}")
     return tuple(
-        block_list(given, extent, 1 if place is None else grid[place], axis)
-        for axis, (given, extent, place) in enumerate(zip(sizes, shape, axes, strict=True))
+        block_list(argument, extent, 1 if grid_axis is None else grid[grid_axis], axis)
+        for axis, (argument, extent, grid_axis) in enumerate(zip(sizes, shape, axes, strict=True))
     )
 
 
-def block_list(given: Integers | None, extent: int, parts: int, axis: int) -> Extents:
+def block_list(argument: Integers | None, extent: int, parts: int, axis: int) -> Extents:
     """Return the block sizes of an axis of `extent` elements in `parts` parts; `given` if it is not None."""
-    if given is None:
+    if argument is None:
         share, longer = divmod(extent, parts)
         return (share + 1,) * longer + (share,) * (parts - longer)
-    blocks = tuple(operator.index(size) for size in given)
+    blocks = tuple(operator.index(size) for size in argument)
     if len(blocks) != parts or sum(blocks) != extent or any(size < 0 for size in blocks):
         raise LayoutError(
             f"axis {axis} of {extent} elements in {parts} parts does not fit the sizes {sizes_text(blocks)}, "

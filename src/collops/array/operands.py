@@ -29,50 +29,57 @@ def check_alike(x: Any, y: Any) -> None:
     if x.comm is not y.comm:
         raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:
-        one, source = ("one of them", "y") if hasattr(x, "local_array") else ("each part of one of them", "part")
+        name, source = ("one of them", "y") if hasattr(x, "local_array") else ("each part of one of them", "part")
         raise UnsupportedTypeError(
-            f"the arrays have different engines: {x.engine.name} and {y.engine.name}; convert {one}: "
+            f"the arrays have different engines: {x.engine.name} and {y.engine.name}; convert {name}: "
             f"collops.from_global({source}.gather(), {source}.layout, comm=x.comm, engine=x.engine)"
         )
 
 
-def way_to(given: Any, wanted: Any, array: str = "x", layout: str = "y.layout") -> str:
-    """Return how an array of the layout `given` gets the layout `wanted`, in words that end an error message.
+def way_to(source: Any, target: Any, array: str = "x", layout: str = "y.layout") -> str:
+    """Return advice, for the end of an error message, to convert an array from layout `source` to `target`.
 
     `array` and `layout` are the names of both in the program of the user. Every call that the text names succeeds.
     """
-    if isinstance(given, StackedLayout) or isinstance(wanted, StackedLayout):
-        return _way_to_stack(given, wanted, array, layout)
-    if given.ranks != wanted.ranks:
-        return f"make the arrays on one communicator: {given.ranks} and {wanted.ranks} ranks differ"
-    if given.mask != wanted.mask:
-        return f"make the arrays with one mask: {given.mask} and {wanted.mask} differ"
-    if given.size != wanted.size:
-        return f"make the arrays of one shape: {given.shape} and {wanted.shape} have different numbers of elements"
-    if given.shape == wanted.shape:
+    if isinstance(source, StackedLayout) or isinstance(target, StackedLayout):
+        return _way_to_stack(source, target, array, layout)
+    if source.ranks != target.ranks:
+        return f"make the arrays on one communicator: {source.ranks} and {target.ranks} ranks differ"
+    if source.mask != target.mask:
+        return f"make the arrays with one mask: {source.mask} and {target.mask} differ"
+    if source.size != target.size:
+        return f"make the arrays of one shape: {source.shape} and {target.shape} have different numbers of elements"
+    if source.shape == target.shape:
         return f"redistribute one of them first: {array}.redistribute({layout})"
     try:
-        reshaped = given.reshape(wanted.shape)
+        reshaped = source.reshape(target.shape)
     except LayoutError:
-        rows, call = given._reshapable(wanted.shape)
-        moved, reshaped = f"{array}.redistribute({call}).reshape({wanted.shape})", rows.reshape(wanted.shape)
+        rows, call = source._reshapable(target.shape)
+        moved, reshaped = f"{array}.redistribute({call}).reshape({target.shape})", rows.reshape(target.shape)
     else:
-        moved = f"{array}.reshape({wanted.shape})"
-    return f"their shapes differ: {moved}" + ("" if reshaped is wanted else f".redistribute({layout})")
+        moved = f"{array}.reshape({target.shape})"
+    return f"their shapes differ: {moved}" + ("" if reshaped is target else f".redistribute({layout})")
 
 
-def _way_to_stack(given: Any, wanted: Any, array: str, layout: str) -> str:
+def _way_to_stack(source: Any, target: Any, array: str, layout: str) -> str:
     """Return the advice of :func:`way_to` where one of the layouts belongs to a stacked array."""
-    if not (isinstance(given, StackedLayout) and isinstance(wanted, StackedLayout)):
+    if not (isinstance(source, StackedLayout) and isinstance(target, StackedLayout)):
         return "a stacked array fits stacked arrays only: combine its parts one by one"
-    if len(given) != len(wanted):
-        return f"make stacks of as many parts: {len(given)} and {len(wanted)} differ"
-    pairs = list(zip(given, wanted, strict=True))
-    ways = [way_to(one, other, f"{array}[{n}]", f"{layout}[{n}]") for n, (one, other) in enumerate(pairs)]
+    if len(source) != len(target):
+        return f"make stacks of as many parts: {len(source)} and {len(target)} differ"
+    pairs = list(zip(source, target, strict=True))
+    ways = [
+        way_to(source_part, target_part, f"{array}[{n}]", f"{layout}[{n}]")
+        for n, (source_part, target_part) in enumerate(pairs)
+    ]
     plain = all(f".redistribute({layout}[{n}])" in way and "reshape" not in way for n, way in enumerate(ways))
-    first = next(number for number, (one, other) in enumerate(pairs) if one is not other)
+    number_of_part = next(
+        number for number, (source_part, target_part) in enumerate(pairs) if source_part is not target_part
+    )
     return (
-        f"redistribute one of them first: {array}.redistribute({layout})" if plain else f"part {first}: {ways[first]}"
+        f"redistribute one of them first: {array}.redistribute({layout})"
+        if plain
+        else f"part {number_of_part}: {ways[number_of_part]}"
     )
 
 

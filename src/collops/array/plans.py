@@ -33,9 +33,9 @@ def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def plan(comm: Communicator, *key: Hashable) -> Any:
-        cached = comm.kept.get(make)
+        cached = comm.cache.get(make)
         if cached is None:
-            cached = comm.kept[make] = lru_cache(PLANS_KEPT)(partial(make, comm))
+            cached = comm.cache[make] = lru_cache(PLANS_KEPT)(partial(make, comm))
         return cached(*key)
 
     return plan
@@ -75,9 +75,9 @@ def reduction_plan(layout: Layout | StackedLayout, comm: Communicator) -> Reduct
     """
     if not isinstance(layout, Layout | StackedLayout):
         raise LayoutError(f"an array needs a layout, not {type(layout).__qualname__}")
-    plans = getattr(comm, "kept", _NOTHING).get(ReductionPlan)
+    plans = getattr(comm, "cache", _NOTHING).get(ReductionPlan)
     if plans is None:
-        plans = checked_communicator(comm).kept[ReductionPlan] = weakref.WeakKeyDictionary()
+        plans = checked_communicator(comm).cache[ReductionPlan] = weakref.WeakKeyDictionary()
     plan = plans.get(layout)
     if plan is None:
         check_ranks(layout, comm)

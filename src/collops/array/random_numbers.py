@@ -82,13 +82,13 @@ def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[
             merged.append((local, extent, offset))
     count = math.prod(block.shape)
     for start in range(0, count, piece):
-        rest = xp.arange(start, min(start + piece, count), dtype=np.int64)
+        remaining = xp.arange(start, min(start + piece, count), dtype=np.int64)
         index, stride = None, 1
         for number, (local, extent, offset) in enumerate(reversed(merged)):
             last = number == len(merged) - 1
-            here = (rest if last else rest % local) + offset
-            rest = rest if last else rest // local
-            index = here * stride if index is None else index + here * stride
+            local_index = (remaining if last else remaining % local) + offset
+            remaining = remaining if last else remaining // local
+            index = local_index * stride if index is None else index + local_index * stride
             stride *= extent
         yield index.astype(np.uint64)  # pyright: ignore[reportOptionalMemberAccess] - there is always an axis
 

@@ -39,8 +39,8 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any
         return _moved(source, target, comm, xp, local)
     # The adjoint is the redistribution back: copies on several ranks are one value, and so is its cotangent.
     # The program of one rank does not show that.
-    there, back = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
-    return engine.linear_map(there, back, local, target.local_shape(comm.rank))
+    forward, backward = (partial(_moved, *layouts, comm, xp) for layouts in ((source, target), (target, source)))
+    return engine.linear_map(forward, backward, local, target.local_shape(comm.rank))
 
 
 def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
@@ -186,7 +186,7 @@ def _check_groups(source: Layout, target: Layout) -> None:
         return sum((Counter({mask[rank]: layout.local_size(rank)}) for rank in chosen), Counter())
 
     ranks = range(source.ranks)
-    inside = all(mask[other] == mask[rank] for rank in ranks for other in holders(source, rank, _region(target, rank)))
+    inside = all(mask[peer] == mask[rank] for rank in ranks for peer in holders(source, rank, _region(target, rank)))
     if target.mask != mask or not inside or elements(source) != elements(target):
         raise LayoutError(
             f"each group of ranks has values of its own in the layout {source}, which the layout {target} would mix: "
@@ -198,7 +198,7 @@ def _check_groups(source: Layout, target: Layout) -> None:
 def region_copy(
     comm: Communicator,
     layout: Layout,
-    wanted: Callable[[int], list[Region]],
+    regions_of: Callable[[int], list[Region]],
     begins: Sequence[int],
     itemsize: int,
     *,
@@ -209,13 +209,13 @@ def region_copy(
     Each rank wants one region, which begins at element `begins` of its memory. Every element of the array must be on
     one rank only, and to be read back in one region only.
     """
-    mine = transfers(layout, comm.rank, wanted).sends
+    sends = transfers(layout, comm.rank, regions_of).sends
     boxes = []
     for rank in range(comm.size):
-        theirs = [box for peer, _, box in transfers(layout, rank, wanted).receives if peer == comm.rank]
-        own = [box for peer, _, box in mine if peer == rank]
-        boxes += [(rank, *pair) for pair in zip(theirs, own, strict=True)]
-    shapes = [tuple(stop - start for start, stop in wanted(rank)[0]) for rank in range(comm.size)]
+        receives = [box for peer, _, box in transfers(layout, rank, regions_of).receives if peer == comm.rank]
+        local = [box for peer, _, box in sends if peer == rank]
+        boxes += [(rank, *pair) for pair in zip(receives, local, strict=True)]
+    shapes = [tuple(stop - start for start, stop in regions_of(rank)[0]) for rank in range(comm.size)]
     return PeerCopy(comm, shapes, begins, boxes, itemsize, writes=writes)
 
 

@@ -44,8 +44,8 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
         Not supported; here so that ``numpy.sum(x)`` works.
     """
     axes = _checked_axes(x, axis, out)
-    total, wanted = _total(x, axes, dtype)
-    return _result(x, total if total.dtype == wanted else total.astype(wanted), axes)
+    total, result_dtype = _total(x, axes, dtype)
+    return _result(x, total if total.dtype == result_dtype else total.astype(result_dtype), axes)
 
 
 def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
@@ -56,10 +56,10 @@ def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     axes = _checked_axes(x, axis, out)
     if dtype is None:
         dtype = x.engine.dtype(np.float64) if x.dtype.kind in "biu" else x.dtype
-    total, wanted = _total(x, axes, dtype)
+    total, result_dtype = _total(x, axes, dtype)
     count = builtins.sum(leaf.layout.reduction_count(leaf.comm.rank, axes) for leaf in x.leaves)
     average = total / count if count else total / x.engine.xp.zeros((), total.dtype)
-    return _result(x, average.astype(wanted), axes)
+    return _result(x, average.astype(result_dtype), axes)
 
 
 def min(x: Any, axis: Axis = None, out: None = None) -> Any:
@@ -143,10 +143,10 @@ def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
 
 def _total(x: Any, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype of its accumulator, and the dtype of the result."""
-    wanted = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
-    wide = accumulator(wanted)
+    result_dtype = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
+    accumulator_dtype = accumulator(result_dtype)
     xp = x.engine.xp
-    return _combined(x, axes, lambda a, axes: xp.sum(a, axis=axes, dtype=wide), "sum"), wanted
+    return _combined(x, axes, lambda a, axes: xp.sum(a, axis=axes, dtype=accumulator_dtype), "sum"), result_dtype
 
 
 @lru_cache(maxsize=64)
@@ -165,8 +165,8 @@ def _extreme(x: Any, axes: _Axes, op: str) -> Any:
     def local(a: Any, axes: _Axes) -> Any:
         if a.size if axes is None else builtins.all(a.shape[axis] for axis in axes):
             return xp.asarray(function(a, axis=axes)).astype(dtype)
-        rest = [] if axes is None else [extent for axis, extent in enumerate(a.shape) if axis not in axes]
-        return xp.full(rest, _neutral(dtype, op), dtype)
+        remaining_extents = [] if axes is None else [extent for axis, extent in enumerate(a.shape) if axis not in axes]
+        return xp.full(remaining_extents, _neutral(dtype, op), dtype)
 
     return _result(x, _combined(x, axes, local, op), axes)
 

@@ -40,7 +40,7 @@ class Transfers(NamedTuple):
 
 
 def transfers(
-    layout: Layout, rank: int, wanted: Callable[[int], Sequence[Region]], *, periodic: bool = False
+    layout: Layout, rank: int, regions_of: Callable[[int], Sequence[Region]], *, periodic: bool = False
 ) -> Transfers:
     """Return what `rank` sends and receives so that every rank receives its regions. Sends nothing.
 
@@ -66,24 +66,29 @@ def transfers(
     sends: list[tuple[int, int, Box]] = []
     receives: list[tuple[int, int, Box]] = []
     travels = False
-    here = layout.coordinates(rank)
-    copied = [axis for axis in range(len(here)) if axis not in layout.axes]
-    for other in range(layout.ranks):
-        place = layout.coordinates(other)
-        same_copy = all(place[axis] == here[axis] for axis in copied)
-        for number, region in enumerate(wanted(other)):
-            if other == rank:
-                for owner, given, taken in _pieces(layout, place, region, periodic):
-                    receives.append((owner, number, taken))
+    coordinates = layout.coordinates(rank)
+    copied = [axis for axis in range(len(coordinates)) if axis not in layout.axes]
+    for peer in range(layout.ranks):
+        owner_coordinates = layout.coordinates(peer)
+        same_copy = all(owner_coordinates[axis] == coordinates[axis] for axis in copied)
+        for number, region in enumerate(regions_of(peer)):
+            if peer == rank:
+                for owner, source_box, target_box in _pieces(layout, owner_coordinates, region, periodic):
+                    receives.append((owner, number, target_box))
                     if owner == rank:
-                        sends.append((rank, number, given))
+                        sends.append((rank, number, source_box))
                     else:
                         travels = True
                 continue
             if same_copy:
-                sends += [(other, number, given) for _, given, _ in _pieces(layout, here, region, periodic, True)]
+                sends += [
+                    (peer, number, source_box)
+                    for _, source_box, _ in _pieces(layout, coordinates, region, periodic, True)
+                ]
             # Only until some rank is found that needs anything: to look at all pieces of all ranks would take long.
-            travels = travels or any(owner != other for owner, *_ in _pieces(layout, place, region, periodic))
+            travels = travels or any(
+                owner != peer for owner, *_ in _pieces(layout, owner_coordinates, region, periodic)
+            )
     return Transfers(sends, receives, travels)
 
 
@@ -93,17 +98,17 @@ def holders(layout: Layout, rank: int, region: Region) -> set[int]:
 
 
 def _pieces(
-    layout: Layout, place: Sequence[int], region: Region, periodic: bool, only_here: bool = False
+    layout: Layout, coordinates: Sequence[int], region: Region, periodic: bool, only_here: bool = False
 ) -> Iterator[tuple[int, Box, Box]]:
     """Yield who holds each piece of a region, as boxes of its block and of the region.
 
     If there are several copies, the one at the process coordinates `place` counts; with `only_here`, only pieces there.
     """
-    owning = list(place)
+    owning = list(coordinates)
     along = [
         list(
             _overlaps(
-                layout, axis, *bounds, periodic, place[grid_axis] if only_here and grid_axis is not None else None
+                layout, axis, *bounds, periodic, coordinates[grid_axis] if only_here and grid_axis is not None else None
             )
         )
         for axis, (bounds, grid_axis) in enumerate(zip(region, layout.axes, strict=True))
@@ -115,8 +120,8 @@ def _pieces(
         owner = 0
         for coordinate, extent in zip(owning, layout.process_grid, strict=True):
             owner = owner * extent + coordinate
-        given = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
-        yield owner, given, tuple(slice(begin, begin + count) for _, _, begin, count in parts)
+        source_box = tuple(slice(begin, begin + count) for _, begin, _, count in parts)
+        yield owner, source_box, tuple(slice(begin, begin + count) for _, _, begin, count in parts)
 
 
 def _overlaps(

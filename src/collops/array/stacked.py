@@ -179,7 +179,7 @@ class StackedArray(Array):
             for values in zip(*columns, *targets, options, strict=True)
         ]
         parts = [results] if ufunc.nout == 1 else zip(*results, strict=True)
-        stored = tuple(self._like(each) if out is None else out for out, each in zip(outs, parts, strict=True))
+        stored = tuple(self._like(part) if out is None else out for out, part in zip(outs, parts, strict=True))
         return stored[0] if ufunc.nout == 1 else stored
 
     def astype(self, dtype: Any, copy: bool = True) -> Self:

@@ -89,20 +89,22 @@ def save(
     ['data', 'model']
     """
     comm = _comm_of(arrays)
-    target, more = Path(), {}
+    target, extra_attributes = Path(), {}
     with collective_errors(comm, OSError):
         _check_groups(arrays)
-        target, more = resolved(fspath(path)), _as_json(attributes)
+        target, extra_attributes = resolved(fspath(path)), _as_json(attributes)
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
-    comm.agree("a call of save", {"arrays": _described(arrays), "overwrite": bool(overwrite), "attributes": more})
+    comm.agree(
+        "a call of save", {"arrays": _described(arrays), "overwrite": bool(overwrite), "attributes": extra_attributes}
+    )
     _check_copies(arrays)
     check = partial(_check_path, target, overwrite)
     with atomic_together(target, comm, check=check, replace=overwrite) as temporary:
-        write_store(temporary, arrays, more)
+        write_store(temporary, arrays, extra_attributes)
 
 
-def write_store(place: Path, arrays: _Saved, attributes: Mapping[str, Any], *, compressed: bool = True) -> None:
+def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, compressed: bool = True) -> None:
     """Write arrays to a new Zarr 3 store at a path that nobody else uses; see :func:`save`. Collective.
 
     Every chunk has a file, also one of zeros, with a checksum that each read verifies. These files are on the disk when
@@ -116,14 +118,14 @@ def write_store(place: Path, arrays: _Saved, attributes: Mapping[str, Any], *, c
         with collective_errors(comm, OSError):
             if comm.rank == 0:
                 about = {"version": VERSION, "id": secrets.token_hex(8)}
-                node = in_time(lambda: _create(str(place), "", arrays, attributes, about, compressed), place)
+                node = in_time(lambda: _create(str(path), "", arrays, attributes, about, compressed), path)
         with collective_errors(comm, OSError):
             if node is None:
-                node = in_time(lambda: open_node(place, mode="r+"), place)
+                node = in_time(lambda: open_node(path, mode="r+"), path)
         _write(node, arrays)
 
 
-def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
+def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
     """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
 
     Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
@@ -147,12 +149,12 @@ def open_node(place: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any
     """
     import zarr
 
-    if isinstance(place, zarr.Group):
+    if isinstance(location, zarr.Group):
         # By its path: as a member of the group it would come with consolidated metadata of its own.
-        path, kind = f"{place.path}/{name}".strip("/"), place.metadata.zarr_format
-        node = zarr.open(place.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
+        path, kind = f"{location.path}/{name}".strip("/"), location.metadata.zarr_format
+        node = zarr.open(location.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
     else:
-        node = zarr.open(fspath(place), path=name, mode=mode, use_consolidated=False)
+        node = zarr.open(fspath(location), path=name, mode=mode, use_consolidated=False)
     if mode == "r" and isinstance(node, zarr.Array):
         _check_chunks(node)
         from collops.array.blosc import guarded
@@ -280,7 +282,7 @@ def _bytes_of(arrays: _Saved) -> int:
 
 
 def _create(
-    place: str, name: str, arrays: _Saved, attributes: Mapping[str, Any], about: Mapping[str, Any], compressed: bool
+    location: str, name: str, arrays: _Saved, attributes: Mapping[str, Any], about: Mapping[str, Any], compressed: bool
 ) -> Any:
     """Write the store's metadata (on rank 0 only)."""
     import zarr
@@ -289,14 +291,14 @@ def _create(
     members = _members(arrays)
     if members is not None:
         kind = "dictionary" if isinstance(arrays, Mapping) else "stacked"
-        mine = {**about, "kind": kind, "members": [key for key, _ in members]}
-        node = zarr.create_group(place, path=name, attributes={**attributes, MARK: mine})
+        metadata = {**about, "kind": kind, "members": [key for key, _ in members]}
+        node = zarr.create_group(location, path=name, attributes={**attributes, MARK: metadata})
         for key, value in members:
-            _create(place, f"{name}/{key}" if name else key, value, {}, about, compressed)
+            _create(location, f"{name}/{key}" if name else key, value, {}, about, compressed)
         return node
     assert isinstance(arrays, Array)
     layout = arrays.layout
-    mine = {
+    metadata = {
         **about,
         "kind": "array",
         "dtype": arrays.dtype.name,
@@ -307,18 +309,18 @@ def _create(
         "mask": layout.mask,
     }
     return create_array(
-        place,
+        location,
         name,
         layout.shape,
         arrays.dtype,
         _chunks(layout, arrays.dtype.itemsize),
-        {**attributes, MARK: mine},
+        {**attributes, MARK: metadata},
         compressors=[ZstdCodec(checksum=True)] if compressed else [Crc32cCodec()],
     )
 
 
 def create_array(
-    place: Any,
+    location: Any,
     name: str,
     shape: tuple[int, ...],
     dtype: np.dtype,
@@ -334,7 +336,7 @@ def create_array(
     # A chunk that is lost is not taken for zeros by other programs, nor left out if they set all its elements to zero.
     fill = np.full((), np.nan, dtype).view(stored)[()] if dtype.kind in "fcV" else None
     return zarr.create_array(
-        place,
+        location,
         name=name or None,
         shape=shape,
         chunks=chunks,

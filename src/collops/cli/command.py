@@ -28,7 +28,7 @@ from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.ending import abort
 from collops.comm.mpi import running_mpi_or_tcp
-from collops.comm.own_device import show_own_device
+from collops.comm.own_device import select_own_device
 from collops.comm.transports import DEVICE_TRANSPORTS
 from collops.comm.world import world
 from collops.errors import CollopsError, InputError, Interrupted
@@ -176,7 +176,7 @@ def with_world(
                         report(command, f"a rank died of {name}, which ended the others")
                     return code
             if own_device:
-                show_own_device()
+                select_own_device()
             comm = world(transport)
             interruption.begin()
             if ranks is not None and ranks != comm.size:

@@ -1,4 +1,4 @@
-"""Errors that all ranks raise because some of them have failed, and how they name ranks."""
+"""Errors that all ranks raise after some of them have failed, and the names of ranks in messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collops import errors
 
 __all__ = ["collective_errors", "collective_values", "name_ranks", "raised_together"]
 
-# The classes that a message alone can make.
+# Error classes that can be constructed from a message alone.
 _OURS = [
     kind for kind in map(vars(errors).get, errors.__all__) if isinstance(kind, type) and "__init__" not in vars(kind)
 ]
@@ -31,7 +31,7 @@ _PYTHONS = (
     ValueError,
     ZeroDivisionError,
 )
-_MAX_HOSTS = 3  # that a line names
+_MAX_HOSTS = 3  # in a line
 _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, *_PYTHONS)}
 
 
@@ -69,7 +69,7 @@ def collective_values(comm: Any, make: Callable[[], Any], *kinds: type[Exception
 
 
 def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any], *kinds: type[Exception]) -> list[Any]:
-    """Do the work of :func:`collective_values` for ranks whose values ``gather(value)`` returns. Collective."""
+    """Implement :func:`collective_values` for ranks whose values ``gather(value)`` returns. Collective."""
     value, error = None, None
     try:
         value = make()
@@ -82,7 +82,7 @@ def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any],
 
 
 def described(error: Exception | None) -> list[str] | None:
-    """Return an error in a form that JSON can carry and :func:`raise_shared` can raise."""
+    """Return an error in a form that JSON can represent and :func:`raise_shared` can raise."""
     return None if error is None else [type(error).__name__, str(error)]
 
 
@@ -96,21 +96,21 @@ def raise_shared(error: Exception | None, reports: list[Any]) -> NoReturn:
 
 
 def shared_error(kind: str, text: str) -> Exception:
-    """Return the error that all ranks raise where some of them have one of the class called `kind`."""
+    """Return the error that all ranks raise if some of them raised an error of the class called `kind`."""
     shared: Any = _SHARED.get(kind, errors.CollopsError)(text)
     shared.on_all_ranks = True  # so that no rank aborts the others while they report it
     return shared
 
 
 def table(lines: Mapping[int, str], size: int, otherwise: str, hosts: Sequence[str] = ()) -> str:
-    """Return a text with one line for all ranks that have the same; `otherwise` stands for ranks without a line.
+    """Return a text with one line for all ranks with the same text; `otherwise` is the text of ranks without a line.
 
     `hosts` is for :func:`name_hosts`.
     """
     ranks: dict[str, list[int]] = {}
     for rank in range(size):
         ranks.setdefault(lines.get(rank, otherwise), []).append(rank)
-    return "\n".join(f"  {name_ranks(same)}{name_hosts(same, hosts)}: {line}" for line, same in ranks.items())
+    return "\n".join(f"  {name_ranks(group)}{name_hosts(group, hosts)}: {line}" for line, group in ranks.items())
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -128,6 +128,6 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def name_hosts(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     """Return the hosts of some ranks as `` on nodea, nodeb``; empty without `hosts`, which has each rank's host."""
     names = list(dict.fromkeys(hosts[rank] for rank in ranks)) if hosts else []
-    more = len(names) - _MAX_HOSTS
-    others = f" and {more} more host{'s' if more > 1 else ''}" if more > 0 else ""
-    return f" on {', '.join(names[:_MAX_HOSTS])}{others}" if names else ""
+    hidden_hosts = len(names) - _MAX_HOSTS
+    remaining_text = f" and {hidden_hosts} more host{'s' if hidden_hosts > 1 else ''}" if hidden_hosts > 0 else ""
+    return f" on {', '.join(names[:_MAX_HOSTS])}{remaining_text}" if names else ""

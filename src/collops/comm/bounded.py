@@ -1,7 +1,7 @@
-"""Work on files in bounded time: a file system that does not answer must not keep a rank, nor others that wait for it.
+"""File operations with a deadline: a file system that does not respond must not block a rank and the ranks that wait.
 
-A thread that waits for a file system cannot be ended. The work runs on a thread of its own, so that the rank can give
-it up and raise an error on all ranks.
+A thread that waits for a file system cannot be stopped. The work runs on a separate thread, so that the rank can
+abandon it and raise an error on all ranks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collops.comm.failure import default_timeout
 
 __all__ = ["in_time"]
 
-# Less than the whole deadline, so that this error reaches the other ranks before the deadline of their own wait.
+# Less than the deadline, so that this error reaches the other ranks before their own waits time out.
 _SHARE = 0.9
-_MIN_BYTES_PER_SECOND = 50e6  # of a file system that works
+_MIN_BYTES_PER_SECOND = 50e6  # of a working file system
 
 Value = TypeVar("Value")
 _threads: list[threading.Thread] = []
@@ -30,8 +30,8 @@ def in_time(work: Callable[[], Value], path: object, size: int = 0) -> Value:
     Raises
     ------
     TimeoutError
-        If that takes longer than 90 % of ``COLLOPS_TIMEOUT``, and the time for `size` bytes at 50 MB/s. The work may
-        still end later.
+        If it takes longer than 90 % of ``COLLOPS_TIMEOUT`` plus the time for `size` bytes at 50 MB/s. The work may
+        still complete later.
     """
     if (timeout := default_timeout()) is None:
         return work()
@@ -48,11 +48,11 @@ def in_time(work: Callable[[], Value], path: object, size: int = 0) -> Value:
     _threads.append(threading.Thread(target=run, name=f"files in {path}", daemon=True))
     _threads[-1].start()
     if not wait([result], limit).done:
-        reason = f"the file system does not answer within {limit:.3g} s (COLLOPS_TIMEOUT is {timeout:g})"
+        reason = f"the file system does not respond within {limit:.3g} s (COLLOPS_TIMEOUT is {timeout:g})"
         raise TimeoutError(errno.ETIMEDOUT, reason, str(path))
     return result.result()
 
 
 def is_blocked() -> bool:
-    """Return whether work that was given up has not ended; Python would wait for threads of libraries at its end."""
+    """Return whether abandoned work still runs; Python would wait for threads of libraries at exit."""
     return any(thread.is_alive() for thread in _threads)

@@ -1,7 +1,7 @@
-"""A collective call as a record, and the one place where its arguments are validated.
+"""The record of a collective call, and the validation of its arguments.
 
-A communicator makes a :class:`Call` of what the user passes, and a transport runs it. Everything that can be wrong with
-the arguments raises in :func:`validated`, before this rank begins the call, so that other ranks can be told.
+A communicator makes a :class:`Call` from the user's arguments, and a transport runs it. :func:`validated` raises all
+errors of the arguments before this rank begins the call, so that other ranks can be notified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Call", "check_rank", "check_tag", "in_elements", "rows_of_ranks"]
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
 engines: dict[type, Engine] = {np.ndarray: _HOST}
-"""The engines of types whose arrays are sent as they are, which excludes JAX arrays."""
+"""The engines of array types that transports send directly; JAX arrays are not among them."""
 # Dtypes, and operations with dtypes, that have passed their check.
 _carried: set[Any] = set()
 _reduced: set[tuple[str, Any]] = set()
@@ -42,8 +42,8 @@ PARAMETERS = {
 }
 """The parameters of the communicator's methods, besides the array and ``out``."""
 KINDS = (*PARAMETERS, "barrier")
-# How the shape of the result follows from the shape of the array, where they differ: the first axis has a block for
-# each rank, and one or all blocks are received; or it has rows for each rank; or the result gets an axis for the ranks.
+# Shape of the result where it differs from the shape of the array: the first axis has one block per rank, and one or
+# all blocks are received; or it has rows for each rank; or the result has an additional axis of ranks.
 _LAYOUTS = {
     **dict.fromkeys(("scatter", "reduce_scatter"), "block"),
     "alltoall": "blocks",
@@ -52,7 +52,7 @@ _LAYOUTS = {
 }
 _CONCATENATED = frozenset({"allgatherv", "gatherv"})
 # For each kind: whether it reduces, whether it has a root, its layout, whether only the root has a result, and whether
-# transports take one array as source and target. One table, since a call looks it up once.
+# source and target may be the same array. A single table, so that a call needs one lookup.
 _RULES = {
     kind: (
         "op" in names,
@@ -74,7 +74,7 @@ class Call:
         Its name: ``allreduce, reduce, bcast, allgather, allgatherv, gather, gatherv, scatter, scatterv,
         reduce_scatter, alltoall, alltoallv`` or ``barrier``.
     source, target : array or None
-        C-contiguous arrays of one engine and dtype. ``None`` where this rank gives or gets nothing. For ``allreduce``,
+        C-contiguous arrays of one engine and dtype; ``None`` if this rank sends or receives nothing. For ``allreduce``,
         ``reduce`` and ``bcast`` they may be the same array.
     op : str or None
         The reduction.
@@ -83,15 +83,15 @@ class Call:
     root : int or None
         The root.
     counts : sequence of int or None
-        Elements that each rank gives or gets; in ``alltoallv`` those that this rank sends. ``None`` in ``allgather``,
-        ``reduce_scatter`` and ``alltoall``, whose blocks are equal.
+        Number of elements that each rank sends or receives; in ``alltoallv``, that this rank sends to each rank.
+        ``None`` in ``allgather``, ``reduce_scatter`` and ``alltoall``, whose blocks are equal.
     receive_counts : sequence of int or None
         Elements that this rank receives from each rank in ``alltoallv``.
     out : array or None
-        The user's array, which is not contiguous, where the result has to be copied to it from `target`.
+        The user's array if it is not contiguous, so that the result must be copied to it from `target`.
     """
 
-    # Defaults of what few calls have: a record is made for every call, and each assignment takes time.
+    # Class defaults for attributes that few calls have: every call makes a record, and each assignment takes time.
     resolved: Any = None
     receive_counts: Any = None
     out: Any = None
@@ -106,7 +106,7 @@ class Call:
         self.root = root
         self.counts = counts
 
-    def on(self, source: Any, target: Any, op: str | None = None) -> Call:
+    def with_arrays(self, source: Any, target: Any, op: str | None = None) -> Call:
         """Return the same call on other arrays, and with another reduction if `op` is given."""
         call = Call(self.kind, source, target, op or self.op, self.root, self.counts)
         call.receive_counts = self.receive_counts
@@ -114,11 +114,11 @@ class Call:
 
     @property
     def array(self) -> Any:
-        """The array that this rank gives, or else the one that it gets."""
+        """The array that this rank sends, or else the array that it receives."""
         return self.target if self.source is None else self.source
 
     def copied(self) -> Any:
-        """Copy the result to `out`, and return that."""
+        """Copy the result to `out`, and return `out`."""
         self.out[...] = self.target
         return self.out
 
@@ -135,11 +135,11 @@ def validated(
 ) -> tuple[Call, Engine]:
     """Return the record of a collective call, and the engine of its arrays.
 
-    Parameters are the communicator and the parameters of its methods, with counts in rows. The numbers of rows of all
-    ranks are exchanged if they are missing. Raises `InputError` for a rank that does not exist, and on a rank that
-    passes neither `x` nor `out` to a scatter; `LayoutError` if shapes and counts do not match, or an array of a group
-    is not contiguous; `UnsupportedTypeError` if the dtype cannot be sent, `op` has no meaning for it, or `out` has
-    another engine or dtype or is read-only.
+    Parameters are the communicator and the parameters of its methods, with counts in rows; missing counts are
+    exchanged. Raises `InputError` for a rank that does not exist, and on a rank that passes neither `x` nor `out` to a
+    scatter; `LayoutError` if shapes and counts do not match, or an array inside a group is not contiguous;
+    `UnsupportedTypeError` if the dtype cannot be sent, `op` is not defined for it, or `out` has another engine or dtype
+    or is read-only.
     """
     reducing, rooted, layout, to_root, in_place = _RULES[kind]
     size = comm.size
@@ -151,28 +151,28 @@ def validated(
     if reducing and (type(op) is not str or (op, dtype) not in _reduced):
         check_reduction(op, dtype)
         _reduced.add((op, dtype))
-    shape, given, taken = source.shape, None, None
+    shape, elements, receive_elements = source.shape, None, None
     if layout is None:
         pass
     elif layout == "stacked":
         shape = (size, *shape)
-        given = [source.size] * size if rooted else None
+        elements = [source.size] * size if rooted else None
     elif layout == "rows":
-        given, taken, shape = _rows(comm, kind, shape, counts, receive_counts)
+        elements, receive_elements, shape = _rows(comm, kind, shape, counts, receive_counts)
     else:
         if not shape or shape[0] != size:
             raise LayoutError(f"{kind} needs a first axis of {size} blocks, one for each rank, not shape {shape}")
         if layout == "block":
             shape = shape[1:]
-            given = [source.size // size] * size if rooted else None
+            elements = [source.size // size] * size if rooted else None
     if to_root and comm.rank != root:
-        return Call(kind, source, None, op, root, given), engine
+        return Call(kind, source, None, op, root, elements), engine
     target, copied_to = _target(out, source, dtype, shape, engine, comm)
     if target is source and not in_place:
         source = source.copy()
-    call = Call(kind, source, target, op, root, given)
-    if taken is not None:
-        call.receive_counts = taken
+    call = Call(kind, source, target, op, root, elements)
+    if receive_elements is not None:
+        call.receive_counts = receive_elements
     if copied_to is not None:
         call.out = copied_to
     return call, engine
@@ -205,19 +205,19 @@ def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
 
 
 def check_rank(rank: int, size: int, name: str) -> None:
-    """Raise :class:`InputError` unless there is such a rank."""
+    """Raise :class:`InputError` unless `rank` is a rank."""
     if rank not in range(size):
         raise InputError(f"{name} must be a rank from 0 to {size - 1}, not {rank!r}")
 
 
 def check_tag(tag: int) -> None:
-    """Raise :class:`InputError` unless a user may take this tag."""
+    """Raise :class:`InputError` unless `tag` is a valid tag of users."""
     if not 0 <= tag < _USER_TAGS:
         raise InputError(f"a tag must be between 0 and {_USER_TAGS - 1}, not {tag}")
 
 
 def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """Return how many elements these numbers of rows of an array of `shape` have."""
+    """Return the numbers of elements in these numbers of rows of an array of `shape`."""
     width = prod(shape[1:])
     return [count * width for count in rows]
 
@@ -225,7 +225,7 @@ def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
 def _scattered_here(
     comm: Any, kind: str, x: Any, out: Any, root: int, counts: Sequence[int] | None
 ) -> tuple[Call, Engine]:
-    """Return the part in a scatter of a rank that is not root, whose `x` or `out` has the shape of its result."""
+    """Return the call of a rank that is not the root of a scatter; `x` or `out` has the shape of its result."""
     rows = [1] * comm.size if kind == "scatter" else rows_of_ranks(counts, comm.size, "counts")
     like = x if out is None else out
     if like is None:
@@ -252,7 +252,7 @@ def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: E
         raise LayoutError(f"out must have shape {shape}, not {out.shape}")
     flags = out.flags
     if engine is _HOST and not flags.writeable:
-        raise UnsupportedTypeError("out must be an array that can be written")
+        raise UnsupportedTypeError("out must be writeable")
     if flags.c_contiguous:
         return out, None
     if comm.in_group:
@@ -263,7 +263,7 @@ def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: E
 def _rows(
     comm: Any, kind: str, shape: tuple[int, ...], counts: Sequence[int] | None, receive_counts: Sequence[int] | None
 ) -> tuple[list[int], list[int] | None, tuple[int, ...]]:
-    """Return what each rank gives and what this one gets, in elements, and the shape of the result."""
+    """Return the elements that each rank sends and that this rank receives, and the shape of the result."""
     if not shape:
         raise LayoutError(f"{kind} needs an array of at least one axis")
     if counts is None and kind in _CONCATENATED:
@@ -272,18 +272,18 @@ def _rows(
         rows = rows_of_ranks(counts, comm.size, "send_counts" if kind == "alltoallv" else "counts")
         if kind in _CONCATENATED:
             if rows[comm.rank] != shape[0]:
-                raise LayoutError(f"counts give this rank {rows[comm.rank]} rows, but x has shape {shape}")
+                raise LayoutError(f"counts assign {rows[comm.rank]} rows to this rank, but x has shape {shape}")
         elif sum(rows) != shape[0]:
             raise LayoutError(f"counts add up to {sum(rows)} rows, but x has shape {shape}")
-    given = in_elements(rows, shape)
+    elements = in_elements(rows, shape)
     if kind == "alltoallv":
-        arriving = rows_of_ranks(receive_counts, comm.size, "receive_counts")
-        return given, in_elements(arriving, shape), (sum(arriving), *shape[1:])
-    return given, None, (rows[comm.rank] if kind == "scatterv" else sum(rows), *shape[1:])
+        receive_rows = rows_of_ranks(receive_counts, comm.size, "receive_counts")
+        return elements, in_elements(receive_rows, shape), (sum(receive_rows), *shape[1:])
+    return elements, None, (rows[comm.rank] if kind == "scatterv" else sum(rows), *shape[1:])
 
 
 def rows_of_ranks(counts: Any, size: int, name: str) -> list[int]:
-    """Return the number of rows of each rank; raise :class:`LayoutError` unless there is one that is not negative."""
+    """Return the number of rows of each rank; raise :class:`LayoutError` unless all numbers are non-negative."""
     rows = [operator.index(count) for count in counts]
     if len(rows) != size or min(rows) < 0:
         raise LayoutError(f"{name} needs one non-negative number for each of {size} ranks, not {rows}")

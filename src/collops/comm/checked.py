@@ -1,8 +1,8 @@
-"""The checks of ``COLLOPS_CHECK``: ranks agree on each call before any data move, so that mistakes are found.
+"""The checks of ``COLLOPS_CHECK``: ranks compare each call before they send data, to detect mismatched calls.
 
 A rank sends its expectations to every rank that its call involves, and waits for theirs. Two ranks disagree if their
-expectations differ, or if each waits for something that the other, which waits as well, does not do. Then all ranks
-give up (:mod:`collops.comm.failure`) and can continue, since no data have moved.
+expectations differ, or if each waits for a call that the other does not make. Then all ranks abort the call
+(:mod:`collops.comm.failure`) and can continue, since no data have been sent.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collops.errors import InputError
 __all__ = ["RECEIVE", "SEND", "Expectation", "described_call", "described_message"]
 
 LEVELS = ("off", "calls", "sites")
-"""The levels of checking: nothing, calls, or also whether they come from one line."""
+"""The levels of checking: nothing, calls, or calls and the source lines that make them."""
 
 _ALL, SEND, RECEIVE = "all", "send", "receive"
 _COUNTERPART = {_ALL: _ALL, SEND: RECEIVE, RECEIVE: SEND}
 
 Facts: TypeAlias = dict[str, Any]
-"""Facts about a call that must be equal on both sides, as JSON has them."""
+"""Properties of a call that must be equal on both sides, representable in JSON."""
 
 
 def check_level() -> str:
-    """Return what ``COLLOPS_CHECK`` in the environment asks for, one of `LEVELS`; else raise `InputError`."""
+    """Return the level in the environment variable ``COLLOPS_CHECK``, one of `LEVELS`; else raise `InputError`."""
     text = os.environ.get("COLLOPS_CHECK", "").strip().lower()
     known = {"": "off", "0": "off", "off": "off", "1": "sites", "on": "sites", "calls": "calls"}
     if text not in known:
@@ -44,9 +44,9 @@ def check_level() -> str:
 class Expectation(NamedTuple):
     """The expectation of another rank: the same collective call, or the other end of a message.
 
-    `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` is what goes to each
-    rank and what comes from it, where every pair of ranks must have the same. `then` is called when the other rank has
-    agreed, though others may still be missing.
+    `kind` is this rank's part. `facts` must be equal on both ranks. In a collective call, `pieces` holds the sizes sent
+    to each rank and received from it, which must match for each pair of ranks. `then` is called when the other rank has
+    agreed, although others may still be missing.
     """
 
     kind: str
@@ -56,14 +56,14 @@ class Expectation(NamedTuple):
 
 
 class CallAgreement:
-    """Agrees on the calls of one communicator's ranks, with `sites` also on the line of the program that makes them.
+    """Compares the calls of a communicator's ranks, with `sites` also the lines of the program that make them.
 
-    `channel` carries the expectations and nothing else; `failures` belongs to the communicator.
+    `channel` is used for expectations only; `failures` belongs to the communicator.
 
     Attributes
     ----------
     settle : callable, optional
-        Called before a call that is not compiled: it waits for compiled programs, whose calls come before.
+        Called before a call that is not compiled: it waits for compiled programs, whose calls precede it.
     """
 
     def __init__(self, channel: ControlChannel, failures: Failures, sites: bool) -> None:
@@ -79,30 +79,29 @@ class CallAgreement:
     def collective(
         self, call: str, facts: Facts, sends: Any = None, receives: Any = None, site: str | None = None
     ) -> None:
-        """Return when every rank is about to make this call, whose `facts` must be the same on all. Collective.
+        """Wait until every rank is about to make this call, whose `facts` must be the same on all ranks. Collective.
 
-        `sends` and `receives` have, for each rank, the pieces that go there and come from there, on which the two ranks
-        must agree; `site` is the line of the program, for a compiled call. Errors show the text `call`. Raises
-        `CallMismatch` on every rank if some rank is about to do something else, and `CommunicationTimeout` if one makes
-        no call at all.
+        `sends` and `receives` have the sizes sent to and received from each rank, on which the two ranks must agree;
+        `site` is the source line of a compiled call. Error messages show the text `call`. Raises `CallMismatch` on
+        every rank if a rank is about to make another call, and `CommunicationTimeout` if a rank makes no call at all.
         """
         if self._sites:
             facts = {**facts, "at": call_site(with_function=False) if site is None else site}
-        # Every rank receives all pieces: one that did not see a difference between two others would continue alone.
+        # Every rank receives all pieces: a rank that misses a difference between two others would continue alone.
         pieces = None if sends is None or receives is None else (sends, receives)
         rank = self._channel.rank
-        others = [other for other in range(self.size) if other != rank]
-        expectations = {other: [Expectation(_ALL, facts, pieces)] for other in others}
-        found = self.agree(call, expectations, compiled=site is not None)
+        peers = [peer for peer in range(self.size) if peer != rank]
+        expectations = {peer: [Expectation(_ALL, facts, pieces)] for peer in peers}
+        exchanged = self.agree(call, expectations, compiled=site is not None)
         if pieces is not None:
-            table = {other: each for other, (each,) in found.items()} | {rank: pieces}
+            table = {peer: received for peer, (received,) in exchanged.items()} | {rank: pieces}
             if any(table[a][0][b] != table[b][1][a] for a in table for b in table):
-                self._failures.give_up(Cause.MISMATCH, call, "")
+                self._failures.abort(Cause.MISMATCH, call, "")
 
     def agree(
         self, call: str, expectations: Mapping[int, Iterable[Expectation]], compiled: bool = False
     ) -> dict[int, list[Any]]:
-        """Return the pieces of every rank in `expectations` once it is about to do its part.
+        """Return the pieces of every rank in `expectations` once it is about to make its part of the call.
 
         Raises as :meth:`collective` does.
         """
@@ -110,13 +109,13 @@ class CallAgreement:
             self.settle()
         failures = self._failures
         failures.look(call)
-        if failures.incident != self._incident:  # what was received before belongs to calls that were given up
+        if failures.incident != self._incident:  # earlier expectations belong to aborted calls
             self._incident = failures.incident
             self._received.clear()
-        missing = {rank: deque(wanted) for rank, wanted in expectations.items() if wanted}
+        missing = {rank: deque(expected) for rank, expected in expectations.items() if expected}
         pieces: dict[int, list[Any]] = {rank: [] for rank in missing}
-        for rank, wanted in missing.items():
-            self._channel.send([self._incident, [expectation[:3] for expectation in wanted]], [rank])
+        for rank, expected in missing.items():
+            self._channel.send([self._incident, [expectation[:3] for expectation in expected]], [rank])
 
         def agreed() -> bool:
             for rank, (incident, received) in self._channel.receive():
@@ -124,7 +123,7 @@ class CallAgreement:
                     self._received.setdefault(rank, deque()).extend(received)
             for rank in list(missing):
                 if not self._matched(missing[rank], self._received.get(rank), pieces[rank]):
-                    failures.give_up(Cause.MISMATCH, call, "")
+                    failures.abort(Cause.MISMATCH, call, "")
                 if not missing[rank]:
                     del missing[rank]
             return not missing
@@ -133,33 +132,35 @@ class CallAgreement:
         failures.until(self._channel.delivered, call)
         return pieces
 
-    def _matched(self, wanted: deque[Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
-        """Take from both what belongs together; return whether the rest can still be met."""
-        for expectation in list(wanted):
-            found = next((each for each in received or () if each[0] == _COUNTERPART[expectation.kind]), None)
-            if received is None or found is None:
+    def _matched(self, expected: deque[Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
+        """Remove matching pairs from both; return whether the remaining expectations can still be met."""
+        for expectation in list(expected):
+            match = next(
+                (candidate for candidate in received or () if candidate[0] == _COUNTERPART[expectation.kind]), None
+            )
+            if received is None or match is None:
                 continue
-            received.remove(found)
-            wanted.remove(expectation)
-            _, facts, theirs = found
+            received.remove(match)
+            expected.remove(expectation)
+            _, facts, remote_pieces = match
             if not _agree(facts, json.loads(json.dumps(expectation.facts))):
                 return False
-            pieces.append(theirs)
+            pieces.append(remote_pieces)
             if expectation.then is not None:
                 expectation.then()
-        # Both wait, each for what the other does not do.
-        return not (wanted and received)
+        # If both remain, each rank waits for a call that the other does not make.
+        return not (expected and received)
 
 
-def _agree(facts: Facts, others: Facts) -> bool:
-    """Return whether facts are equal; the tag ``None``, of a receive of any tag, agrees with every tag."""
-    if None in (facts.get("tag"), others.get("tag")):
-        facts, others = ({**each, "tag": None} for each in (facts, others))
-    return facts == others
+def _agree(facts: Facts, remote: Facts) -> bool:
+    """Return whether facts are equal; the tag ``None``, of a receive with any tag, matches every tag."""
+    if None in (facts.get("tag"), remote.get("tag")):
+        facts, remote = ({**part, "tag": None} for part in (facts, remote))
+    return facts == remote
 
 
 class CheckedTransport(Transport):
-    """The transport `inner`, whose calls are agreed upon first; `memory` is the memory of its arrays on every rank."""
+    """The transport `inner` with calls that ranks compare first; `memory` is the memory of its arrays on every rank."""
 
     def __init__(self, inner: Transport, calls: CallAgreement, memory: str) -> None:
         self.name = inner.name
@@ -190,11 +191,11 @@ class CheckedTransport(Transport):
         self._calls.collective(*described_call(call, self._memory), *pieces)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        """Start messages of a plan, once all ranks have agreed; messages of users start when they are waited for."""
+        """Start messages of a plan once all ranks have agreed; users' messages start at their wait."""
         if tag >= FIRST_USER_TAG:
             return _Checked(self, sends, receives, tag)
-        gives, takes = ([(peer, array.nbytes) for peer, array in part] for part in (sends, receives))
-        self._agree_on_exchange(gives, takes, tag)
+        send_sizes, receive_sizes = ([(peer, array.nbytes) for peer, array in part] for part in (sends, receives))
+        self._agree_on_exchange(send_sizes, receive_sizes, tag)
         return self.inner.start_exchange(sends, receives, tag)
 
     def start_addresses(
@@ -210,40 +211,44 @@ class CheckedTransport(Transport):
         return inner.start_addresses(sends, receives, on_side_stream, known)
 
     def settle(self) -> None:
-        """Agree on the messages of users that are open, all at once, and start them.
+        """Agree on all pending messages of users at once, and start them.
 
-        On hosts each starts when its own rank has agreed: others may depend on it. On devices they start as one launch.
+        On hosts each message starts when its peer has agreed, since others may depend on it. On devices all messages
+        start as one launch.
         """
         opened, self.opened = self.opened, []
         expectations: dict[int, list[Expectation]] = {}
-        for each in opened:
-            for peer, expectation in each.expectations(self._memory):
+        for message in opened:
+            for peer, expectation in message.expectations(self._memory):
                 expectations.setdefault(peer, []).append(expectation)
         self._calls.agree("; ".join(map(str, opened)), expectations)
         if self._memory == "device":
             with self.inner.group():
-                for each in opened:
-                    each.start()
+                for message in opened:
+                    message.start()
 
     def _agree_on_exchange(
         self, sends: list[tuple[int, int]], receives: list[tuple[int, int]], tag: int | None
     ) -> None:
-        gives, takes = (
-            [[n for other, n in part if other == rank] for rank in range(self._calls.size)]
-            for part in (sends, receives)
+        send_sizes, receive_sizes = (
+            [[n for peer, n in part if peer == rank] for rank in range(self._calls.size)] for part in (sends, receives)
         )
-        text = f"exchange{'' if tag is None else f' of plan {tag}'}: {_peers(gives)} to, {_peers(takes)} from"
-        self._calls.collective(text, {"call": "exchange", "tag": tag, "memory": self._memory}, gives, takes)
+        text = (
+            f"exchange{'' if tag is None else f' of plan {tag}'}: {_peers(send_sizes)} to, {_peers(receive_sizes)} from"
+        )
+        self._calls.collective(
+            text, {"call": "exchange", "tag": tag, "memory": self._memory}, send_sizes, receive_sizes
+        )
 
 
 class _Checked(Pending):
-    """Messages of a user that start when they are waited for; ranks agree on the messages of a group together."""
+    """Messages of a user that start at their wait; ranks agree on the messages of a group together."""
 
     def __init__(
         self, transport: CheckedTransport, sends: Sequence[Message], receives: Sequence[Message], tag: int
     ) -> None:
         self._transport = transport
-        self._messages = [(SEND, *each) for each in sends] + [(RECEIVE, *each) for each in receives]
+        self._messages = [(SEND, *message) for message in sends] + [(RECEIVE, *message) for message in receives]
         self._tag = tag
         self._pending: list[Pending] = []
         transport.opened.append(self)
@@ -278,7 +283,7 @@ class _Checked(Pending):
 
 
 def described_call(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
-    """Return the call as errors of ``COLLOPS_CHECK`` show it, and what must be the same on all ranks."""
+    """Return the text of a call for errors of ``COLLOPS_CHECK``, and its properties that must be equal on all ranks."""
     facts: dict[str, Any] = {"call": call.kind, "memory": memory}
     if call.kind == "barrier":
         return "barrier", facts
@@ -300,12 +305,12 @@ def described_message(kind: str, peer: int, array: Any) -> str:
 
 
 def _text(numbers: Any) -> str:
-    """Return counts in few words: all of up to eight, or what more of them add up to."""
+    """Return counts as text: up to eight counts, or the sum of more."""
     if isinstance(numbers, int):
         return str(numbers)
     return "+".join(map(str, numbers)) if len(numbers) <= 8 else f"{sum(numbers)} ({len(numbers)} counts)"
 
 
 def _peers(nbytes: list[list[int]]) -> str:
-    found = [f"{sum(of)} B rank {rank}" for rank, of in enumerate(nbytes) if of]
-    return ", ".join(found) if found else "nothing"
+    parts = [f"{sum(counts)} B rank {rank}" for rank, counts in enumerate(nbytes) if counts]
+    return ", ".join(parts) if parts else "nothing"

@@ -42,28 +42,28 @@ _MAX_COLORS = 1 << 31  # they are integers of C
 class Communicator:
     """A group of ranks, and the transports between them.
 
-    Made by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`, not directly.
-    Methods take NumPy, CuPy and JAX arrays, contiguous or not, and Python numbers as 0-d arrays; they return arrays of
-    the same engine. ``out=`` is filled with the result; ``out=x`` works in place. Device work is ordered on the
-    caller's current stream. Every method is collective unless it says otherwise: all ranks call it, in the same order.
+    Created by :func:`collops.world`, :func:`collops.comm.from_mpi4py`, :meth:`split` and :meth:`subgroup`. Methods take
+    NumPy, CuPy and JAX arrays, contiguous or not, and Python numbers as 0-d arrays; they return arrays of the same
+    engine. ``out=`` receives the result; ``out=x`` works in place. Device work is ordered on the caller's current
+    stream. Every method is collective unless documented otherwise: all ranks call it, in the same order.
 
-    JAX arrays may be traced, and ignore ``out=``. In derivatives a result that all ranks get is one value, as with
-    ``cotangents="replicated"`` of :func:`collops.jax.allreduce`.
+    JAX arrays may be traced, and ``out=`` is ignored for them. In derivatives, a result on all ranks counts as one
+    value, as with ``cotangents="replicated"`` of :func:`collops.jax.allreduce`.
 
     Attributes
     ----------
     rank, size : int
-        This rank, and how many there are.
+        This rank, and the number of ranks.
     local_rank, local_size : int
         The same among the ranks of this node.
     nodes : tuple of int
-        For each rank the first rank of its node, with which it shares memory.
+        For each rank, the first rank of its node, with which it shares memory.
     control : mpi4py.MPI.Comm or None
-        The control plane, or what stands for it between ranks without MPI; ``None`` in a world of one without MPI.
+        The control plane, or its substitute between ranks without MPI; ``None`` in a world of one rank without MPI.
     reasons : tuple of str
         Why these transports were chosen.
     failures : Failures or None
-        How these ranks learn that one of them has failed; ``None`` with a single rank.
+        The failure protocol of these ranks; ``None`` with a single rank.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Communicator:
         self.nodes = tuple(range(self.size)) if nodes is None else nodes
         self.reasons = tuple(reasons)
         self.ranks = tuple(ranks)  # in the world
-        self.releases = [] if releases is None else releases  # free what this communicator has, on all ranks together
+        self.releases = [] if releases is None else releases  # free the communicator's resources, collectively
         self.calls = calls
         self._host = host
         self._device = device
@@ -109,7 +109,7 @@ class Communicator:
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
         self._movers: dict[tuple[type, Any], tuple[Transport, Callable[..., Any]]] = {}
-        self.kept: dict[Any, Any] = {}  # what other modules keep for as long as this communicator lives
+        self.cache: dict[Any, Any] = {}  # of other modules, with the lifetime of this communicator
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -123,26 +123,26 @@ class Communicator:
 
     @property
     def host_transport(self) -> str:
-        """Name of the transport that carries host arrays."""
+        """Name of the transport of host arrays."""
         return self._host.name
 
     @property
     def device_transport(self) -> str | None:
-        """Name of the transport that carries device arrays; ``None`` where there is no device."""
+        """Name of the transport of device arrays; ``None`` without devices."""
         return None if self._device is None else self._device.name
 
     @property
     def transport(self) -> str:
-        """Name of the transport that carries large arrays: the device's where there is one."""
+        """Name of the transport of large arrays: the transport of device arrays if there are devices."""
         return self.device_transport or self.host_transport
 
     @property
     def in_group(self) -> bool:
-        """Whether calls are inside :meth:`group` now."""
+        """Whether the program is inside :meth:`group`."""
         return self._pending is not None
 
     def describe(self) -> str:
-        """Return what was chosen and why, a line each. Not collective."""
+        """Return the chosen transports and the reasons, one line each. Not collective."""
         hosts, levels = len(set(self.nodes)), ""
         if 1 < hosts < self.size:
             levels = f"; star forests by memory within each of {hosts} nodes and by messages between them"
@@ -161,10 +161,10 @@ class Communicator:
         x : array or number
             The same shape and dtype on every rank.
         op : str
-            ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` says what each dtype allows.
-            ``min`` and ``max`` are NaN where any rank has NaN, as in NumPy.
+            ``sum, prod, min, max, avg, land, lor, lxor``; :mod:`collops.comm.reductions` lists the dtypes of each.
+            ``min`` and ``max`` propagate NaN, as in NumPy.
         out : array, optional
-            Gets the result; `x` itself works in place.
+            Receives the result; `x` itself works in place.
 
         Returns
         -------
@@ -174,15 +174,15 @@ class Communicator:
         Raises
         ------
         UnsupportedTypeError
-            If `op` has no meaning for the dtype.
+            If `op` is not defined for the dtype.
         LayoutError
             If `out` has another shape.
         CommunicationTimeout
             If not all ranks arrive in time (host arrays; see ``COLLOPS_TIMEOUT``).
         """
-        # Fast path, for the scalars of solvers: a transport has kept what it found when it reduced arrays of this type
-        # and dtype by this operation before, so that a few comparisons validate the call. Whatever is unusual (arrays
-        # that are not contiguous, errors, JAX, profiling) is left to _run, which gives the same results.
+        # Fast path, for the scalars of solvers: the transport has cached its reductions of this type and dtype, so that
+        # a few comparisons validate the call. All other cases (non-contiguous arrays, errors, JAX, profiling) are
+        # handled by _run, with the same results.
         reducer = self._reducers.get(type(x))
         if reducer is None and isinstance(x, np.generic):
             x = np.asarray(x)
@@ -202,13 +202,13 @@ class Communicator:
         return self._run("allreduce", x, out, op)
 
     def sums_in_kernels(self, engine: Engine) -> bool:
-        """Return whether kernels of `engine` may end with a short allreduce, see :meth:`join_sum`. Not collective."""
+        """Return whether kernels of `engine` can end with a short allreduce, see :meth:`join_sum`. Not collective."""
         device = self._device
         kernels = device is not None and device.short is not None and engine.memory == "device"
         return kernels and not active and self._pending is None
 
     def join_sum(self, x: Any) -> Any:
-        """Begin an allreduce of `x` with which a kernel ends that is launched next, and return the kernel's argument.
+        """Begin an allreduce of `x` at the end of the kernel that is launched next; return the kernel's argument.
 
         `x` is short and on the device. Collective: other ranks may call :meth:`allreduce` instead.
         """
@@ -217,12 +217,12 @@ class Communicator:
         return self._begin(engine_of(x)).short.join()
 
     def start_allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Callable[[], Any]:
-        """Begin to reduce `x` over the ranks; the function that is returned waits for the result and returns it.
+        """Start to reduce `x` over the ranks; return a function that waits for the result and returns it.
 
-        MPI reduces arrays on the host meanwhile, as far as its library makes progress without being called. With every
-        other transport, and for JAX arrays, the reduction is complete at once. Parameters and errors are those of
-        :meth:`allreduce`. Do not change `x`, nor read or change `out`, before the function has been called. Other calls
-        may come in between, on all ranks alike.
+        MPI reduces host arrays in the background, if the library makes progress without being called. With all other
+        transports, and for JAX arrays, the reduction is complete at once. Parameters and errors as for
+        :meth:`allreduce`. Do not change `x`, nor read or change `out`, before calling the function. Other calls may
+        come in between, in the same order on all ranks.
 
         Examples
         --------
@@ -240,13 +240,13 @@ class Communicator:
         return self._run("allreduce", x, out, op, start=True)
 
     def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
-        """Reduce `x` over the ranks; `root` gets the result, the others ``None``. See :meth:`allreduce`."""
+        """Reduce `x` over the ranks to `root`; other ranks get ``None``. See :meth:`allreduce`."""
         return self._run("reduce", x, out, op, root)
 
     def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
-        """Give every rank the `x` of `root`.
+        """Broadcast `x` from `root` to all ranks.
 
-        Elsewhere than on `root`, the values of `x` do not matter, but its shape and dtype must be the same.
+        On other ranks the values of `x` are ignored, but its shape and dtype must be the same.
         """
         return self._run("bcast", x, out, None, root)
 
@@ -255,14 +255,14 @@ class Communicator:
         return self._run("allgather", x, out)
 
     def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
-        """Concatenate every rank's `x` along its first axis, along which shapes may differ, on every rank.
+        """Concatenate every rank's `x` along its first axis, whose length may differ, on every rank.
 
-        `counts` are the rows that each rank gives. Without it they are exchanged first (one metadata message).
+        `counts` has the number of rows of each rank. By default they are exchanged first (one metadata message).
         """
         return self._run("allgatherv", x, out, counts=counts)
 
     def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
-        """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; the others get ``None``."""
+        """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; other ranks get ``None``."""
         return self._run("gather", x, out, root=root)
 
     def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
@@ -270,14 +270,14 @@ class Communicator:
         return self._run("gatherv", x, out, counts=counts, root=root)
 
     def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
-        """Give rank *r* the block ``x[r]`` of `root`, whose `x` has the shape ``(size, *shape)``.
+        """Send the block ``x[r]`` of `root`, where `x` has shape ``(size, *shape)``, to rank *r*.
 
-        Elsewhere `x` is an array of the result's shape and dtype, or ``None`` when `out` is given.
+        On other ranks `x` is an array of the result's shape and dtype, or ``None`` with `out`.
         """
         return self._run("scatter", x, out, root=root)
 
     def scatterv(self, x: Any, counts: Sequence[int], root: int = 0, *, out: Any = None) -> Any:
-        """Cut `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
+        """Split `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
         return self._run("scatterv", x, out, counts=counts, root=root)
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
@@ -285,7 +285,7 @@ class Communicator:
         return self._run("reduce_scatter", x, out, op)
 
     def alltoall(self, x: Any, *, out: Any = None) -> Any:
-        """Send block ``x[r]`` to rank *r*; the result stacks the blocks that the ranks sent here."""
+        """Send block ``x[r]`` to rank *r*; return the stacked blocks received from all ranks."""
         # Fast path, as in allreduce.
         mover = self._movers.get((type(x), getattr(x, "dtype", None)))
         if mover is not None and not (active or counted):
@@ -303,11 +303,11 @@ class Communicator:
         return self._run("alltoall", x, out)
 
     def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
-        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; collect ``receive_counts[r]`` rows."""
+        """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; receive ``receive_counts[r]`` rows from it."""
         return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
 
     def barrier(self) -> None:
-        """Return when every rank has called it."""
+        """Wait until all ranks have called this method."""
         if counted:
             messages.record("barrier", 0, 0)
         self._begin().run(Call("barrier"))
@@ -322,7 +322,7 @@ class Communicator:
     def recv(self, out: Any, source: int, tag: int = 0) -> Any:
         """Receive from rank `source` into `out`, and return it. Not collective.
 
-        Inside :meth:`group` the values are there when the group ends.
+        Inside :meth:`group` the values arrive at the end of the group.
         """
         if _is_jax(out):
             return self._traced("recv", out, source=source, tag=tag)
@@ -338,8 +338,8 @@ class Communicator:
     def group(self) -> Iterator[None]:
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
-        Inside, arrays must be contiguous, and results are there when the group ends. An error that leaves the group
-        does not wait for what has been started; nothing can be sent any more then.
+        Inside, arrays must be contiguous, and results are available at the end of the group. An exception in the group
+        does not wait for started messages, and closes the communicator.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")
@@ -359,21 +359,21 @@ class Communicator:
             message.wait()
 
     def allgather_metadata(self, value: Any) -> list[Any]:
-        """Return every rank's `value`, anything that JSON can carry (tuples come back as lists).
+        """Return every rank's `value`, which must be representable in JSON (tuples become lists).
 
         For set-up only: shapes, checks, names. Counted as ``metadata``.
         """
         with self._rejecting("allgather_metadata"):
             text = json.dumps(value)
             texts = [text] if self.size == 1 else self._all_texts(text, self._begin())
-            return [json.loads(each) for each in texts]
+            return [json.loads(encoded) for encoded in texts]
 
     def check(self, error: Exception | None) -> None:
         """Raise on every rank if any rank passes an error; return if all pass ``None``.
 
-        All raise the class of the error if it is one of :mod:`collops.errors` or one that invalid arguments cause in
-        Python (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError`` and the like), else
-        ``CollopsError``. The message names the ranks unless all failed. One metadata message without an error.
+        All ranks raise the class of the error if it is defined in :mod:`collops.errors` or a built-in error of invalid
+        arguments (``TypeError``, ``ValueError``, ``IndexError``, ``OSError``, ``MemoryError``, ...), else
+        ``CollopsError``. The message names the ranks unless all failed. Without an error: one metadata message.
         """
         with self._rejecting("check"):
             failed = np.array([error is not None], np.int8)
@@ -388,21 +388,21 @@ class Communicator:
     def agree(self, what: str, value: Any, largest: Sequence[int] = ()) -> list[int]:
         """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
 
-        For arguments whose differences nothing else would find, such as the number of iterations.
+        For arguments whose differences would otherwise remain undetected, such as the number of iterations.
 
         Parameters
         ----------
         what : str
             The name of the value, for the error.
         value : object
-            Anything that JSON can carry; other objects are compared as text.
+            Representable in JSON; other objects are compared as text.
         largest : sequence of int
-            Numbers that may differ, as many on every rank.
+            Numbers that may differ, the same count on every rank.
 
         Returns
         -------
         list of int
-            The largest of these numbers over all ranks, which take no further message.
+            The maxima of these numbers over all ranks, without a further message.
 
         Raises
         ------
@@ -426,10 +426,10 @@ class Communicator:
         return extremes[2:].tolist()
 
     def announce(self, call: str, **facts: Any) -> None:
-        """Agree on a call that uses no transport of this communicator, where ``COLLOPS_CHECK`` is on. Collective.
+        """With ``COLLOPS_CHECK``, agree on a call that uses no transport of this communicator. Collective.
 
-        `facts` must be the same on all ranks, anything that JSON can carry. If some rank is about to do something else,
-        all raise :class:`~collops.errors.CallMismatch`.
+        `facts` must be the same on all ranks and representable in JSON. If a rank is about to make another call, all
+        ranks raise :class:`~collops.errors.CallMismatch`.
         """
         if self.calls is not None:
             with self._rejecting("announce"):
@@ -437,10 +437,10 @@ class Communicator:
                 self.calls.collective(f"{call} ({text})" if text else call, {"call": call, **facts})
 
     def reject(self, call: str, error: Exception) -> None:
-        """Tell the other ranks that this one cannot take part in a collective `call`; they raise the same `error`.
+        """Notify the other ranks that this rank cannot take part in a collective `call`; they raise the same `error`.
 
-        Not collective. For errors before anything of the call is sent, while other ranks may have begun it. Nothing is
-        sent if all ranks raise the error anyway, or if a transport has failed.
+        Not collective. For errors before this rank sends anything in the call, which other ranks may have begun.
+        Nothing is sent if all ranks raise the error anyway, or if a transport has failed.
         """
         if self.failures is not None:
             self.failures.reject(call, error)
@@ -451,15 +451,15 @@ class Communicator:
         Parameters
         ----------
         event : object with a ``done`` attribute
-            Such as a recorded ``cupy.cuda.Event``.
+            For example, a recorded ``cupy.cuda.Event``.
         operation : str
             The name of the work, for the error.
 
         Raises
         ------
         CommunicationTimeout
-            If the event does not come in time, for instance because another rank never entered a collective that
-            this rank's stream is waiting in. The device's transports are shut down first, which frees the GPU.
+            If the event is not done at the deadline, for instance because another rank never entered a collective call
+            that this rank's stream waits in. The device's transports are shut down first, which frees the GPU.
         CommunicationError
             If the device's transport has failed.
         """
@@ -471,7 +471,7 @@ class Communicator:
     def wait_until(self, test: Callable[[], bool], operation: str, needs: Collection[int] | None = None) -> None:
         """Call `test` until it returns true; errors as for :meth:`wait`. Not collective; with several ranks.
 
-        It is also an error if the program of a rank in `needs` has ended, without which `test` cannot return true.
+        Also raises if the program of a rank in `needs` has ended: `test` depends on these ranks.
         """
         assert self.failures is not None
         self.failures.until(test, operation, needs, inspect=None if self._device is None else self._device.inspect)
@@ -499,12 +499,12 @@ class Communicator:
         """Return the communicator of the ranks whose group is this rank's.
 
         `groups` has the group of every rank, the same tuple on every rank; only the first call with it communicates.
-        Raises :class:`~collops.errors.LayoutError` if there are not as many groups as ranks.
+        Raises :class:`~collops.errors.LayoutError` if its length is not the number of ranks.
         """
         known = self._groups.get(groups)
         if known is None:
             if len(groups) != self.size:
-                raise LayoutError(f"{len(groups)} groups were given for {self.size} ranks")
+                raise LayoutError(f"groups must have one entry for each of {self.size} ranks, not {len(groups)}")
             if len(set(groups)) == 1:
                 known = self
             else:
@@ -535,25 +535,24 @@ class Communicator:
             ``"numpy"`` (a window that the ranks of one node share) or ``"cupy"`` (NVSHMEM's heap); see
             :func:`collops.backend.engine` for the default.
         signals : int
-            How many signals each rank has.
+            Number of signals of each rank.
         registered : bool
-            On GPUs, whether the memory is in a window of NCCL (2.27 or newer) instead: NCCL's collectives read and
-            write it without copies to buffers of their own. NVSHMEM has one heap for the ranks that first ask for
-            memory; other communicators, such as the results of :meth:`split`, always get windows of NCCL. No
-            difference on hosts.
+            On GPUs, whether to use a window of NCCL (2.27 or newer) instead: NCCL's collectives access it without
+            copies to internal buffers. NVSHMEM has one heap, for the first communicator that uses it; other
+            communicators, such as the results of :meth:`split`, always use windows of NCCL. Ignored on hosts.
 
         Returns
         -------
         Symmetric
-            Freed by its ``free()`` or at the end of a ``with`` block; otherwise some time after no rank can reach it,
-            nor an array of it, or when the program ends.
+            Freed by its ``free()`` or at the end of a ``with`` block; otherwise some time after it and its arrays have
+            become unreachable on all ranks, or at the end of the program.
 
         Raises
         ------
         LayoutError
             If the ranks pass different arguments.
         MemoryError
-            If one of them cannot have the memory, or has more than a thousand windows and communicators.
+            If a rank cannot allocate the memory, or has more than a thousand windows and communicators.
         TransportError
             If these ranks cannot share memory.
         """
@@ -566,18 +565,18 @@ class Communicator:
         return kind(self, shape, dtype, signals, chosen)
 
     def transport_of(self, array: Any) -> Transport:
-        """Return the transport that carries `array`. Not collective."""
+        """Return the transport of `array`. Not collective."""
         return self._transport_for(engine_of(array))
 
     def begin(self, array: Any) -> Transport:
-        """Return the transport that carries `array` in a collective call, which this rank begins now. Collective.
+        """Begin a collective call, and return the transport of `array`. Collective.
 
-        Validate before: an error is sent to the other ranks by :meth:`reject`, instead of this call.
+        Validate first: after an error, call :meth:`reject` instead, which notifies the other ranks.
         """
         return self._begin(engine_of(array))
 
     def next_plan_tag(self) -> int:
-        """Return the number of a new exchange plan; all ranks make their plans in the same order. No message."""
+        """Return the number of a new exchange plan; all ranks create plans in the same order. Sends nothing."""
         self._plans += 1
         return self._plans % FIRST_USER_TAG
 
@@ -595,8 +594,8 @@ class Communicator:
     ) -> Any:
         """Run a collective call: validate it, count it, let its transport run it, and return its result.
 
-        `recorded` says that the profile of the call has begun. With `start` the call is only started, and the result is
-        a function that completes it.
+        `recorded`: the profile of the call has begun. With `start` the call is only started, and the result is a
+        function that completes it.
         """
         if type(x) not in engines and _is_jax(x):
             return self._traced(kind, x, op, root, counts, receive_counts)
@@ -654,7 +653,7 @@ class Communicator:
         return out
 
     def _traced(self, kind: str, x: Any, *arguments: Any, **ends: Any) -> Any:
-        """Let the primitives of JAX, by the engine of its arrays, do what a method does for other arrays."""
+        """Run a method on JAX arrays, by the primitives of their engine."""
         if counted:
             messages.record(kind, x.size, x.nbytes)
         engine: Any = engine_of(x)
@@ -667,7 +666,7 @@ class Communicator:
         if self.failures is not None and self.failures.attention:
             self.failures.look()
         if engine.traced:
-            raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the program that is traced: give one as x")
+            raise UnsupportedTypeError(f"arrays of {engine.name} are sent by the traced program: pass one as x")
         if engine.memory == "host":
             return self._host
         if self._device is None:
@@ -680,13 +679,13 @@ class Communicator:
         return self._device
 
     def _begin(self, engine: Engine = _HOST) -> Transport:
-        """Return the transport of a collective call, which this rank begins now. Validate before."""
+        """Begin a collective call after its validation, and return its transport."""
         transport = self._host if engine is _HOST else self._transport_for(engine)
         self._count()
         return transport
 
     def _count(self) -> None:
-        """Count a collective call that begins; raise if it has been rejected or the communicator has failed."""
+        """Count a collective call at its beginning; raise if it has been rejected or the communicator has failed."""
         failures = self.failures
         if failures is not None:
             if failures.attention:
@@ -695,7 +694,7 @@ class Communicator:
 
     @contextmanager
     def _rejecting(self, call: str) -> Iterator[None]:
-        """Tell the other ranks of an error, which may wait for this one already."""
+        """Notify the other ranks, which may already wait, of an error."""
         try:
             yield
         except ARGUMENT_ERRORS as error:
@@ -704,13 +703,13 @@ class Communicator:
 
     def _all_texts(self, text: str, transport: Transport) -> list[str]:
         """Return every rank's `text`. Collective."""
-        mine = np.frombuffer(text.encode(), np.uint8)
+        content = np.frombuffer(text.encode(), np.uint8)
         if counted:
-            messages.record("metadata", mine.size, mine.nbytes)
+            messages.record("metadata", content.size, content.nbytes)
         lengths = np.empty(self.size, np.int64)
-        transport.run(Call("allgather", np.array([mine.size], np.int64), lengths))
+        transport.run(Call("allgather", np.array([content.size], np.int64), lengths))
         texts = np.empty(int(lengths.sum()), np.uint8)
-        transport.run(Call("allgatherv", mine, texts, counts=lengths.tolist()))
+        transport.run(Call("allgatherv", content, texts, counts=lengths.tolist()))
         ends = np.cumsum(lengths)
         return [texts[end - length : end].tobytes().decode() for end, length in zip(ends, lengths, strict=True)]
 
@@ -719,13 +718,13 @@ class Communicator:
             messages.record("split", 0, 0)
         if self.control is None or self._derive is None:
             return None if color is None else self
-        self._begin().run(Call("barrier"))  # with a deadline, which what follows has not
+        self._begin().run(Call("barrier"))  # this barrier has a deadline; MPI_Comm_split does not
         control = split(self.control, color, key)
         return None if control is None else self._derive(control)
 
 
 def _if_like(x: Any, out: Any) -> Any:
-    """Return `out` if it is a contiguous array like `x`, which can be written, else ``None``."""
+    """Return `out` if it is a contiguous, writeable array like `x`, else ``None``."""
     if out is not x and (out.dtype is not x.dtype or out.shape != x.shape):
         return None
     flags = out.flags
@@ -747,6 +746,6 @@ def _is_jax(x: Any) -> bool:
     if known is None:
         jax = sys.modules.get("jax")
         if jax is None:
-            return False  # and not kept: the type may become one of JAX's only by its import
+            return False  # not cached: the type may register with JAX at a later import
         known = _of_jax[type(x)] = isinstance(x, jax.Array)
     return known

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 __all__ = ["available_cores", "share_of_cores"]
 
-_SAID = (  # a user or a launcher may have set one
+_THREAD_VARIABLES = (  # set by users or launchers
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
     *("MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
 )
@@ -21,26 +21,26 @@ def available_cores() -> frozenset[int]:
     return frozenset(range(os.cpu_count() or 1))
 
 
-def share_of_cores(others: Iterable[frozenset[int]]) -> float:
+def share_of_cores(other_processes: Iterable[frozenset[int]]) -> float:
     """Return how many cores this process has, if `others` are the cores that other processes of the machine may use.
 
-    A core that k processes may use counts as 1/k, which is right both for ranks that a launcher bound to cores of their
-    own and for ranks that share all cores.
+    A core that k processes may use counts as 1/k. This is correct both for ranks bound to separate cores and for ranks
+    that share all cores.
     """
-    others = tuple(others)
-    return sum(1.0 / (1 + sum(core in cores for cores in others)) for core in available_cores())
+    other_processes = tuple(other_processes)
+    return sum(1.0 / (1 + sum(core in cores for cores in other_processes)) for core in available_cores())
 
 
 def limit_blas(share: float) -> None:
-    """Limit the BLAS libraries of this process to its share of the cores, unless the environment says how many threads.
+    """Limit the BLAS libraries of this process to its share of the cores, unless the environment sets their threads.
 
-    A BLAS library starts a thread for every core that its process may use. On ranks that share cores these threads wait
-    for each other's cores, and a dot product takes a hundred times as long as on one thread. Libraries that are loaded
-    get fewer threads, at least one and never more than before; those that are loaded later read the environment.
+    A BLAS library starts one thread for every core that its process may use. If ranks share cores, these threads
+    compete for cores, and a dot product takes a hundred times as long as on one thread. Loaded libraries get fewer
+    threads, at least one and never more than before; libraries that are loaded later read the environment.
     """
-    if any(os.environ.get(name) for name in _SAID):
+    if any(os.environ.get(name) for name in _THREAD_VARIABLES):
         return
-    from threadpoolctl import ThreadpoolController  # here, since a single process needs none
+    from threadpoolctl import ThreadpoolController  # only with several ranks
 
     threads = max(1, int(share + 1e-6))
     for library in ThreadpoolController().select(user_api="blas").lib_controllers:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from collops.comm.failure import default_timeout
 
-_LONGER_SECONDS = 30.0  # than the host, whose error says more
+_EXTRA_SECONDS = 30.0  # after the deadline of the host, whose error is more informative
 
 
 def wait_while_source() -> str:
-    """Return CUDA source to be put before the source of kernels that wait for other devices.
+    """Return CUDA source to prepend to kernels that wait for other devices.
 
-    It defines ``WAIT_WHILE(condition)``, a loop that ends with an error of the device half a minute after the deadline
-    of the host's waits (``COLLOPS_TIMEOUT``). Empty where waits have no deadline: then define a plain loop.
+    It defines ``WAIT_WHILE(condition)``, a loop that ends with a device error half a minute after the deadline of the
+    host's waits (``COLLOPS_TIMEOUT``). Empty if waits have no deadline: then define a plain loop.
 
     Examples
     --------
@@ -25,6 +25,6 @@ def wait_while_source() -> str:
     timeout = default_timeout()
     if timeout is None:
         return ""
-    nanoseconds = round((timeout + _LONGER_SECONDS) * 1e9)
+    nanoseconds = round((timeout + _EXTRA_SECONDS) * 1e9)
     definition = Path(__file__).with_name("device_wait.cu").read_text(encoding="utf-8")
     return f"#define DEADLINE {nanoseconds}ull\n{definition}"

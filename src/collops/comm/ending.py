@@ -1,4 +1,4 @@
-"""How a program of several ranks ends: all ranks together, and at once if one of them has an error of its own."""
+"""The end of a program of several ranks: collective, or an immediate abort after an error on a single rank."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from collops.errors import CommunicationError
 __all__ = ["abort", "end_if_blocked"]
 
 _SHORTEST_NAP_SECONDS, _LONGEST_NAP_SECONDS = 2e-5, 5e-3
-_UNANNOUNCED_SECONDS = 1.0  # by which ranks may end one after the other without a message
-_MISSED_SECONDS = 5.0  # for ranks that gave up and may still end by themselves
-_LONGEST_SECONDS = 2.0  # that a launcher may take to read: one that hangs must not keep the other ranks waiting
+_UNANNOUNCED_SECONDS = 1.0  # allowed between the ends of ranks without a message
+_MISSED_SECONDS = 5.0  # for ranks that aborted a wait and may still exit normally
+_LONGEST_SECONDS = 2.0  # for the launcher to read output: a launcher that hangs must not block the other ranks
 _answering: weakref.WeakSet[Failures] = weakref.WeakSet()
 
 
 def answer_after_the_end(failures: Failures) -> None:
-    """Have a communicator's other ranks told that this rank's program has ended, until all programs have."""
+    """Register a communicator for answers that this rank's program has ended, until all programs have ended."""
     _answering.add(failures)
 
 
 def stop_answering(failures: Failures) -> None:
-    """End this for a communicator that is freed."""
+    """Unregister a freed communicator."""
     _answering.discard(failures)
 
 
@@ -45,9 +45,9 @@ at_fork(_answering.clear)
 
 
 def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
-    """Have this rank wait for the others when its program ends, as MPI does, but answer those that wait for it.
+    """Register an exit function that waits for the other ranks, as MPI does, and answers ranks that wait for this one.
 
-    `failures` belongs to the world. Where calls are checked, its `agreement` checks the end of the program too.
+    `failures` belongs to the world. With ``COLLOPS_CHECK``, `agreement` also checks the end of the program.
     """
     mpi = mpi_or_tcp()
 
@@ -59,9 +59,9 @@ def end_together(failures: Failures, agreement: CallAgreement | None) -> None:
 
 
 def wait_for_ends(failures: Failures, agreement: CallAgreement | None) -> None:
-    """Return when the programs of all ranks have ended; until then answer those that wait for this one.
+    """Wait until the programs of all ranks have ended; meanwhile answer ranks that wait for this one.
 
-    Ends all ranks if some make calls that differ, or no longer answer. Collective: at the end of the program.
+    Aborts all ranks if some make different calls or no longer respond. Collective: at the end of the program.
     """
     mpi = mpi_or_tcp()
     try:
@@ -81,23 +81,23 @@ def _wait_for_others(mpi: Any, failures: Failures) -> None:
         waited = time.monotonic() - begin
         if failures.channel.lost:
             gone = name_ranks(sorted(failures.channel.lost))
-            abort(mpi, 1, f"collops: rank {failures.channel.rank} ends: the process of {gone} is gone")
-        for each in _answering:
-            each.answer()
+            abort(mpi, 1, f"collops: rank {failures.channel.rank} ends: the process of {gone} has exited")
+        for communicator in _answering:
+            communicator.answer()
             if waited > _UNANNOUNCED_SECONDS and not announced:
-                each.end()
+                communicator.end()
         announced = announced or waited > _UNANNOUNCED_SECONDS
         if waited > _MISSED_SECONDS and failures.failure:
             rank = failures.channel.rank
-            abort(mpi, 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer answer")
-    for each in _answering:
-        each.receive()  # MPI would report messages that are never received
+            abort(mpi, 1, f"collops: rank {rank} has ended and ends all ranks, because some no longer respond")
+    for communicator in _answering:
+        communicator.receive()  # MPI would report messages that are never received
 
 
 def abort_on_uncaught_errors() -> None:
-    """End all ranks when one ends with an error that the others do not raise; they would wait for it for ever.
+    """Abort all ranks if one ends with an error that the others do not raise; they would wait for it forever.
 
-    Errors with `on_all_ranks` end every rank by themselves, unless this one waits for a file system. The previous
+    Errors with `on_all_ranks` end every rank anyway, unless this rank waits for a file system. The previous
     ``sys.excepthook`` reports the error.
     """
     if getattr(sys.excepthook, "ends_all_ranks", False):
@@ -109,34 +109,35 @@ def abort_on_uncaught_errors() -> None:
             report(kind, error, trace)
         finally:
             if not is_forked() and (not getattr(error, "on_all_ranks", False) or is_blocked()):
-                here = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
-                abort(mpi, 1, f"collops: {here} ends all ranks, because of its {kind.__name__} above")
+                name = f"rank {mpi.COMM_WORLD.rank} of {mpi.COMM_WORLD.size}"
+                abort(mpi, 1, f"collops: {name} ends all ranks, because of its {kind.__name__} above")
 
     end_all_ranks.ends_all_ranks = True  # type: ignore[attr-defined]
     sys.excepthook = end_all_ranks
 
 
 def end_if_blocked(code: int) -> None:
-    """End this program, and all ranks, with exit code `code`, if a thread still waits for a file system."""
+    """Abort this program, and all ranks, with exit code `code`, if a thread still waits for a file system."""
     if not is_blocked():
         return
     if (mpi := running_mpi_or_tcp()) is not None:
-        abort(mpi, code, f"collops: rank {mpi.COMM_WORLD.rank} ends all ranks, because its file system does not answer")
+        rank = mpi.COMM_WORLD.rank
+        abort(mpi, code, f"collops: rank {rank} ends all ranks, because its file system does not respond")
     if sys.stderr is not None:
         sys.stderr.flush()
     os._exit(code)
 
 
 def abort(mpi: Any, code: int, why: str) -> None:
-    """End the processes of all ranks with exit code `code`, after one line `why` on standard error.
+    """Abort the processes of all ranks with exit code `code`, after one line `why` on standard error.
 
-    This rank first waits until its launcher has read what it wrote: launchers drop what is still in their pipes.
+    This rank first waits until its launcher has read its output: launchers discard unread data in their pipes.
     """
     try:
-        # The more important stream first, and in one piece, so that lines of several ranks do not mix.
+        # The more important stream first, in one write, so that lines of several ranks do not mix.
         _deliver(sys.stderr, 2, f"{why}\n")
         _deliver(sys.stdout, 1)
-    finally:  # also if nothing can be written any more
+    finally:  # also if writing fails
         mpi.COMM_WORLD.Abort(code)
         os._exit(code)  # MPICH returns on a host that its launcher can no longer reach
 
@@ -146,8 +147,8 @@ def _deliver(stream: TextIO | None, descriptor: int, text: str = "") -> None:
         return
     stream.write(text)
     stream.flush()
-    given_up = time.monotonic() + _LONGEST_SECONDS
-    while _unread_bytes(descriptor) and time.monotonic() < given_up:
+    deadline = time.monotonic() + _LONGEST_SECONDS
+    while _unread_bytes(descriptor) and time.monotonic() < deadline:
         time.sleep(1e-3)
 
 

@@ -1,47 +1,49 @@
-"""How ranks learn that one of them has failed: every wait ends with its result or with an error that ranks share.
+"""The failure protocol: every wait ends with its result or with an error that all ranks raise.
 
-Each communicator of several ranks has one :class:`Failures`, through which every wait of the host goes. It handles a
-rank that misses the deadline, a rank that raises because of its arguments while others have begun the call (a
-*rejection*), a rank whose program has ended, and ranks whose calls differ (``COLLOPS_CHECK``).
+Each communicator of several ranks has one :class:`Failures`, which implements all waits of the host. It handles a rank
+that misses the deadline, a rank that raises because of its arguments while others have begun the call (a *rejection*),
+a rank whose program has ended, and ranks whose calls differ (``COLLOPS_CHECK``).
 
-**Messages.** A rank sends them to all others on a channel that carries no data, and does not wait for the receivers:
+**Messages.** A rank sends them to all others on a separate channel, and does not wait for the receivers:
 
-* :class:`FailureNotice`: "I have given up." Sent when a deadline passes, a needed rank has ended, or a mismatch or a
-  rejection cannot be undone. A rank that finds one while it waits gives up too and answers with its own, so that all
-  raise an error with one table of what each rank was doing. A rank without an answer after ten seconds is missing.
+* :class:`FailureNotice`: "I have aborted a call." Sent when a deadline passes, a needed rank has ended, or after a
+  mismatch or a rejection without recovery. A rank that receives one during a wait aborts too and answers with its own
+  notice, so that all raise an error with a table of each rank's call. A rank without an answer after ten seconds is
+  missing.
 * :class:`CallReport`: "I rejected call *n*", or "I had begun call *n* and have left it". Ranks count their collective
-  calls. A rank that finds a rejection of the call in which it waits sends the second kind and raises the same error.
-* :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all have ended.
+  calls. A rank that receives a rejection of the call in which it waits sends the second kind and raises the same error.
+* :class:`ProgramEnd`: "My program ended after *n* calls." An ended rank answers notices until all ranks have ended.
 
 **States**, in two attributes that the communicator tests before a call:
 
 * in step: `attention` is False.
 * disputed: `attention` is True, because this rank has rejected a call or has received a report. :meth:`Failures.attend`
-  leads back in step when every rank has reported on every call that this rank rejected or left.
-* closed: `failure` says why, and every later call raises. Giving up leads here from any state, since data may be under
-  way; except after a mismatch that all ranks answered, which leads in step, since calls are checked before data move.
+  returns to *in step* when every rank has reported on every call that this rank rejected or left.
+* closed: `failure` is the reason, and every later call raises. An abort leads here from any state, since messages may
+  be in flight; except after a mismatch that all ranks answered, which leads to *in step*, since calls are checked
+  before data are sent.
 
-**Why no later call is paired with a rejected one.** MPI pairs collective calls by their order alone. A rank that
-rejected call *n*, or left it, therefore begins no other call until every rank has reported on *n*. If one of them had
-begun *n*, all replace their transports first (`renew`), and what was sent on the old ones is never received. A rank
-that completed its part in *n* before it learned of the rejection, as the root of a broadcast may, cannot report. It
-finds the rejection in a later wait and gives up, as does a rank whose transports cannot be replaced; until then the
-ranks that rejected *n* or left it still begin nothing, so nothing was paired wrongly when the communicator closes.
+**Why no later call matches a rejected one.** MPI matches collective calls by their order alone. A rank that rejected
+call *n*, or left it, therefore begins no other call until every rank has reported on *n*. If a rank had begun *n*, all
+ranks first replace their transports (`renew`), and messages on the old ones are never received. A rank that completed
+its part in *n* before it received the rejection, as the root of a broadcast may, cannot report. It receives the
+rejection in a later wait and aborts, as does a rank whose transports cannot be replaced. Until then the ranks that
+rejected or left *n* begin no call, so that no calls have been mismatched when the communicator closes.
 
-**Cost.** Without a failure no message is sent: a call increments `number` and tests `attention`, and a wait polls some
-thousand times before it looks at the clock and the channel.
+**Cost.** Without a failure no message is sent: a call increments `number` and tests `attention`, and a wait polls a few
+thousand times before it checks the clock and the channel.
 
-**Late and early messages.** A message carries the number of times that ranks have given up so far (`incident`), with
-which their count of calls begins anew. A message of an earlier incident is dropped, so that a late notice starts no new
-one. A message of a later incident is kept until this rank arrives there.
+**Late and early messages.** A message carries the number of aborts so far (`incident`); each abort resets the count of
+calls. A message of an earlier incident is dropped, so that a late notice does not cause another abort. A message of a
+later incident is stored until this rank reaches it.
 
-**Compiled calls.** Programs of JAX wait in native code, on threads of XLA, which calls :meth:`Failures.looks` now and
-then; a lock protects the state, since the program may wait in another call at that time. Ranks count these calls for
-themselves (`compiled`), and a communicator that closes closes their transports.
+**Compiled calls.** Programs of JAX wait in native code, on threads of XLA, which calls :meth:`Failures.looks`
+periodically; a lock protects the state, since the program may wait in another call at that time. These calls have a
+separate count (`compiled`), and closing a communicator closes their transports.
 
-**Not covered.** Rejected point-to-point messages, moves of star forests and primitives of JAX are not counted: others
-wait for them until their deadline. A rank that answers a mismatch after others have counted it as missing does not
-learn that they have closed the communicator, and waits for them until its deadline.
+**Not covered.** Rejected point-to-point messages, moves of star forests and primitives of JAX are not counted: other
+ranks wait for them until their deadline. A rank that answers a mismatch after others have counted it as missing is not
+notified that they have closed the communicator, and waits for them until its deadline.
 """
 
 from __future__ import annotations
@@ -75,18 +77,18 @@ __all__ = [
 ]
 
 PROGRAM_END = "the end of the program"
-# Some microseconds without rest; none where another rank needs this core to do its part. More would keep ranks that the
-# system has put on one core from finishing sooner, while a yield costs a rank that is alone on its core nothing.
+# Busy polling for some microseconds, unless another rank needs this core. A longer spin would delay ranks that share a
+# core, whereas a yield costs nothing on a core with one rank.
 _SPINS = 200
 _YIELDS = 5000
 _NAP_SECONDS = 20e-6
-_LOOK_SECONDS = 0.01  # between two looks at the clock and the channel
+_LOOK_SECONDS = 0.01  # between checks of the clock and the channel
 _LAST_SECONDS = 1.0  # for messages that a rank sent before its program ended
-_GRACE_SECONDS = 10.0  # for answers of ranks that compute, or that a busy machine holds back
+_GRACE_SECONDS = 10.0  # for answers of ranks that compute, or that run on a busy machine
 
 
 class Cause(StrEnum):
-    """Why a rank gives up."""
+    """Why a rank aborts a call."""
 
     TIMEOUT = "timeout"
     REJECTION = "rejection"
@@ -95,7 +97,7 @@ class Cause(StrEnum):
 
 
 class FailureNotice(NamedTuple):
-    """A rank has given up in `call`; `reason` is empty unless it holds for all ranks."""
+    """A rank has aborted in `call`; `reason` is empty unless it applies to all ranks."""
 
     cause: str
     call: str
@@ -103,7 +105,7 @@ class FailureNotice(NamedTuple):
 
 
 class CallReport(NamedTuple):
-    """In the collective call `number` a rank raised `error` (the name of its class), or had begun if that is empty."""
+    """A rank raised `error` (a class name) in the collective call `number`, or, if `error` is empty, had begun it."""
 
     number: int
     call: str = ""
@@ -115,7 +117,7 @@ class CallReport(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """The program of a rank has ended after it did its part in so many collective calls, and so many compiled ones."""
+    """The program of a rank has ended after so many collective calls, and so many compiled ones."""
 
     calls: int
     compiled: int
@@ -139,17 +141,17 @@ def default_timeout() -> float | None:
     return seconds
 
 
-def at_giving_up(cleanup: Callable[[], None]) -> None:
-    """Have `cleanup` called when this rank gives up a wait: it frees what would keep a device busy for ever."""
+def at_abort(cleanup: Callable[[], None]) -> None:
+    """Register `cleanup` for aborts of this rank: it frees resources that would block a device forever."""
     _cleanups.append(cleanup)
 
 
 class Failures:
-    """The failures of one communicator's ranks; see the module for the protocol.
+    """The failure protocol of one communicator; the module documentation describes it.
 
-    A `ControlChannel` of :mod:`collops.comm.mpi` carries the messages. `timeout` is the deadline of each wait in
-    seconds, or ``None``. A `crowded` rank has less than one core, so that its waits soon let other processes run.
-    `hosts` has the name of each rank's host, for errors; it is empty if there is only one.
+    Messages are sent by `channel`, a `ControlChannel` of :mod:`collops.comm.mpi`. `timeout` is the deadline of each
+    wait in seconds, or ``None``. With `oversubscribed` cores, waits yield soon to other processes. `hosts` has the name
+    of each rank's host, for errors; it is empty for a single host.
 
     Attributes
     ----------
@@ -158,19 +160,19 @@ class Failures:
     attention : bool
         Whether :meth:`attend` must be called before the next collective call.
     failure : str
-        Why nothing can be sent any more; empty otherwise.
+        Why the communicator is closed; empty while it is open.
     incident : int
-        How often the ranks have given up.
+        Number of aborts.
     renew : callable, optional
         Replaces the transports of collective calls. Collective. ``None`` if they cannot be replaced.
     checked : bool
-        Whether ranks agree on each call before data move, so that a rejection is a mismatch.
+        Whether ranks agree on each call before data are sent, so that a rejection is a mismatch.
     compiled : object or None
         The collective calls of compiled programs: ``count()`` returns how many this rank has begun, and ``close(why)``
         makes later ones fail.
     """
 
-    def __init__(self, channel: Any, timeout: float | None, crowded: bool, hosts: Sequence[str] = ()) -> None:
+    def __init__(self, channel: Any, timeout: float | None, oversubscribed: bool, hosts: Sequence[str] = ()) -> None:
         self.channel = channel
         self.timeout = timeout
         self.number = 0
@@ -182,14 +184,14 @@ class Failures:
         self.compiled: Any = None
         self._lock = threading.RLock()  # programs of JAX wait on other threads
         self._hosts = hosts
-        self._spins = 0 if crowded else _SPINS
-        self._left = -1  # the call that this rank left without completing its part
+        self._spins = 0 if oversubscribed else _SPINS
+        self._left_call = -1  # the call that this rank left without completing its part
         self._reports: dict[int, dict[int, CallReport]] = {}  # by call and rank
         self._notices: dict[int, FailureNotice] = {}
         self._lost: set[int] = set()
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
         self._early: list[tuple[int, Any]] = []
-        self._abandoned: list[Any] = []  # requests that were given up, and memory that MPI may still use
+        self._abandoned: list[Any] = []  # aborted requests, and memory that MPI may still use
         _all.add(self)
 
     def wait(
@@ -200,14 +202,13 @@ class Failures:
         memory: object = None,
         number: int | None = None,
     ) -> None:
-        """Return when an MPI `request` is complete. After an error `memory` is kept, which the request may still use.
+        """Wait until an MPI `request` is complete. After an error `memory`, which it may still use, is kept alive.
 
-        Errors call the wait `operation`. `needs` are the ranks without which the request cannot complete; by default
-        this is a collective call, which needs every rank that has not begun it; its `number` tells whether it is still
-        the latest, which is the default. Raises the error of a rank that rejected this call; else
-        `CommunicationTimeout` when a deadline passes here or on another rank, `CallMismatch` when a rank found that
-        calls differ, and `CommunicationError` when the program of a needed rank has ended, a rejection cannot be
-        undone, or MPI reports an error.
+        `operation` names the wait in errors. `needs` are the ranks that the request depends on; by default this is a
+        collective call, which depends on every rank that has not begun it; `number` is its number, by default the
+        latest one. Raises the error of a rank that rejected this call; else `CommunicationTimeout` if a deadline passes
+        on any rank, `CallMismatch` if a rank detects that calls differ, and `CommunicationError` if the program of a
+        needed rank has ended, recovery from a rejection is impossible, or MPI reports an error.
         """
         try:
             inside = needs is None and number in (None, self.number)
@@ -217,11 +218,11 @@ class Failures:
             self.failed(error, operation)
         except BaseException:
             self._abandoned += (request, memory)
-            self._left = self.number
+            self._left_call = self.number
             raise
 
     def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None) -> None:
-        """Return when all `requests` are complete; each needs one of the `peers`. See :meth:`wait`."""
+        """Wait until all `requests` are complete; each depends on one of the `peers`. See :meth:`wait`."""
         try:
             for request, peer in zip(requests, peers, strict=False):  # no requests are left after an earlier wait
                 self.wait(request, operation, (peer,))
@@ -239,8 +240,8 @@ class Failures:
     ) -> None:
         """Poll `done` until it returns true, or raise as :meth:`wait` does.
 
-        `inspect` is called now and then during a long wait, and raises what has gone wrong. `inside` says whether this
-        is the wait of the latest collective call, so that all ranks can still raise the error of one that rejects it.
+        `inspect` is called periodically during a long wait, and raises errors of the transport. `inside` says whether
+        this is the wait of the latest collective call, so that all ranks can still raise the error of a rejection.
         """
         for _ in range(self._spins):
             if done():
@@ -266,7 +267,7 @@ class Failures:
         inside: bool = False,
         compiled: int | None = None,
     ) -> Iterator[None]:
-        """Look at each step whether a wait that began at `start` can still end well, or raise as :meth:`until` does.
+        """Check at each step whether a wait that began at `start` can still succeed, or raise as :meth:`until` does.
 
         `compiled` is the number of collective calls that this rank has begun in compiled programs, for a wait in one.
         """
@@ -284,19 +285,19 @@ class Failures:
                 if hopeless == float("inf") and self._has_ended(needs, compiled):
                     hopeless = now + _LAST_SECONDS
                 if now > hopeless:
-                    self.give_up(Cause.TIMEOUT, operation, f"{waited}; the program of some ranks has ended")
+                    self.abort(Cause.TIMEOUT, operation, f"{waited}; the program of some ranks has ended")
                 if self.timeout is not None and now - start > self.timeout:
                     deadline = f"the deadline is {self.timeout:g} s (COLLOPS_TIMEOUT)"
-                    self.give_up(Cause.TIMEOUT, operation, f"{waited}; {deadline}")
+                    self.abort(Cause.TIMEOUT, operation, f"{waited}; {deadline}")
             yield
 
     def failed(self, error: Any, operation: object) -> NoReturn:
-        """Raise what MPI reports of an operation."""
+        """Raise an error that MPI reports for an operation."""
         name = getattr(error, "library", "MPI")
         raise CommunicationError(f"{_located(operation)}: {name} reports: {error.Get_error_string()}") from error
 
     def look(self, operation: object = "a message") -> None:
-        """Raise if this communicator is closed, another rank has given up, or a call of this rank was rejected.
+        """Raise if this communicator is closed, another rank has aborted, or a call of this rank was rejected.
 
         Not collective.
         """
@@ -310,11 +311,11 @@ class Failures:
             raise CommunicationError(_closed(self.failure))
 
     def close(self, why: str) -> None:
-        """Close the communicator without a word to the other ranks. Not collective."""
+        """Close the communicator without notifying the other ranks. Not collective."""
         self._restart(why)
 
     def reject(self, call: str, error: Exception) -> None:
-        """Tell the other ranks that this rank raises `error` instead of beginning its next collective call.
+        """Notify the other ranks that this rank raises `error` instead of beginning its next collective call.
 
         Not collective. Nothing is sent if all ranks raise the error anyway, or if the transport has failed.
         """
@@ -325,9 +326,9 @@ class Failures:
         self._report(CallReport(self.number, _located(call), type(error).__name__, str(error)))
 
     def attend(self) -> None:
-        """Return when all ranks are in step, so that the next collective call can begin; raise if they cannot be.
+        """Wait until all ranks are in step, so that the next collective call can begin; raise if recovery fails.
 
-        Collective. If a rank is already known to reject that next call, its error is raised.
+        Collective. If a rank is already known to reject this next call, its error is raised.
         """
         self.look("the next call")
         rank, everyone = self.channel.rank, range(self.channel.size)
@@ -344,25 +345,25 @@ class Failures:
             self._join(self.number, "this call", inside=True)
         self.attention = bool(self._reports)
 
-    def give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:
-        """Exchange notices with the other ranks, and raise the error that all of them raise.
+    def abort(self, cause: Cause, operation: object, reason: str) -> NoReturn:
+        """Abort: exchange notices with the other ranks, and raise the error that all of them raise.
 
-        `operation` is what this rank waits in; `reason` completes the sentence "rank 3 ...". The error is a
-        `CallMismatch` if a rank found one, a `CommunicationError` if a program has ended or a rank rejected a call that
-        others completed, and a `CommunicationTimeout` otherwise.
+        `operation` is the operation in which this rank waits; `reason` completes the sentence "rank 3 ...". The error
+        is a `CallMismatch` if a rank detected one, a `CommunicationError` if a program has ended or a rank rejected a
+        call that others completed, and a `CommunicationTimeout` otherwise.
         """
         with self._lock:
-            self.check_open()  # another thread has given up
-            self._give_up(cause, operation, reason)
+            self.check_open()  # another thread may have aborted
+            self._abort(cause, operation, reason)
 
-    def _give_up(self, cause: Cause, operation: object, reason: str) -> NoReturn:
-        size, here = self.channel.size, _located(operation)
-        notices = self._exchange(FailureNotice(cause, here, reason if cause == Cause.REJECTION else ""))
-        rejections = [each for reports in self._reports.values() for each in _rejections(reports).items()]
+    def _abort(self, cause: Cause, operation: object, reason: str) -> NoReturn:
+        size, location = self.channel.size, _located(operation)
+        notices = self._exchange(FailureNotice(cause, location, reason if cause == Cause.REJECTION else ""))
+        rejections = [rejection for reports in self._reports.values() for rejection in _rejections(reports).items()]
         lines = {rank: str(report) for rank, report in rejections}
         lines |= {rank: notice.call for rank, notice in notices.items()}
         missing = [rank for rank in range(size) if rank not in lines]
-        everyone = table(lines, size, "in no call of collops, or gone", self._hosts)
+        everyone = table(lines, size, "not in a collops call, or its process has exited", self._hosts)
         causes = {notice.cause for notice in notices.values()}
         if Cause.MISMATCH in causes:
             mismatch = CallMismatch(f"the ranks' calls do not match (COLLOPS_CHECK):\n{everyone}")
@@ -380,30 +381,30 @@ class Failures:
         )
         reason = next((notice.reason for notice in notices.values() if notice.reason), reason)
         kind = CommunicationError if ended or Cause.REJECTION in causes else CommunicationTimeout
-        who = who or f"all {size} ranks gave up"
-        error = kind(f"{here}: rank {self.channel.rank} {reason}; {who}:\n{everyone}")
+        who = who or f"all {size} ranks aborted"
+        error = kind(f"{location}: rank {self.channel.rank} {reason}; {who}:\n{everyone}")
         self._restart(_headline(error))
         raise error
 
     def leave_behind(self, messages: Sequence[Any], why: str) -> None:
-        """Close the communicator, since other ranks may wait for `messages`, or send them, and this rank does not."""
+        """Close the communicator: other ranks may wait for `messages`, or send them, and this rank does not."""
         self._abandoned += messages
         self._restart(why)
 
     def end(self) -> None:
-        """Tell the other ranks that this rank's program has ended. Not collective."""
+        """Notify the other ranks that this rank's program has ended. Not collective."""
         compiled = 0 if self.compiled is None else self.compiled.count()
-        self._send(ProgramEnd(self.number - (self._left == self.number), compiled))
+        self._send(ProgramEnd(self.number - (self._left_call == self.number), compiled))
 
     def answer(self) -> None:
-        """Answer ranks that have given up, after the end of this rank's program. Not collective."""
+        """Answer ranks that have aborted, after the end of this rank's program. Not collective."""
         with self._lock:
             self.receive()
             if self._notices:
                 self._exchange(FailureNotice(Cause.ENDED, PROGRAM_END))
 
     def receive(self) -> None:
-        """Sort the messages that have arrived; see the module on late and early ones. Not collective."""
+        """Process received messages; the module documentation describes late and early ones. Not collective."""
         arrived, self._early = [*self._early, *self.channel.receive()], []
         for rank, content in arrived:
             incident, kind, *fields = content
@@ -420,27 +421,27 @@ class Failures:
         for rank in self.channel.lost:
             if rank not in self._lost:
                 self._lost.add(rank)
-                self._notices.setdefault(rank, FailureNotice(Cause.ENDED, "its process is gone"))
+                self._notices.setdefault(rank, FailureNotice(Cause.ENDED, "its process has exited"))
 
     def _react(self, operation: object, inside: bool, waited: str = "did not wait", compiled: bool = False) -> None:
-        """Raise if another rank has given up, or has rejected a call that this rank has begun.
+        """Raise if another rank has aborted, or has rejected a call that this rank has begun.
 
         The program may still wait in its latest call while a `compiled` program waits in another one.
         """
         self.receive()
         if self._notices:
-            self.give_up(Cause.TIMEOUT, operation, f"{waited}; another rank gave up waiting")
+            self.abort(Cause.TIMEOUT, operation, f"{waited}; another rank aborted its wait")
         begun = (number for number in self._reports if number <= self.number - compiled)
         for number in sorted(begun):
             if self.channel.rank not in self._reports[number] and _rejections(self._reports[number]):
                 self._join(number, operation, inside)
 
     def _join(self, number: int, operation: object, inside: bool) -> NoReturn:
-        """Raise the error of the ranks that rejected a call; give up if this rank has already completed its part."""
+        """Raise the error of the ranks that rejected a call; abort if this rank has already completed its part."""
         who, first = _rejected_by(self._reports[number])
         if not inside or number != self.number or self.renew is None:
             cause = Cause.MISMATCH if self.checked else Cause.REJECTION
-            self.give_up(cause, operation, f"cannot continue because {who} {first}")
+            self.abort(cause, operation, f"cannot continue because {who} {first}")
         self._report(CallReport(number))
         raise shared_error(first.error, f"{who}: {first.text}")
 
@@ -453,28 +454,28 @@ class Failures:
         """Return whether the program of a needed rank has ended."""
         if needs is not None:
             return not self._ends.keys().isdisjoint(needs)
-        # Ranks that did their part in this call before their program ended are not needed any more.
+        # Ranks that completed their part of this call before their program ended are no longer needed.
         if compiled is not None:
             return any(end.compiled < compiled for _, end in self._ends.values())
         return any((incident, end.calls) < (self.incident, self.number) for incident, end in self._ends.values())
 
     def _restart(self, failure: str) -> None:
-        """Count calls anew, and close the communicator if there is a failure."""
+        """Reset the count of calls, and close the communicator after a failure."""
         self.failure = failure or self.failure
         self.attention = bool(self.failure)
         if self.failure and self.compiled is not None:
             self.compiled.close(_closed(self.failure))
-        self.number, self._left = 0, -1
+        self.number, self._left_call = 0, -1
         self._reports.clear()
 
-    def _exchange(self, mine: FailureNotice) -> dict[int, FailureNotice]:
+    def _exchange(self, notice: FailureNotice) -> dict[int, FailureNotice]:
         """Send this rank's notice, and return the notices of all ranks that answer in time."""
-        self._send(mine)
+        self._send(notice)
         end = time.monotonic() + _GRACE_SECONDS
         while len(self._notices) < self.channel.size - 1 and time.monotonic() < end:
             time.sleep(1e-3)
             self.receive()
-        notices, self._notices = {**self._notices, self.channel.rank: mine}, {}
+        notices, self._notices = {**self._notices, self.channel.rank: notice}, {}
         self.incident += 1
         return dict(sorted(notices.items()))
 
@@ -493,13 +494,13 @@ _all: weakref.WeakSet[Failures] = weakref.WeakSet()
 
 def close_all(why: str) -> None:
     """Close all communicators of several ranks. Not collective."""
-    for each in _all:
-        each.close(why)
+    for failures in _all:
+        failures.close(why)
 
 
 def _leave_all() -> None:
-    for each in _all:
-        each._lock = threading.RLock()  # another thread of the parent may have held it
+    for failures in _all:
+        failures._lock = threading.RLock()  # another thread of the parent may have held it
     close_all(FORKED)
 
 
@@ -528,11 +529,11 @@ _PACKAGE = Path(__file__).parents[1]
 _USERS = tuple(f"{_PACKAGE / name}/" for name in ("apps", "cli"))  # programs that come with the library
 _NAMED_PARTS = 2  # of a path: folders above may differ from node to node
 library_folders = [f"{_PACKAGE}/"]
-"""The folders of this library, and of those that stand between it and its users."""
+"""The folders of this library, and of other libraries between it and its users."""
 
 
 class Located(str):
-    """The text of an operation that includes the line of the program."""
+    """The text of an operation that includes the source line of the program."""
 
 
 def call_site(with_function: bool = True) -> str:
@@ -544,7 +545,7 @@ def call_site(with_function: bool = True) -> str:
 
 
 def call_site_of_main_thread() -> str:
-    """Return the :func:`call_site` of the program, for a thread that is not its own."""
+    """Return the :func:`call_site` of the main thread, from another thread."""
     return site_in(_frames(sys._current_frames().get(threading.main_thread().ident or 0)), True)
 
 
@@ -553,8 +554,8 @@ def site_in(frames: Iterable[tuple[str, str, int]], with_function: bool) -> str:
     function = ""
     for name, called, line in frames:
         if not _is_library(name):
-            place = name if name.startswith("<") else "/".join(Path(name).parts[-_NAMED_PARTS:])
-            return f"{place}:{line}" + (f" ({function})" if with_function else "")
+            location = name if name.startswith("<") else "/".join(Path(name).parts[-_NAMED_PARTS:])
+            return f"{location}:{line}" + (f" ({function})" if with_function else "")
         function = called
     return ""
 

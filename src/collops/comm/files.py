@@ -1,8 +1,8 @@
-"""Files and folders that appear completely or not at all, and locks that end with the process that holds them.
+"""Atomic writes of files and folders, and locks that are released at the end of the process that holds them.
 
-A file or folder is written under another name beside its own, in a scratch folder, and renamed when it is complete. The
-scratch folder has a lock: the next writer of the same file removes what writers have left that were killed, and leaves
-alone those that are still running.
+A file or folder is written in a scratch folder next to its destination, and renamed when it is complete. The scratch
+folder has a lock: the next writer of the same file removes the scratch folders of killed writers, but not those of
+running ones.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _LOCK_SUFFIX = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _JOB_IDS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _held: dict[str, tuple[int, str]] = {}
-"""The locks of this process by path, with its number, since a forked child holds none, and the text of the file.
+"""The locks of this process by path, with its process ID, since a forked child holds none, and the text of the file.
 
-To this process such a file looks free, and to open and close it again releases the lock.
+POSIX locks do not conflict within a process, and opening and closing such a file releases the lock.
 """
 
 
 class Lock:
     """A lock file; `acquire` returns one, or ``None`` while another process holds it.
 
-    The lock is a POSIX record lock: the system releases it when its process ends, however that ends, and network file
-    systems show it to other hosts. On a file system without such locks, the file counts as held while the process
-    that it names runs on this host; whether a process of another host runs is unknown, and a warning says so.
+    The lock is a POSIX record lock: the system releases it whenever its process ends, and it is visible to other hosts
+    on network file systems. On a file system without such locks, the file counts as held while the process named in it
+    runs on this host; whether a process of another host still runs is unknown, which causes a warning.
 
     Attributes
     ----------
     path : pathlib.Path
     text : str
-        The contents of the file, which no other lock has: who holds it.
+        The contents of the file, unique to this lock: its holder.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -82,7 +82,7 @@ class Lock:
 
     @classmethod
     def acquire(cls, path: Path) -> Lock | None:
-        """Return the lock of a file, which is created if necessary, or ``None`` while another process holds it."""
+        """Return the lock of a file, created if necessary, or ``None`` while another process holds it."""
         if _own_text(path) is not None:
             return None
         while True:
@@ -91,7 +91,8 @@ class Lock:
                 if not _lock(descriptor, path):
                     os.close(descriptor)
                     return None
-                # Between opening and locking, the holder may have removed the file, and others may have a new one.
+                # Between opening and locking, the holder may have removed the file, and others may have created
+                # another.
                 with suppress(FileNotFoundError):
                     if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                         return cls(path, descriptor)
@@ -102,7 +103,7 @@ class Lock:
 
     @staticmethod
     def holder(path: Path) -> str:
-        """Return in words who holds a lock, as the file says."""
+        """Return a description of the holder of a lock, from the file."""
         holder = _holder(path)
         if holder is None:
             return "another process"
@@ -140,10 +141,10 @@ def _lock(descriptor: int, path: Path) -> bool:
             return False
         if problem.errno not in _NO_LOCKS:
             raise
-        holder, here = _holder(path), _process(os.getpid())
+        holder, process = _holder(path), _process(os.getpid())
         if holder is None:
             return True
-        if any(holder.get(key) != here[key] for key in ("host", "boot", "namespace")):
+        if any(holder.get(key) != process[key] for key in ("host", "boot", "namespace")):
             warnings.warn(
                 f"the file system of {path} has no locks: make sure that {Lock.holder(path)}, does not use it",
                 RuntimeWarning,
@@ -155,7 +156,7 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def _holder(path: Path) -> dict | None:
-    """Return what a lock file says about its holder; ``None`` if it says nothing, because nobody has finished it."""
+    """Return the contents of a lock file; ``None`` if it is incomplete."""
     try:
         holder = json.loads(_own_text(path) or path.read_text())
         return holder if isinstance(holder, dict) and {"pid", "host", "since", "start"} <= holder.keys() else None
@@ -164,7 +165,7 @@ def _holder(path: Path) -> dict | None:
 
 
 def _process(pid: int) -> dict[str, str | int | None]:
-    """Return what identifies a process of this host and container, also after numbers have been used again."""
+    """Return an identity of a process of this host and container that is unique even if process IDs are reused."""
     try:
         start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -177,21 +178,21 @@ def _process(pid: int) -> dict[str, str | int | None]:
 
 
 def scratch_lock(path: Path) -> Lock:
-    """Return a lock of a new name for a writer of `path`, after removing what others have left that have ended."""
+    """Return a new scratch lock for a writer of `path`, after removing the scratch folders of ended writers."""
     _remove_leftovers(path)
     while True:
         folder = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
         lock = None if folder.exists() else Lock.acquire(folder.with_name(folder.name + _LOCK_SUFFIX))
-        if lock is not None:  # else a writer that looks for leftovers holds it for a moment
+        if lock is not None:  # a writer that looks for leftovers may hold it briefly
             return lock
 
 
 class _Scratch:
-    """A scratch folder beside `path`, with a lock, in which `temporary` is to become `path`."""
+    """A scratch folder next to `path`, with a lock; `temporary` in it is renamed to `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.lock = scratch_lock(path)  # comes first: a folder without a lock has no writer
+        self.lock = scratch_lock(path)  # first: a folder without a lock has no writer
         self._folder = self.lock.path.with_name(self.lock.path.name.removesuffix(_LOCK_SUFFIX))
         self.temporary = self._folder / path.name
         try:
@@ -201,27 +202,27 @@ class _Scratch:
             raise
 
     def publish(self, replace: bool = True) -> None:
-        """Rename `temporary` to `path`; unless it may `replace` that, raise OSError if there is a file or folder."""
+        """Rename `temporary` to `path`; without `replace`, raise OSError if `path` exists."""
         if replace and os.path.lexists(self._path) and (self.temporary.is_dir() or self._path.is_dir()):
-            # A folder cannot be renamed over a file, or over another one that holds files: move the old one away first.
+            # A folder cannot be renamed over a file or over a folder that is not empty: move the old one away first.
             os.replace(self._path, self._folder / _PREVIOUS)
         os.replace(self.temporary, self._path)
 
     def discard(self) -> None:
-        """Remove the folder, with what it still holds."""
+        """Remove the folder with its contents."""
         _discard(self._folder, self._path)
         self.lock.release()
 
 
 def _discard(folder: Path, path: Path) -> None:
-    """Remove a scratch folder; a file that was to be replaced, but has not been, gets its name back."""
+    """Remove a scratch folder, and restore a previous file that has not been replaced."""
     if os.path.lexists(folder / _PREVIOUS) and not os.path.lexists(path):
         os.replace(folder / _PREVIOUS, path)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _entries(folder: Path) -> list[str]:
-    """Return the names in a folder; none if its writer has removed it, which may happen at any moment."""
+    """Return the names in a folder; none if its writer has removed it, which may happen at any time."""
     try:
         return os.listdir(folder)
     except FileNotFoundError:
@@ -233,7 +234,7 @@ def _remove_leftovers(path: Path) -> None:
     pattern = re.compile(rf"(\.{re.escape(path.name)}-[a-z0-9_]{{8}})(?:{re.escape(_LOCK_SUFFIX)})?")
     for name in sorted({match[1] for match in map(pattern.fullmatch, os.listdir(path.parent)) if match}):
         folder = path.with_name(name)
-        with suppress(PermissionError, NotADirectoryError):  # of another user, or something else of such a name
+        with suppress(PermissionError, NotADirectoryError):  # another user's, or not a scratch folder
             if not {path.name, _PREVIOUS} >= set(_entries(folder)):
                 continue
             lock = Lock.acquire(path.with_name(name + _LOCK_SUFFIX))
@@ -244,10 +245,10 @@ def _remove_leftovers(path: Path) -> None:
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or a folder, of the suffix of `path`, and rename it to `path` after the body.
+    """Yield a temporary path, with the suffix of `path`, for a file or folder, and rename it to `path` after the body.
 
-    If the body raises, what it wrote is removed and what was at `path` before remains. The same if the process is
-    killed, except that the next writer of `path` removes it.
+    If the body raises, the temporary file is removed, and `path` is unchanged. After a kill, the next writer of `path`
+    removes the temporary file.
 
     Examples
     --------
@@ -285,8 +286,8 @@ def atomic_together(
 ) -> Iterator[Path]:
     """Yield a temporary path for a folder that all ranks write, renamed to `path` after the body. Collective.
 
-    The folder is on the disk, with the names in it, before it replaces another one; the body synchronises the other
-    files that it writes.
+    The folder and its entries are flushed to disk before it replaces another one; the body flushes the files that it
+    writes.
 
     Parameters
     ----------
@@ -297,18 +298,18 @@ def atomic_together(
     check : callable
         Called on rank 0 before the body, and again before the renaming; raises an error unless `path` may be replaced.
     replace : bool
-        Whether `path` may be replaced if another writer has made it after the last check.
+        Whether `path` may be replaced if another writer has created it after the last check.
     complete : callable
         Called on rank 0 with the temporary path, after the body of all ranks.
     stage : callable
-        ``stage(comm)`` is a context that raises the errors of its body on every rank.
+        ``stage(comm)`` is a context manager that raises the errors of its body on every rank.
 
     Raises
     ------
     InputError
-        On every rank, if some ranks give another path, or do not see the same folder. It names these ranks.
+        On every rank, if some ranks pass another path, or do not see the same folder. It names these ranks.
     OSError
-        On every rank, if rank 0 cannot write; a TimeoutError if a file system does not answer.
+        On every rank, if rank 0 cannot write; a TimeoutError if a file system does not respond.
     """
     scratch: _Scratch | None = None
 
@@ -343,7 +344,7 @@ def atomic_together(
             with suppress(OSError):
                 in_time(scratch.discard, path)
         if getattr(error, "on_all_ranks", False) and not isinstance(error, CommunicationError):
-            comm.barrier()  # no rank goes on while there is something to remove
+            comm.barrier()  # all ranks wait until the files have been removed
         raise
 
 
@@ -356,9 +357,9 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 def check_seen(path: Path, file: Path, text: str, comm: Communicator) -> None:
-    """Raise InputError on every rank unless all of them can read a text of rank 0 in a file beside `path`. Collective.
+    """Raise InputError on every rank unless all of them can read the text of rank 0 in a file next to `path`.
 
-    `text` is the one that rank 0 has, and `path` names one file or folder. The error names the ranks that see another.
+    Collective. `text` is used on rank 0 and must be in `file`. The error names the ranks that see another folder.
     """
 
     def describe() -> list[Any]:
@@ -366,27 +367,29 @@ def check_seen(path: Path, file: Path, text: str, comm: Communicator) -> None:
 
     answers = collective_values(comm, describe, OSError)
     name, host, _ = answers[0]
-    blind = name_blind_ranks([each[1] for each in answers], [sees and each == name for each, _, sees in answers])
+    blind = name_blind_ranks(
+        [answer[1] for answer in answers], [sees and answer == name for answer, _, sees in answers]
+    )
     if blind:
         with raised_together():
             raise InputError(
-                f"{path} is not the same folder on rank 0 on {host} and on {blind}: give all ranks one path that all "
-                "of them share, such as an absolute one"
+                f"{path} is not the same folder on rank 0 on {host} and on {blind}: pass the same shared path on all "
+                "ranks, for example an absolute one"
             )
 
 
 def is_seen(file: Path, text: str) -> bool:
     """Return whether this rank can read a file with this text, and could write into its folder.
 
-    A client of a network file system may remember for a while that there was no such folder; listing the one around
-    it asks the server.
+    A client of a network file system may cache for a while that the folder did not exist; listing its parent folder
+    refreshes the cache.
     """
-    given_up = time.monotonic() + _SECONDS_TO_APPEAR
+    deadline = time.monotonic() + _SECONDS_TO_APPEAR
     while True:
         try:
             return (_own_text(file) or file.read_text()) == text and os.access(file.parent, os.W_OK)
         except OSError:
-            if time.monotonic() > given_up:
+            if time.monotonic() > deadline:
                 return False
         time.sleep(0.1)
         with suppress(OSError):

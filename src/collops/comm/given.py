@@ -1,4 +1,4 @@
-"""The communicator that a caller passes, or the world by default."""
+"""Validation of communicator arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["checked_communicator", "communicator_or_world"]
 
 
 def communicator_or_world(comm: Any) -> Communicator:
-    """Return `comm`, or the world where that is ``None``; raise `UnsupportedTypeError` if it is something else."""
+    """Return `comm`, or the world for ``None``; raise `UnsupportedTypeError` for other types."""
     return world() if comm is None else checked_communicator(comm)
 
 
@@ -21,6 +21,6 @@ def checked_communicator(comm: Any) -> Communicator:
     if not isinstance(comm, Communicator):
         raise UnsupportedTypeError(
             f"comm must be a communicator of collops, not {type_name(comm)}; "
-            "collops.comm.from_mpi4py makes one of mpi4py's"
+            "collops.comm.from_mpi4py converts communicators of mpi4py"
         )
     return comm

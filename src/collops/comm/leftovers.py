@@ -1,13 +1,12 @@
-"""Removes the shared memory that an earlier run of the same Slurm job has left, before MPICH takes it for its own.
+"""Remove stale shared memory of an earlier run of the same Slurm job, before MPICH attaches to it.
 
-MPICH names the segment through which the ranks of a node find each other after what PMI says of the job: for ``srun``
-the number of the job and of its step. A job that is killed (SIGKILL) leaves the segment in ``/dev/shm``, and if Slurm
-requeues the job, its steps have the same numbers again: the ranks would attach to the old segment, and abort or wait in
-``MPI_Init``, which has no deadline.
+MPICH names the shared segment by which the ranks of a node connect after PMI's job identifier: for ``srun`` the job and
+step IDs. A killed job (SIGKILL) leaves the segment in ``/dev/shm``, and if Slurm requeues the job, its steps have the
+same IDs again: the ranks would attach to the old segment, and abort or hang in ``MPI_Init``, which has no deadline.
 
-A segment is removed only if its name belongs to this very step, this user owns it, it is older than this process, and
-no process has mapped it. One rank of the node removes it, and the others wait until it has: if all removed it, a slow
-one would remove the new segment of a fast one.
+A segment is removed only if its name belongs to this step, this user owns it, it is older than this process, and no
+process has mapped it. One rank of the node removes it, and the others wait: if all removed it, a slow rank would remove
+the new segment of a fast one.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _LONGEST_WAIT = 60.0
 
 
 def remove_leftovers(environment: Mapping[str, str] = os.environ, folder: Path = Path("/dev/shm")) -> None:
-    """Remove MPICH's segments of an earlier run of this Slurm step on this node. Call it before MPI starts."""
+    """Remove MPICH's segments of an earlier run of this Slurm step on this node. Call before MPI is initialised."""
     step = f"{environment.get('SLURM_JOB_ID')}.{environment.get('SLURM_STEP_ID')}"
     if environment.get("PMI_JOBID") != step:
-        return  # not started by srun, or by one whose PMI does not name the job
+        return  # not started by srun, or its PMI does not name the job
     for path in folder.glob(f"mpich_shm_{_hash(step):x}_*"):
         old = _identity(path)
         if old is None or not _is_left_over(path):
@@ -39,7 +38,7 @@ def remove_leftovers(environment: Mapping[str, str] = os.environ, folder: Path =
 
 
 def _is_left_over(path: Path) -> bool:
-    """Return whether a file is this user's, older than this process, and mapped by no process that this one sees."""
+    """Return whether a file is this user's, older than this process, and not mapped by any visible process."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -55,12 +54,12 @@ def _is_mapped(path: Path) -> bool:
             if name in maps.read_text():
                 return True
         except OSError:
-            continue  # another user's, or it has just ended
+            continue  # another user's process, or it has just ended
     return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return numbers that a new file of the same name does not share; None if there is no file."""
+    """Return inode and modification time, which change with a new file of the same name; None without a file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -75,7 +74,7 @@ def _start() -> float:
 
 
 def _hash(text: str) -> int:
-    """Return the 32-bit FNV-1a hash, by which MPICH shortens the name of a job."""
+    """Return the 32-bit FNV-1a hash, with which MPICH shortens job names."""
     result = 2166136261
     for byte in text.encode():
         result = (result ^ byte) * 16777619 % 2**32

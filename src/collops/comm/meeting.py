@@ -1,11 +1,11 @@
-"""How ranks without MPI find each other: at the address in ``COLLOPS_BOOTSTRAP``, by a secret that they share.
+"""TCP bootstrap: ranks without MPI connect at the address in ``COLLOPS_BOOTSTRAP``, authenticated by a shared secret.
 
-Rank 0 listens at this address and at no other. Every other rank connects to it, listens at the address from which it
-reaches rank 0, and learns from rank 0 where the others listen; then it connects to the ranks below its own.
+Rank 0 listens at this address only. Every other rank connects to it, listens at the address from which it reaches rank
+0, and receives the addresses of the other ranks from rank 0; then it connects to the ranks below its own.
 
-Both ends of a connection prove that they know ``COLLOPS_SECRET``, by an HMAC of two random numbers, one of each end.
-Until then only bytes of a fixed number are read. A listener checks the proofs of many connections at once, each within
-a few seconds, so that connections of other programs do not delay the ranks. Nothing is pickled, and nothing is
+Both ends of a connection prove that they know ``COLLOPS_SECRET``, by an HMAC of two random numbers, one from each end.
+Until then only a fixed number of bytes is read. A listener checks the proofs of many connections concurrently, each
+within a few seconds, so that connections of other programs do not delay the ranks. Nothing is pickled, and nothing is
 encrypted.
 """
 
@@ -31,16 +31,16 @@ _NAME = b"collops tcp 2\n"
 _BYTES = 32  # of a random number, and of a proof
 _PLACE = struct.Struct("!IIH")  # rank, number of ranks, and the port where this rank listens
 _LENGTH = struct.Struct("!I")
-_MIN_SECRET = 16  # characters: whoever has seen one proof can try out secrets
-MAX_ADDRESS_BYTES = 1 << 26  # of the message in which rank 0 tells where all ranks listen
+_MIN_SECRET = 16  # characters: an observed proof allows a brute-force search
+MAX_ADDRESS_BYTES = 1 << 26  # of the message of rank 0 with the addresses of all ranks
 MAX_STRANGERS = 128
-"""Maximum number of connections, besides one for every missing rank, whose proofs a listener awaits at once."""
-_STRANGER_SECONDS = 5.0  # for the proof of an end that may be anybody
-_GRACE_SECONDS = 10.0  # for ranks that come after a mistake was found, and for what rank 0 sends at its deadline
+"""Maximum number of pending proofs, in addition to one for every missing rank."""
+_STRANGER_SECONDS = 5.0  # for the proof of an unauthenticated peer
+_GRACE_SECONDS = 10.0  # for ranks that connect after an error, and for the message of rank 0 at its deadline
 _NAP_SECONDS = 0.05
 _Place: TypeAlias = tuple[int, int, int]  # rank, number of ranks and port of the other end
 _Proof: TypeAlias = Generator[int, bytes, _Place]
-"""Asks for so many bytes of the other end, one part after another, and returns its place."""
+"""Yields the number of bytes to read from the other end, repeatedly, and returns its rank, size and port."""
 
 
 def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.socket]:
@@ -52,16 +52,16 @@ def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.soc
     secret = os.environ.get("COLLOPS_SECRET", "").encode()
     if size > 1 and len(secret) < _MIN_SECRET:
         raise InputError(
-            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, {_MIN_SECRET} characters or more, the same on all ranks and "
-            "known to nobody else: export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
+            f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, at least {_MIN_SECRET} secret characters, the same on all ranks: "
+            "export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
         )
     meeting = _Meeting(rank, size, secret)
     try:
         if size > 1:
             (meeting.follow if rank else meeting.lead)(*address)
     except BaseException:
-        for each in meeting.opened:
-            each.close()
+        for connection in meeting.opened:
+            connection.close()
         raise
     return meeting.links
 
@@ -72,54 +72,54 @@ class _Meeting:
         self.size = size
         self.secret = secret
         self.links: dict[int, socket.socket] = {}
-        self.opened: list[socket.socket] = []  # what must be closed after an error
+        self.opened: list[socket.socket] = []  # closed after an error
         self.timeout = default_timeout() or float("inf")
         self.end = time.monotonic() + self.timeout
 
     def lead(self, host: str, port: int) -> None:
-        """Collect the connections of the other ranks, and tell each where the others listen, or the error."""
-        where: dict[int, Any] = {}
-        came: list[socket.socket] = []
+        """Accept the connections of the other ranks, and send to each the addresses of all ranks, or an error."""
+        addresses: dict[int, Any] = {}
+        connections: list[socket.socket] = []
         error: CollopsError | None = None
         try:
-            for connection, rank, size, there in self.arrivals(self.listening(host, port), self.size - 1):
-                came.append(connection)
+            for connection, rank, size, listening_port in self.arrivals(self.listening(host, port), self.size - 1):
+                connections.append(connection)
                 if size != self.size:
                     error = InputError(f"rank {rank} was started as one of {size} ranks, rank 0 of {self.size}")
-                elif rank in where or not 0 < rank < size:
+                elif rank in addresses or not 0 < rank < size:
                     error = InputError(f"two processes were started as rank {rank} of {size}")
                 else:
                     self.links[rank] = connection
-                    where[rank] = connection.getpeername()[0], there
+                    addresses[rank] = connection.getpeername()[0], listening_port
                 if error is not None:
                     self.end = min(self.end, time.monotonic() + _GRACE_SECONDS)
-        except CommunicationTimeout as late:
-            error = error or late
-        message = json.dumps([where, described(error)]).encode()
-        for connection in came:
+        except CommunicationTimeout as timeout:
+            error = error or timeout
+        message = json.dumps([addresses, described(error)]).encode()
+        for connection in connections:
             connection.settimeout(_GRACE_SECONDS)
-            with suppress(OSError):  # a rank that has ended meanwhile is missed later
+            with suppress(OSError):  # a rank that has ended is detected later
                 connection.sendall(_LENGTH.pack(len(message)) + message)
         if error is not None:
             raise_shared(error, [described(error)])
 
     def follow(self, host: str, port: int) -> None:
-        """Connect to rank 0, and to all others as rank 0 tells."""
-        first = self.links[0] = self.dialled(host, port, 0)
-        listener = self.listening(first.getsockname()[0], 0)
-        self.greet(first, listener, 0)
+        """Connect to rank 0, and to all other ranks at the addresses from rank 0."""
+        root = self.links[0] = self.dialled(host, port, 0)
+        listener = self.listening(root.getsockname()[0], 0)
+        self.greet(root, listener, 0)
         try:
-            (length,) = _LENGTH.unpack(_read(first, _LENGTH.size, self.end + _GRACE_SECONDS))
+            (length,) = _LENGTH.unpack(_read(root, _LENGTH.size, self.end + _GRACE_SECONDS))
             if length > MAX_ADDRESS_BYTES:
                 raise ConnectionError(f"it announced {length} bytes")
-            where, report = json.loads(_read(first, length, self.end + _GRACE_SECONDS))
+            addresses, report = json.loads(_read(root, length, self.end + _GRACE_SECONDS))
         except OSError as error:
             raise CommunicationTimeout(f"rank {self.rank} lost rank 0 while it waited for the others") from error
         if report is not None:
             raise_shared(None, [report])
         for rank in range(1, self.rank):
-            there, its_port = where[str(rank)]
-            self.links[rank] = self.dialled(there, its_port, rank)
+            host_of_rank, port_of_rank = addresses[str(rank)]
+            self.links[rank] = self.dialled(host_of_rank, port_of_rank, rank)
             self.greet(self.links[rank], listener, rank)
         for connection, rank, *_ in self.arrivals(listener, self.size - 1 - self.rank):
             self.links[rank] = connection
@@ -136,16 +136,16 @@ class _Meeting:
             ) from error
 
     def arrivals(self, listener: socket.socket, count: int) -> Iterator[tuple[socket.socket, int, int, int]]:
-        """Give so many connections whose other end knows the secret, with its rank, number of ranks and port."""
+        """Yield `count` authenticated connections with the rank, number of ranks and port of the other end."""
         with closing(_Listener(listener, self)) as arriving:
             while count:
                 if time.monotonic() > self.end:
                     missing = name_ranks([rank for rank in range(self.size) if rank not in {*self.links, self.rank}])
-                    here = "rank {} at {}:{}".format(self.rank, *listener.getsockname())
+                    listener_name = "rank {} at {}:{}".format(self.rank, *listener.getsockname())
                     strangers = f"; {arriving.refused} connections did not prove that they know COLLOPS_SECRET"
                     raise CommunicationTimeout(
-                        f"{missing} of {self.size} did not come to {here} within {self.timeout:g} s (COLLOPS_TIMEOUT)"
-                        f"{strangers if arriving.refused else ''}"
+                        f"{missing} of {self.size} did not connect to {listener_name} "
+                        f"within {self.timeout:g} s (COLLOPS_TIMEOUT){strangers if arriving.refused else ''}"
                     )
                 for proven in arriving.proven(MAX_STRANGERS + count):
                     self.opened.append(proven[0])
@@ -162,7 +162,7 @@ class _Meeting:
                 if connection.getsockname() != connection.getpeername():  # TCP can connect a free port to itself
                     self.opened.append(connection)
                     return connection
-                problem: object = "nobody listens"
+                problem: object = "no process listens"
                 connection.close()
             except OSError as error:
                 problem = error.strerror or error
@@ -174,7 +174,7 @@ class _Meeting:
             time.sleep(_NAP_SECONDS)
 
     def greet(self, connection: socket.socket, listener: socket.socket, who: int) -> None:
-        """Prove to a rank that this one knows the secret, and have it do the same."""
+        """Authenticate with a rank in both directions."""
         try:
             proof = self.proof(connection, listener, True)
             needed = next(proof)
@@ -184,34 +184,34 @@ class _Meeting:
             return
         except OSError as error:
             raise TransportError(
-                f"rank {self.rank} and what listens as rank {who} do not accept each other ({error}): COLLOPS_SECRET "
-                "differs, or another program has the port"
+                f"rank {self.rank} and the process at the address of rank {who} do not accept each other ({error}): "
+                "COLLOPS_SECRET differs, or another program uses the port"
             ) from error
 
     def proof(self, connection: socket.socket, listener: socket.socket, dialled: bool) -> _Proof:
-        """Ask for the bytes of the other end, and return its place; raise `OSError` unless it knows the secret.
+        """Authenticate the other end, and return its rank, size and port; raise `OSError` unless it knows the secret.
 
-        The end that has `dialled` proves it first: what may be anybody's sees no proof. What is sent is short enough
-        for the buffer of a new connection.
+        The end that has `dialled` sends its proof first, so that an unauthenticated client never receives a proof. All
+        data fit into the buffer of a new connection.
         """
-        mine = secrets.token_bytes(_BYTES) + _PLACE.pack(self.rank, self.size, listener.getsockname()[1])
-        connection.sendall(_NAME + mine)
+        own_greeting = secrets.token_bytes(_BYTES) + _PLACE.pack(self.rank, self.size, listener.getsockname()[1])
+        connection.sendall(_NAME + own_greeting)
         if (yield len(_NAME)) != _NAME:
-            raise ConnectionError("its greeting is another")
-        theirs = yield len(mine)
-        both = mine + theirs if dialled else theirs + mine
-        proofs = [hmac.digest(self.secret, role + both, "sha256") for role in (b"dial", b"listen")]
+            raise ConnectionError("its greeting differs")
+        peer_greeting = yield len(own_greeting)
+        greetings = own_greeting + peer_greeting if dialled else peer_greeting + own_greeting
+        proofs = [hmac.digest(self.secret, role + greetings, "sha256") for role in (b"dial", b"listen")]
         if dialled:
             connection.sendall(proofs[0])
         if not hmac.compare_digest((yield _BYTES), proofs[dialled]):
             raise ConnectionError("its proof is wrong")
         if not dialled:
             connection.sendall(proofs[1])
-        return _PLACE.unpack(theirs[_BYTES:])
+        return _PLACE.unpack(peer_greeting[_BYTES:])
 
 
 class _Candidate:
-    """A connection that has not proved itself: the part of its proof that has arrived, and when it must be complete."""
+    """An unauthenticated connection, with the received part of its proof and the deadline for the rest."""
 
     def __init__(self, connection: socket.socket, proof: _Proof) -> None:
         self.connection = connection
@@ -221,7 +221,7 @@ class _Candidate:
         self._needed = next(proof)
 
     def advance(self) -> _Place | None:
-        """Read what has arrived; return the place of the other end if the proof is complete, else ``None``."""
+        """Read received data; return rank, size and port of the other end if the proof is complete, else ``None``."""
         part = self.connection.recv(self._needed - len(self._content))
         if not part:
             raise ConnectionError("it closed the connection")
@@ -235,7 +235,7 @@ class _Candidate:
 
 
 class _Listener:
-    """Accepts connections and checks their proofs, of many at the same time; `refused` counts those that failed."""
+    """Accepts connections and checks many proofs concurrently; `refused` counts failed ones."""
 
     def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
         self.refused = 0
@@ -247,29 +247,29 @@ class _Listener:
         listener.setblocking(False)
 
     def close(self) -> None:
-        """Close the listener, and all connections that have not proved themselves."""
+        """Close the listener, and all unauthenticated connections."""
         self._listener.close()
         for candidate in self._candidates.values():
             candidate.connection.close()
 
     def proven(self, limit: int) -> Iterator[tuple[socket.socket, int, int, int]]:
-        """Wait a moment; give the connections whose proof is complete. At most `limit` are kept that have none."""
+        """Wait briefly; yield the connections with complete proofs. At most `limit` others are kept."""
         for descriptor, _ in self._poll.poll(1000 * _NAP_SECONDS):
             if descriptor == self._listener.fileno():
                 self._accept(limit)
             elif (candidate := self._candidates.get(descriptor)) is not None:
                 try:
-                    place = candidate.advance()
+                    peer_address = candidate.advance()
                 except BlockingIOError:
                     continue
                 except OSError:
                     self._refuse(descriptor)
                     continue
-                if place is not None:
+                if peer_address is not None:
                     self._poll.unregister(descriptor)
                     del self._candidates[descriptor]
                     candidate.connection.setblocking(True)
-                    yield candidate.connection, *place
+                    yield candidate.connection, *peer_address
         now = time.monotonic()
         for descriptor in [number for number, candidate in self._candidates.items() if candidate.end < now]:
             self._refuse(descriptor)
@@ -279,7 +279,7 @@ class _Listener:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no file descriptor is left
+        except OSError:  # no free file descriptor
             self._refuse_oldest()
             return
         connection.setblocking(False)
@@ -289,7 +289,7 @@ class _Listener:
             connection.close()
             self.refused += 1
             return
-        # Ranks prove themselves at once: with so many others, the oldest one is not a rank.
+        # Ranks send their proof at once: with so many newer connections, the oldest one is not a rank.
         if len(self._candidates) == limit:
             self._refuse_oldest()
         self._candidates[connection.fileno()] = candidate
@@ -308,13 +308,13 @@ class _Listener:
 
 
 def _read(connection: socket.socket, count: int, end: float) -> bytes:
-    """Return so many bytes; raise `TimeoutError` at `end`, and `ConnectionError` if the other end closes."""
+    """Return `count` bytes; raise `TimeoutError` at `end`, and `ConnectionError` if the other end closes."""
     content = b""
     while len(content) < count:
-        left = end - time.monotonic()
-        if left <= 0:
+        remaining = end - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError("timed out")
-        connection.settimeout(None if left == float("inf") else left)
+        connection.settimeout(None if remaining == float("inf") else remaining)
         part = connection.recv(count - len(content))
         if not part:
             raise ConnectionError("it closed the connection")

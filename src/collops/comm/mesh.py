@@ -1,9 +1,9 @@
-"""Messages between processes that have a TCP connection to each other, matched by context and tag.
+"""Messages between processes with pairwise TCP connections, matched by context and tag.
 
-A message is one frame or several; a frame is a header (context, tag, size, and whether more frames of the message
-follow) and its bytes. Frames have a largest size: a damaged header breaks the connection, and allocates nothing.
-Between two ranks, messages of one context and tag arrive in order. There is no thread: whoever waits moves all messages
-of the process, and what arrives before its receive is kept in memory.
+A message consists of frames; a frame is a header (context, tag, size, and whether more frames of the message follow)
+and its bytes. The size of frames is limited: a corrupt header breaks the connection, without allocating memory. Between
+two ranks, messages with the same context and tag arrive in order. There are no threads: every wait advances all
+messages of the process, and unexpected messages are stored in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ NAP_SECONDS = 1e-4
 _HEADER = struct.Struct("!QqI?")  # context, tag, bytes, more
 MAX_FRAME_BYTES = 1 << 28
 _CODE = struct.Struct("!i")
-_SHORT = 1 << 12  # bytes up to which a message is copied, to leave with its header
+_SHORT = 1 << 12  # bytes: shorter messages are copied, to be sent together with their header
 _GOODBYE, _ABORT = -1, -2  # tags in context 0
-_LAST_SECONDS = 2.0  # for the other ranks to receive what this one sent before its end
+_LAST_SECONDS = 2.0  # for the other ranks to receive this rank's last messages
 _Key: TypeAlias = tuple[int, int, int]  # the other rank, context and tag
 _Item = TypeVar("_Item")
 
@@ -41,7 +41,7 @@ class TcpError(Exception):
 
 
 class Request:
-    """A message that leaves from the bytes in `view`, or arrives there."""
+    """A message that is sent from, or received into, the bytes in `view`."""
 
     def __init__(self, mesh: Mesh, view: memoryview) -> None:
         self.mesh = mesh
@@ -58,7 +58,7 @@ class Request:
         return self.done
 
     def fill(self, data: bytearray) -> None:
-        """Take what has arrived."""
+        """Store the received message."""
         if len(data) > len(self.view):
             self.error = f"Message truncated: {len(data)} bytes have arrived for {len(self.view)}"
         else:
@@ -92,20 +92,20 @@ class Mesh:
         request = Request(self, view)
         with self._lock:
             if peer not in self._connections:
-                if peer == self.rank:  # else it is lost, and whoever waits for an answer learns that
+                if peer == self.rank:  # otherwise the peer is lost, which is detected when waiting for its answer
                     self._deliver((peer, context, tag), bytearray(view))
                 request.done = True
                 return request
             leaving = self._leaving[peer]
-            rest = memoryview(view)
-            while len(rest) > MAX_FRAME_BYTES:
-                frame, rest = rest[:MAX_FRAME_BYTES], rest[MAX_FRAME_BYTES:]
+            remaining = memoryview(view)
+            while len(remaining) > MAX_FRAME_BYTES:
+                frame, remaining = remaining[:MAX_FRAME_BYTES], remaining[MAX_FRAME_BYTES:]
                 leaving += (memoryview(_HEADER.pack(context, tag, len(frame), True)), None), (frame, None)
-            header = _HEADER.pack(context, tag, len(rest), False)
-            if len(rest) <= _SHORT:
-                leaving.append((memoryview(header + rest), request))
+            header = _HEADER.pack(context, tag, len(remaining), False)
+            if len(remaining) <= _SHORT:
+                leaving.append((memoryview(header + remaining), request))
             else:
-                leaving += (memoryview(header), None), (rest, request)
+                leaving += (memoryview(header), None), (remaining, request)
             self._flush(peer)
         return request
 
@@ -113,19 +113,19 @@ class Mesh:
         """Start to receive a message of at most the length of `view`."""
         request, key = Request(self, view), (peer, context, tag)
         with self._lock:
-            if (content := _taken(self.arrived, key)) is not None:
+            if (content := _pop_first(self.arrived, key)) is not None:
                 request.fill(content)
             else:
                 self._posted.setdefault(key, deque()).append(request)
         return request
 
     def take(self, peer: int, context: int, tag: int) -> bytearray | None:
-        """Return a message of any length, if it has arrived."""
+        """Return a received message of any length, or ``None``."""
         with self._lock:
-            return _taken(self.arrived, (peer, context, tag))
+            return _pop_first(self.arrived, (peer, context, tag))
 
     def progress(self) -> None:
-        """Send and receive what the connections can take and have."""
+        """Send and receive on all connections without blocking."""
         with self._lock:
             for peer, leaving in self._leaving.items():
                 if leaving:
@@ -134,12 +134,12 @@ class Mesh:
                 self._read(self._peers[descriptor])
 
     def abort(self, code: int) -> NoReturn:
-        """End this process with an exit code, and the others when they next wait or send."""
+        """End this process with an exit code, and the others at their next wait or send."""
         self.close(_ABORT, code)
         os._exit(code)
 
     def close(self, tag: int = _GOODBYE, code: int = 0) -> None:
-        """Tell the other ranks that this one leaves, and disconnect when they have received everything."""
+        """Notify the other ranks that this rank leaves, and disconnect when they have received everything."""
         for peer in list(self._connections):
             self.send(peer, 0, tag, memoryview(_CODE.pack(code)))
         end = time.monotonic() + _LAST_SECONDS
@@ -148,13 +148,13 @@ class Mesh:
         for connection in self._connections.values():
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
-        # Closed with something unread, a connection would lose what is on its way to the other end.
+        # Closing a connection with unread data would discard data in flight to the other end.
         while self._connections and time.monotonic() < end:
             self.progress()
             time.sleep(NAP_SECONDS)
 
     def leave(self) -> None:
-        """Close this process's copies of the connections in a forked child, without a word to the other ranks."""
+        """Close this process's copies of the connections in a forked child, without notifying the other ranks."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._poll = select.poll()
         self._leaving.clear()
@@ -163,7 +163,7 @@ class Mesh:
 
     def _flush(self, peer: int) -> None:
         leaving = self._leaving[peer]
-        with suppress(OSError):  # a broken connection is found by reading
+        with suppress(OSError):  # reads detect broken connections
             while leaving:
                 view, request = leaving[0]
                 count = self._connections[peer].send(view)
@@ -194,9 +194,9 @@ class Mesh:
                 request.done = True
 
     def _messages_of(self, peer: int) -> Iterator[memoryview]:
-        """Give the memory that is to be filled next, of a header or of what follows it.
+        """Yield the memory to be filled next, of a header or its data.
 
-        Raises `ConnectionError` if a header is not one of this class's.
+        Raises `ConnectionError` if a header is invalid.
         """
         frames: list[bytearray] = []
         header = bytearray(_HEADER.size)
@@ -215,14 +215,14 @@ class Mesh:
     def _deliver(self, key: _Key, content: bytearray) -> None:
         if key[1:] == (0, _ABORT):
             os._exit(*_CODE.unpack(content))
-        if (request := _taken(self._posted, key)) is not None:
+        if (request := _pop_first(self._posted, key)) is not None:
             request.fill(content)
         else:
             self.arrived.setdefault(key, deque()).append(content)
 
 
-def _taken(queues: dict[_Key, deque[_Item]], key: _Key) -> _Item | None:
-    """Take the first item of a queue; ``None`` without one."""
+def _pop_first(queues: dict[_Key, deque[_Item]], key: _Key) -> _Item | None:
+    """Remove and return the first item of a queue; ``None`` if it is empty."""
     queue = queues.get(key)
     if queue is None:
         return None

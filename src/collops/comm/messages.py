@@ -1,12 +1,12 @@
-"""Collective calls made of messages between two ranks, for arrays that a library only carries and cannot reduce.
+"""Collective calls built from point-to-point messages, for arrays that a library can send but not reduce.
 
-All ranks send to all others at once, in one round or two, and every rank reduces in memory of its own engine. Long
-reductions and broadcasts go in two rounds, as a scatter and a gather of blocks [Thakur, Rabenseifner and Gropp 2005]:
-no rank sends more bytes than in a ring, and only two messages follow each other. A block is reduced in the order of
-ranks, by one rank or by all alike, so that all ranks get the same bits.
+All ranks send to all others at once, in one or two rounds, and every rank reduces in memory of its engine. Long
+reductions and broadcasts take two rounds, a scatter and a gather of blocks [Thakur, Rabenseifner and Gropp 2005]: no
+rank sends more bytes than in a ring, with a latency of two messages. A block is reduced in the order of ranks, by one
+rank or identically by all ranks, so that results are bitwise equal on all ranks.
 
-Short calls spend most of their time on the host. So parts of arrays are sent without views of them, and memory for
-what arrives in a reduction is kept from call to call, with what the messages need to know of it.
+Short calls are dominated by host overhead. Therefore parts of arrays are sent without creating views, and receive
+buffers of reductions are cached with their prepared messages.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from collops.comm.call import KINDS, Call
 from collops.comm.reductions import LOGICAL, OPERATIONS, divide
 
 SHORT_BYTES = 1 << 18
-"""Arrays up to this length are sent whole to every rank, in one round."""
+"""Arrays of up to this size are sent to every rank, in one round."""
 KEPT_BYTES, KEPT_SETS = 1 << 20, 16
-"""Memory for arrays that arrive in a reduction is kept: up to this length for one shape, and for so many shapes."""
+"""Limits of the cache of receive buffers: bytes for one shape, and number of shapes."""
 
 Part: TypeAlias = tuple[int, Any]
 """The other rank, and memory as :meth:`Messenger.part` returns it."""
 Bounds: TypeAlias = tuple[int, int]
-"""The first element of a part of an array, and the one after its last."""
+"""Start and stop of the elements of a part of an array."""
 
 
 class Parts(Protocol):
-    """Messages of a collective call that are under way."""
+    """Messages of a collective call in flight."""
 
     def received(self, number: int) -> None:
-        """Return once the message has arrived for which the receive of this `number` was started."""
+        """Wait for the message of the receive with this `number`."""
 
     def sent(self) -> None:
-        """Return once the memory of all messages that were sent may be written again."""
+        """Wait until the memory of all sent messages may be overwritten."""
 
 
 class Messenger(Protocol):
-    """Carries the messages of collective calls."""
+    """Sends and receives the messages of collective calls."""
 
     def ready(self) -> Hashable:
-        """Return the handle of the current stream, once messages may read and write its arrays."""
+        """Wait until messages may access the arrays of the current stream; return its handle."""
 
     def part(self, array: Any, begin: int, end: int) -> Any:
-        """Return the memory of some elements of a contiguous array, for messages; the array must outlive these."""
+        """Return the memory of some elements of a contiguous array, for messages; the array must outlive them."""
 
     def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> Parts:
-        """Start messages that are parts of a collective call of some `kind`; after an error, `memory` is kept."""
+        """Start messages of a collective call of some `kind`; after an error, `memory` is kept alive."""
         ...
 
-    def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: Any) -> None:
+    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: Any) -> None:
         """Copy elements of a contiguous array to another one, on the stream that :meth:`ready` returned."""
 
 
@@ -64,7 +64,7 @@ class CallsByMessages:
     Attributes
     ----------
     functions : dict
-        For each dtype and reduction that a call had, the function of two arrays and ``out`` that combines them.
+        Cache: for each dtype and reduction, the function of two arrays and ``out`` that combines them.
     """
 
     def __init__(self, rank: int, size: int, messenger: Messenger) -> None:
@@ -74,7 +74,7 @@ class CallsByMessages:
         self._others = [peer for peer in range(size) if peer != rank]
         self._nothing: list[Bounds | None] = [None] * size
         self._messenger = messenger
-        self._kept: dict[Hashable, tuple[list[Any], list[Part]]] = {}
+        self._receive_buffers: dict[Hashable, tuple[list[Any], list[Part]]] = {}
 
     def run(self, call: Call) -> None:
         """Run the call. Collective."""
@@ -103,15 +103,15 @@ class CallsByMessages:
 
     def _bcast(self, call: Call) -> None:
         source, target = call.source, call.target
-        whole, here = (0, target.size), self._rank == call.root
+        bounds, is_root = (0, target.size), self._rank == call.root
         if self._is_short(target):
-            leaving = [whole] * self._size if here else self._nothing
-            self._move(call.kind, source, leaving, target, self._at_root(call, whole))
+            leaving = [bounds] * self._size if is_root else self._nothing
+            self._move(call.kind, source, leaving, target, self._at_root(call, bounds))
             return
         blocks = self._blocks(target)
-        own = blocks[self._rank]
-        self._move(call.kind, source, blocks if here else self._nothing, target, self._at_root(call, own))
-        self._move(call.kind, target, [own] * self._size, target, blocks)
+        own_block = blocks[self._rank]
+        self._move(call.kind, source, blocks if is_root else self._nothing, target, self._at_root(call, own_block))
+        self._move(call.kind, target, [own_block] * self._size, target, blocks)
 
     def _reduce_scatter(self, call: Call) -> None:
         pieces = self._pieces(call.source, None)
@@ -126,9 +126,9 @@ class CallsByMessages:
                 self._reduced(call, self._nothing, source, target)
             return
         blocks = self._blocks(source)
-        mine = _view(source, blocks[self._rank])
-        block = engine_of(source).empty(mine.shape, mine.dtype)
-        self._reduced(call, blocks, mine, block)
+        own_block = _view(source, blocks[self._rank])
+        block = engine_of(source).empty(own_block.shape, own_block.dtype)
+        self._reduced(call, blocks, own_block, block)
         arriving = self._nothing if target is None else blocks
         self._move(call.kind, block, self._at_root(call, (0, block.size)), target, arriving)
 
@@ -138,45 +138,45 @@ class CallsByMessages:
             self._reduced(call, [(0, source.size)] * self._size, source, target)
             return
         blocks = self._blocks(source)
-        own = blocks[self._rank]
-        self._reduced(call, blocks, _view(source, own), _view(target, own))
-        self._move(call.kind, target, [own] * self._size, target, blocks)
+        own_block = blocks[self._rank]
+        self._reduced(call, blocks, _view(source, own_block), _view(target, own_block))
+        self._move(call.kind, target, [own_block] * self._size, target, blocks)
 
-    def _reduced(self, call: Call, leaving: Sequence[Bounds | None], mine: Any, target: Any) -> None:
+    def _reduced(self, call: Call, leaving: Sequence[Bounds | None], own_values: Any, target: Any) -> None:
         """Send parts of the source, and reduce `mine` and what arrives into `target`, all of one shape.
 
         `target` may be memory that is sent.
         """
-        rank, shape, dtype, last = self._rank, target.shape, target.dtype, self._size - 1
+        rank, shape, dtype, last_rank = self._rank, target.shape, target.dtype, self._size - 1
         combine = call.resolved or self.functions.get((dtype, call.op)) or self._function(target, call.op or "")
         key = self._messenger.ready(), shape, dtype
-        # While messages are under way, and after an error, this memory is not among what is kept.
-        landing, receives = kept = self._kept.pop(key, None) or self._landing(target)
+        # While messages are in flight, and after an error, the buffers are not in the cache.
+        landing, receives = buffers = self._receive_buffers.pop(key, None) or self._landing(target)
         sends = self._to_others(call.source, leaving)
         parts = self._messenger.start_parts(call.kind, sends, receives, (call.source, landing))
         if not receives:
             parts.sent()
             return
-        operands = [*landing[:rank], mine, *landing[rank:]]
+        operands = [*landing[:rank], own_values, *landing[rank:]]
         total = operands[0]
         if rank:
             parts.received(0)
-        for of in range(1, self._size):  # the device combines while later messages arrive
-            operand = operands[of]
-            if of != rank:
-                parts.received(of - (of > rank))
-            if of == last:
+        for rank_number in range(1, self._size):  # the device combines while later messages arrive
+            operand = operands[rank_number]
+            if rank_number != rank:
+                parts.received(rank_number - (rank_number > rank))
+            if rank_number == last_rank:
                 parts.sent()
-            out = target if of == last else total if of == rank else operand
+            out = target if rank_number == last_rank else total if rank_number == rank else operand
             combine(total, operand, out=out)
             total = out
-        if target.nbytes * last <= KEPT_BYTES:
-            self._kept[key] = kept
-            if len(self._kept) > KEPT_SETS:
-                del self._kept[next(iter(self._kept))]
+        if target.nbytes * last_rank <= KEPT_BYTES:
+            self._receive_buffers[key] = buffers
+            if len(self._receive_buffers) > KEPT_SETS:
+                del self._receive_buffers[next(iter(self._receive_buffers))]
 
     def _landing(self, like: Any) -> tuple[list[Any], list[Part]]:
-        """Return an array like a contiguous one for what each other rank sends, and the receives."""
+        """Return receive buffers like a contiguous array, one for each other rank, and the receives."""
         empty = engine_of(like).empty
         arrays = [empty(like.shape, like.dtype) for _ in self._others]
         parts = (self._messenger.part(array, 0, like.size) for array in arrays)
@@ -199,9 +199,13 @@ class CallsByMessages:
         sends, receives = self._to_others(source, leaving), self._to_others(target, arriving)
         stream = self._messenger.ready()
         parts = self._messenger.start_parts(kind, sends, receives, (source, target))
-        given, own = leaving[self._rank], arriving[self._rank]
-        if given is not None and own is not None and (source is not target or given != own):
-            self._messenger.copy(target, own, source, given, stream)
+        sent_to_self, received_from_self = leaving[self._rank], arriving[self._rank]
+        if (
+            sent_to_self is not None
+            and received_from_self is not None
+            and (source is not target or sent_to_self != received_from_self)
+        ):
+            self._messenger.copy(target, received_from_self, source, sent_to_self, stream)
         for number in range(len(receives)):
             parts.received(number)
         parts.sent()
@@ -211,10 +215,10 @@ class CallsByMessages:
         parts: list[Part] = []
         latest = memory = None
         for peer in self._others:
-            wanted = bounds[peer]
-            if wanted is not None and wanted[0] < wanted[1]:
-                if wanted is not latest:
-                    latest, memory = wanted, self._messenger.part(array, *wanted)
+            part_bounds = bounds[peer]
+            if part_bounds is not None and part_bounds[0] < part_bounds[1]:
+                if part_bounds is not latest:
+                    latest, memory = part_bounds, self._messenger.part(array, *part_bounds)
                 parts.append((peer, memory))
         return parts
 
@@ -222,13 +226,15 @@ class CallsByMessages:
         return self._size == 2 or array.nbytes <= SHORT_BYTES
 
     def _at_root(self, call: Call, bounds: Bounds | None) -> list[Bounds | None]:
-        every = [*self._nothing]
-        every[call.root] = bounds
-        return every
+        bounds_by_rank = [*self._nothing]
+        bounds_by_rank[call.root] = bounds
+        return bounds_by_rank
 
     def _blocks(self, array: Any) -> list[Bounds]:
-        """Return the bounds of as many blocks as there are ranks."""
-        return list(pairwise(accumulate(((array.size + of) // self._size for of in range(self._size)), initial=0)))
+        """Return the bounds of one block for each rank."""
+        return list(
+            pairwise(accumulate(((array.size + number) // self._size for number in range(self._size)), initial=0))
+        )
 
     def _pieces(self, array: Any, counts: Sequence[int] | None) -> Any:
         """Return the bounds of consecutive pieces, by default equal ones; ``None`` for each rank without an array."""
@@ -236,7 +242,7 @@ class CallsByMessages:
             return self._nothing
         if counts is None:
             count = array.size // self._size
-            return [(count * of, count * (of + 1)) for of in range(self._size)]
+            return [(count * number, count * (number + 1)) for number in range(self._size)]
         return list(pairwise(accumulate(counts, initial=0)))
 
 

@@ -1,7 +1,7 @@
-"""MPI, which only this module imports: the transport of host arrays, and the questions and calls of set-up.
+"""MPI, which only this module imports: the transport of host arrays, and the functions of set-up.
 
 Arrays are sent from their memory, never pickled, by nonblocking calls, so that every wait has a deadline
-(:mod:`collops.comm.failure`). Between ranks that were started without MPI, :mod:`collops.comm.tcp` stands for mpi4py.
+(:mod:`collops.comm.failure`). Between ranks started without MPI, :mod:`collops.comm.tcp` substitutes mpi4py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, close_all, default_timeout
 from collops.comm.leftovers import remove_leftovers
 from collops.comm.messages import Bounds, CallsByMessages, Part
-from collops.comm.reclaim import own
+from collops.comm.reclaim import free_when_unreachable
 from collops.comm.reductions import (
     DTYPES,
     HALF,
@@ -59,24 +59,24 @@ __all__ = [
 
 _TESTS = range(10)
 GPU_LEVELS = ("none", "p2p", "all")
-# Every MPI has tags up to 32767. Users who share their communicator during its set-up are unlikely to have these.
+# MPI guarantees tags up to 32767. Users' messages on a shared communicator are unlikely to have these tags.
 FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
 def load_mpi() -> tuple[Any, str]:
-    """Return ``mpi4py.MPI``, or what stands for it, or ``None``; and the version of MPI or the reason.
+    """Return ``mpi4py.MPI``, its substitute, or ``None``; and the version of MPI or the reason.
 
-    Collective at the first call of ranks without MPI, which meet here.
+    Collective at the first call of ranks without MPI, which connect here.
     """
     if reason := why_without_mpi():
         return None, reason
     if (address := bootstrap_address()) is not None:
-        return tcp.join(), "TCP without MPI; the ranks met at {}:{}".format(*address)
+        return tcp.join(), "TCP without MPI; the ranks connected at {}:{}".format(*address)
     if importlib.util.find_spec("mpi4py") is None:
         return None, "mpi4py is not installed"
     if "UCX_TLS" not in os.environ:  # UCX warns of settings of transports that it may not use
-        # Waits have a deadline here. UCX would close the connection to a silent host sooner, and MPICH then crashes
-        # when this rank tells the others that it gives up.
+        # Waits have a deadline. UCX would close the connection to an unresponsive host earlier, and MPICH then crashes
+        # when this rank sends its failure notice.
         os.environ.setdefault("UCX_TCP_KEEPIDLE", "inf")
     try:
         mpi = mpi4py_module()
@@ -88,8 +88,9 @@ def load_mpi() -> tuple[Any, str]:
 def mpi4py_module() -> Any:
     """Return ``mpi4py.MPI`` with MPI initialised.
 
-    mpi4py initialises MPI when it is first imported. If it was told not to (``mpi4py.rc.initialize``) and nobody else
-    has done so, MPI is initialised here, at mpi4py's level of thread support, and finalised at the end of the program.
+    mpi4py initialises MPI when it is first imported. If this is disabled (``mpi4py.rc.initialize``) and MPI is not yet
+    initialised, this function initialises it, at mpi4py's level of thread support, and finalises it at the end of the
+    program.
 
     Raises `TransportError` on ranks that were started without MPI, in children that a rank has forked, and after MPI
     was finalised.
@@ -116,7 +117,7 @@ def mpi4py_module() -> Any:
 
 @cache
 def _watch_end(mpi: Any) -> None:
-    """Close all communicators when MPI is finalised, which first removes the attributes of this communicator."""
+    """Close all communicators when MPI is finalised: MPI first deletes the attributes of ``COMM_SELF``."""
     key = mpi.Comm.Create_keyval(delete_fn=lambda *_: close_all("MPI has been finalised"))
     mpi.COMM_SELF.Set_attr(key, None)
 
@@ -141,12 +142,12 @@ end_child_without(_is_running)
 
 
 def mpi_or_tcp() -> Any:
-    """Return ``mpi4py.MPI``, or what stands for it between ranks without MPI."""
+    """Return ``mpi4py.MPI``, or its substitute between ranks without MPI."""
     return tcp.joined or mpi4py_module()
 
 
 def running_mpi_or_tcp() -> Any:
-    """Return the same if it has started several ranks, else ``None``."""
+    """Return the result of :func:`mpi_or_tcp` if there are several ranks, else ``None``."""
     mpi: Any = tcp.joined or sys.modules.get("mpi4py.MPI")
     if mpi is None or is_forked() or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return None
@@ -154,15 +155,15 @@ def running_mpi_or_tcp() -> Any:
 
 
 def gpu_awareness(mpi: Any) -> tuple[str, str]:
-    """Return what an MPI library can do with device pointers, and how that is known.
+    """Return the level of an MPI library's support for device pointers, and its source.
 
-    Some MPI libraries take device pointers in point-to-point calls and crash on them in collectives, so that nothing is
-    tried. The environment's ``COLLOPS_GPU_AWARE_MPI`` decides where it is set: ``none``, ``p2p`` (point-to-point calls
-    only) or ``all``. Otherwise the library is asked (``MPIX_Query_cuda_support``, ``MPIX_Query_rocm_support``). Of Open
-    MPI's collective calls only the blocking ones take device pointers, which are not used here; and if it was told to
-    use UCX with CUDA, it takes them in point-to-point calls even where it denies the rest.
+    The level is never tested by a call: some MPI libraries support device pointers in point-to-point calls but crash on
+    them in collective calls. The environment variable ``COLLOPS_GPU_AWARE_MPI`` sets it: ``none``, ``p2p``
+    (point-to-point calls only) or ``all``. Otherwise the library is queried (``MPIX_Query_cuda_support``,
+    ``MPIX_Query_rocm_support``). Open MPI supports device pointers only in blocking collective calls, which are not
+    used here; with UCX and CUDA it supports them in point-to-point calls, whatever the query returns.
 
-    Raises `InputError` if the environment names another level.
+    Raises `InputError` if the variable has another value.
     """
     asked = os.environ.get("COLLOPS_GPU_AWARE_MPI", "auto")
     if asked not in ("auto", *GPU_LEVELS):
@@ -170,7 +171,7 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     if tcp.joined is not None:
         return "none", "these ranks were started without MPI"
     if asked != "auto":
-        return asked, "COLLOPS_GPU_AWARE_MPI says so"
+        return asked, "set by COLLOPS_GPU_AWARE_MPI"
     for query in ("MPIX_Query_cuda_support", "MPIX_Query_rocm_support"):
         for library in (ctypes.CDLL(mpi.__file__), ctypes.CDLL(None)):
             function = getattr(library, query, None)
@@ -182,23 +183,23 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
                 break
     ucx = os.environ.get("OMPI_MCA_pml") == "ucx"
     if ucx and "cuda" in os.environ.get("UCX_TLS", "").split(","):
-        return "p2p", "Open MPI runs on UCX with CUDA, which carries device pointers between two ranks"
-    return "none", "the MPI library does not say that it takes device pointers"
+        return "p2p", "Open MPI runs on UCX with CUDA, which supports device pointers in point-to-point calls"
+    return "none", "the MPI library does not report support for device pointers"
 
 
 def duplicate(comm: Any) -> Any:
-    """Return a duplicate of an mpi4py communicator, once all its ranks want one, which has a deadline. Collective."""
+    """Return a duplicate of an mpi4py communicator, with a deadline for its other ranks. Collective."""
     made, request = comm.Idup()
-    Failures(ControlChannel(comm), default_timeout(), crowded=True).wait(request, "setting up a communicator")
+    Failures(ControlChannel(comm), default_timeout(), oversubscribed=True).wait(request, "setting up a communicator")
     return made
 
 
 def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     """Return this rank's number among the ranks of its node, and the `value` of each of them. Collective."""
     shared = comm.Split_type(mpi_or_tcp().COMM_TYPE_SHARED)
-    place = shared.rank, shared.allgather(value)
+    numbering = shared.rank, shared.allgather(value)
     shared.Free()
-    return place
+    return numbering
 
 
 def split(comm: Any, color: int | None, key: int) -> Any:
@@ -208,7 +209,7 @@ def split(comm: Any, color: int | None, key: int) -> Any:
 
 
 def values_kept_with(comm: Any) -> dict[str, Any]:
-    """Return a dictionary that lives as long as an mpi4py communicator, whose handle another may get afterwards.
+    """Return a dictionary with the lifetime of an mpi4py communicator, whose handle MPI may reuse afterwards.
 
     Raises `UnsupportedTypeError` if `comm` is not an intracommunicator of mpi4py.
     """
@@ -236,18 +237,18 @@ def ranks_in_world(comm: Any) -> list[int]:
 
 
 def addresses(functions: Sequence[str]) -> list[int]:
-    """Return the addresses of functions of the MPI library that mpi4py has loaded, for programs that are not Python."""
-    loaded = ctypes.CDLL(mpi4py_module().__file__)  # finds the libraries that this module is linked with
+    """Return the addresses of functions of the MPI library that mpi4py has loaded, for native code."""
+    loaded = ctypes.CDLL(mpi4py_module().__file__)  # resolves symbols of the libraries linked to this module
     return [ctypes.cast(loaded[f"MPI_{name}"], ctypes.c_void_p).value or 0 for name in functions]
 
 
 def handles(names: Sequence[str]) -> list[int]:
-    """Return the handles of MPI's datatypes and operations of these names."""
+    """Return the handles of MPI's datatypes and operations with these names."""
     return [getattr(mpi4py_module(), name).handle for name in names]
 
 
 def name_of_operation(op: Any) -> str | None:
-    """Return the name of one of mpi4py's operations, such as ``"sum"`` of ``MPI.SUM``; ``None`` of another object."""
+    """Return the name of an operation of mpi4py, such as ``"sum"`` for ``MPI.SUM``; ``None`` for other objects."""
     mpi = mpi4py_module()
     return next((name for name, known in OPERATIONS.items() if op == getattr(mpi, known.mpi)), None)
 
@@ -255,7 +256,7 @@ def name_of_operation(op: Any) -> str | None:
 class ControlChannel:
     """Sends JSON between the ranks of an mpi4py communicator, without waiting for the receivers.
 
-    No other message on `comm` may have the `tag`. `error` is the exception that MPI's calls raise.
+    Other messages on `comm` must not have the `tag`. `error` is the class of MPI's exceptions.
     """
 
     def __init__(self, comm: Any, tag: int = FAILURE_TAG) -> None:
@@ -266,27 +267,27 @@ class ControlChannel:
         self._comm = comm
         self._tag = tag
         self._status = mpi.Status()
-        self._sends: list[Any] = []  # MPI reads their memory; what a dead rank never receives stays here
+        self._sends: list[Any] = []  # keeps the memory of sends, also to dead ranks, alive
 
     @property
     def lost(self) -> Collection[int]:
-        """Ranks that are known to be gone. MPI ends the program itself when one is."""
+        """Ranks whose process has exited, if known. MPI itself aborts the program in this case."""
         return getattr(self._comm, "lost", ())
 
     def send(self, message: Any, ranks: Collection[int] | None = None) -> None:
-        """Send what JSON can carry to `ranks`, by default to all other ranks. Not collective."""
+        """Send a message representable in JSON to `ranks`, by default to all other ranks. Not collective."""
         content = np.frombuffer(json.dumps(message).encode(), np.uint8)
         self.delivered()
         targets = [rank for rank in range(self.size) if rank != self.rank] if ranks is None else ranks
         self._sends += [self._comm.Isend(content, dest=rank, tag=self._tag) for rank in targets]
 
     def delivered(self) -> bool:
-        """Return whether MPI has finished with everything that was sent. Not collective."""
+        """Return whether all sends are complete. Not collective."""
         self._sends = [request for request in self._sends if not request.Test()]
         return not self._sends
 
     def receive(self) -> Iterator[tuple[int, Any]]:
-        """Give the messages that have arrived, each with its sender. Not collective."""
+        """Yield received messages, each with its sender. Not collective."""
         if isinstance(self._comm, tcp.Group):
             yield from ((rank, json.loads(content)) for rank, content in self._comm.arrivals(self._tag))
             return
@@ -297,19 +298,19 @@ class ControlChannel:
             yield sender, json.loads(content.tobytes())
 
     def barrier(self) -> Callable[[], bool]:
-        """Enter a barrier, and return a function that tells whether all ranks have entered it. Collective."""
+        """Enter a barrier, and return a function that tests whether all ranks have entered it. Collective."""
         return self._comm.Ibarrier().Test
 
 
 class MpiTransport(Transport):
     """MPI on host arrays, between the ranks of an mpi4py communicator.
 
-    It makes two private duplicates of `comm`, for collectives and for exchanges, which `releases` free. `failures`
+    It makes two private duplicates of `comm`, for collectives and for exchanges, which `releases` frees. `failures`
     waits for the requests.
     """
 
     name = "mpi"
-    _direct = True  # mpi4py finds the memory of an array by itself
+    _direct = True  # mpi4py accesses the memory of an array by its buffer interface
 
     def __init__(self, comm: Any, failures: Failures) -> None:
         self._mpi = mpi = mpi_or_tcp()
@@ -322,19 +323,19 @@ class MpiTransport(Transport):
         self._size = comm.size
         self.rank: int = comm.rank
         self._moved: dict[Any, tuple[Any, bool]] = {}
-        self._found: dict[tuple[Any, str], Any] = {}
-        self.reductions = self._found
-        self.started: set[_Started] = set()  # keeps what MPI still uses if an error prevents the wait
+        self._reductions: dict[tuple[Any, str], Any] = {}
+        self.reductions = self._reductions
+        self.started: set[_Started] = set()  # keeps requests and memory alive if an error prevents the wait
 
     def renew(self) -> None:
-        """Continue with another duplicate for collectives, whatever is under way on the one before. Collective."""
+        """Continue with a new duplicate for collectives, and abandon pending calls on the old one. Collective."""
         comm, request = self._origin.Idup()
-        self._failures.wait(request, "making transports anew", range(self._size))
+        self._failures.wait(request, "replacing transports", range(self._size))
         self._comm = comm
         self.releases.append(comm.Free)
 
     def check_open(self) -> None:
-        """Raise if nothing can be sent any more. Not collective."""
+        """Raise if the communicator is closed. Not collective."""
         self._failures.check_open()
 
     def run(self, call: Call) -> None:
@@ -348,7 +349,7 @@ class MpiTransport(Transport):
         return started
 
     def complete(self, request: Any, call: Call, number: int | None = None) -> None:
-        """Wait for a call; `number` is its own if others may have begun since."""
+        """Wait for a call; `number` is its number if later calls may have begun."""
         test = request.Test
         try:
             for _ in _TESTS:  # small calls are done by then
@@ -363,8 +364,8 @@ class MpiTransport(Transport):
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
         """Start the messages."""
-        requests = [self._messages.Irecv(self._whole(array), source=peer, tag=tag) for peer, array in receives]
-        requests += [self._messages.Isend(self._whole(array), dest=peer, tag=tag) for peer, array in sends]
+        requests = [self._messages.Irecv(self._buffer(array), source=peer, tag=tag) for peer, array in receives]
+        requests += [self._messages.Isend(self._buffer(array), dest=peer, tag=tag) for peer, array in sends]
         return _Requests(requests, self._failures, receives, sends)
 
     def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> _Parts:
@@ -376,15 +377,15 @@ class MpiTransport(Transport):
 
     def part(self, array: Any, begin: int, end: int) -> Any:
         """Return some elements of a contiguous array as MPI moves them."""
-        return self._whole(array.reshape(-1)[begin:end])
+        return self._buffer(array.reshape(-1)[begin:end])
 
     def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
-        """Return MPI's datatype and operation that reduce `dtype` by `op`, and whether MPI takes such arrays directly.
+        """Return MPI's datatype and operation for `dtype` and `op`, and whether MPI takes such arrays directly.
 
-        Averages are summed first.
+        Averages are computed as sums.
         """
-        found = self._found.get((dtype, op))
-        if found is None:
+        reduction = self._reductions.get((dtype, op))
+        if reduction is None:
             known = (LONG_DTYPES | DTYPES).get(dtype.name)
             if known is None:
                 raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be reduced by MPI")
@@ -392,40 +393,42 @@ class MpiTransport(Transport):
             by_numpy = dtype.name in HALF or library_loses_nan(op, dtype)
             operation = _numpy_operation(np.dtype(dtype), ufunc) if by_numpy else getattr(self._mpi, name)
             direct = self._direct and dtype.kind != "V"
-            found = self._found[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
-        return found
+            reduction = self._reductions[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
+        return reduction
 
     def _allreduce(self, call: Call) -> Any:
         datatype, operation, direct = call.resolved or self.reduction(call.source.dtype, call.op)
         source, target = call.source, call.target
         if not direct:
-            return self._comm.Iallreduce(self._given(call, datatype), [self._memory(target), datatype], operation)
-        given = self._in_place if source is target else [source, datatype]
-        return self._comm.Iallreduce(given, [target, datatype], operation)
+            return self._comm.Iallreduce(
+                self._reduction_source(call, datatype), [self._memory(target), datatype], operation
+            )
+        send_buffer = self._in_place if source is target else [source, datatype]
+        return self._comm.Iallreduce(send_buffer, [target, datatype], operation)
 
     def _reduce(self, call: Call) -> Any:
         datatype, operation, _ = self.reduction(call.source.dtype, call.op)
         target = None if call.target is None else [self._memory(call.target), datatype]
-        return self._comm.Ireduce(self._given(call, datatype), target, operation, call.root)
+        return self._comm.Ireduce(self._reduction_source(call, datatype), target, operation, call.root)
 
     def _bcast(self, call: Call) -> Any:
         if self.rank == call.root and call.source is not call.target:
             call.target[...] = call.source
-        return self._comm.Ibcast(self._whole(call.target), call.root)
+        return self._comm.Ibcast(self._buffer(call.target), call.root)
 
     def _allgather(self, call: Call) -> Any:
-        return self._comm.Iallgather(self._whole(call.source), self._whole(call.target))
+        return self._comm.Iallgather(self._buffer(call.source), self._buffer(call.target))
 
     def _allgatherv(self, call: Call) -> Any:
         if min(call.counts) == max(call.counts):
             return self._allgather(call)
-        return self._comm.Iallgatherv(self._whole(call.source), self._pieces(call.target, call.counts))
+        return self._comm.Iallgatherv(self._buffer(call.source), self._pieces(call.target, call.counts))
 
     def _gatherv(self, call: Call) -> Any:
-        return self._comm.Igatherv(self._whole(call.source), self._pieces(call.target, call.counts), call.root)
+        return self._comm.Igatherv(self._buffer(call.source), self._pieces(call.target, call.counts), call.root)
 
     def _scatterv(self, call: Call) -> Any:
-        return self._comm.Iscatterv(self._pieces(call.source, call.counts), self._whole(call.target), call.root)
+        return self._comm.Iscatterv(self._pieces(call.source, call.counts), self._buffer(call.target), call.root)
 
     def _reduce_scatter(self, call: Call) -> Any:
         source, target = call.source, call.target
@@ -437,41 +440,41 @@ class MpiTransport(Transport):
     _gather, _scatter = _gatherv, _scatterv
 
     def _alltoall(self, call: Call) -> Any:
-        return self._comm.Ialltoall(self._whole(call.source), self._whole(call.target))
+        return self._comm.Ialltoall(self._buffer(call.source), self._buffer(call.target))
 
     def _alltoallv(self, call: Call) -> Any:
-        given = self._pieces(call.source, call.counts)
-        return self._comm.Ialltoallv(given, self._pieces(call.target, call.receive_counts))
+        send_buffer = self._pieces(call.source, call.counts)
+        return self._comm.Ialltoallv(send_buffer, self._pieces(call.target, call.receive_counts))
 
     def _barrier(self, call: Call) -> Any:
         return self._comm.Ibarrier()
 
     def _memory(self, array: Any) -> Any:
-        """Show MPI the memory of `array`. NumPy exports no buffer of a bfloat16 array, whose kind is V."""
+        """Return the memory of `array` for MPI. NumPy does not export buffers of bfloat16 arrays, whose kind is V."""
         return array.view(np.uint16) if array.dtype.kind == "V" else array
 
-    def _given(self, call: Call, datatype: Any) -> Any:
+    def _reduction_source(self, call: Call, datatype: Any) -> Any:
         return self._in_place if call.source is call.target else [self._memory(call.source), datatype]
 
-    def _whole(self, array: Any) -> list[Any]:
-        """Return an array as MPI moves it: by the width of its elements."""
+    def _buffer(self, array: Any) -> list[Any]:
+        """Return an array as a buffer of MPI, with a datatype of the width of its elements."""
         dtype = array.dtype
         datatype, direct = self._moved.get(dtype) or self._movement(dtype)
         return [array if direct else self._memory(array), datatype]
 
     def _movement(self, dtype: Any) -> tuple[Any, bool]:
-        """Return MPI's datatype that moves `dtype`, and whether MPI takes such arrays directly."""
+        """Return MPI's datatype to send `dtype`, and whether MPI takes such arrays directly."""
         name = MOVED_BY_MPI.get(dtype.itemsize)
         if name is None:
             raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be sent")
-        found = self._moved[dtype] = getattr(self._mpi, name), self._direct and dtype.kind != "V"
-        return found
+        movement = self._moved[dtype] = getattr(self._mpi, name), self._direct and dtype.kind != "V"
+        return movement
 
     def _pieces(self, array: Any, counts: Sequence[int]) -> list[Any] | None:
-        """Return consecutive pieces of an array, or ``None`` for no array."""
+        """Return consecutive pieces of an array as a buffer of MPI, or ``None`` without an array."""
         if array is None:
             return None
-        memory, datatype = self._whole(array)
+        memory, datatype = self._buffer(array)
         return [memory, (list(counts), list(accumulate(counts, initial=0))[:-1]), datatype]
 
 
@@ -487,7 +490,7 @@ class DeviceMpi(MpiTransport):
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
     def part(self, array: Any, begin: int, end: int) -> list[Any]:
-        """Return the memory of some elements of a contiguous array as MPI moves them."""
+        """Return the memory of some elements of a contiguous array as a buffer of MPI."""
         dtype = array.dtype
         width = dtype.itemsize
         datatype, _ = self._moved.get(dtype) or self._movement(dtype)
@@ -495,7 +498,7 @@ class DeviceMpi(MpiTransport):
 
 
 class TcpTransport(MpiTransport):
-    """TCP on host arrays, between ranks without MPI. Collective calls are made of messages."""
+    """TCP on host arrays, between ranks without MPI. Collective calls are built from messages."""
 
     name = "tcp"
 
@@ -505,28 +508,28 @@ class TcpTransport(MpiTransport):
         self.reductions = self._by_messages.functions
 
     def run(self, call: Call) -> None:
-        """Run the call by messages; a barrier is one of the library."""
+        """Run the call by messages, or a barrier by the library."""
         if call.kind == "barrier":
             super().run(call)
         else:
             self._by_messages.run(call)
 
     def ready(self) -> int:
-        """Return at once, since host arrays are in no stream."""
+        """Return at once: host arrays need no stream."""
         return 0
 
-    def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: object) -> None:
+    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: object) -> None:
         """Copy elements of a contiguous array to another one."""
-        target.reshape(-1)[slice(*there)] = source.reshape(-1)[slice(*here)]
+        target.reshape(-1)[slice(*target_bounds)] = source.reshape(-1)[slice(*source_bounds)]
 
     start = Transport.start
 
-    def _whole(self, array: Any) -> Any:
+    def _buffer(self, array: Any) -> Any:
         return array
 
 
 class _Started(Pending):
-    """A collective call that this rank has begun as the one of this `number`."""
+    """A collective call that this rank has begun, with its `number`."""
 
     __slots__ = ("_call", "_number", "_request", "_transport")
 
@@ -581,13 +584,15 @@ class _Requests(Pending):
     def __str__(self) -> str:
         ends = [("from", self._receives), ("to", self._sends)]
         return "messages " + " and ".join(
-            f"{way} {name_ranks(sorted({rank for rank, _ in of}))}" for way, of in ends if of
+            f"{direction} {name_ranks(sorted({rank for rank, _ in messages}))}"
+            for direction, messages in ends
+            if messages
         )
 
     def wait(self) -> None:
         self._failures.check_open()
         requests, self._requests = self._requests, []
-        # Neighbours that need nothing more may end while others are late.
+        # Neighbours whose messages are complete may end while others are late.
         peers = [rank for rank, _ in (*self._receives, *self._sends)]
         self._failures.wait_all(requests, self, peers, (self._receives, self._sends))
 
@@ -595,20 +600,20 @@ class _Requests(Pending):
 def private_duplicate(comm: Any) -> Any:
     """Return the duplicate of a communicator's control plane for its windows and persistent messages.
 
-    Collective at its first call with `comm`, with which it is freed.
+    Collective at the first call with `comm`. It is freed with `comm`.
     """
-    if private_duplicate not in comm.kept:
-        comm.kept[private_duplicate] = made = comm.control.Dup()
+    if private_duplicate not in comm.cache:
+        comm.cache[private_duplicate] = made = comm.control.Dup()
         comm.releases.append(made.Free)
-    return comm.kept[private_duplicate]
+    return comm.cache[private_duplicate]
 
 
 class SharedSegments:
     """Memory that MPI maps into the processes of one node: a segment of `size` bytes for each rank. Collective.
 
-    Values written before :meth:`sync` on one rank are seen after :meth:`sync` on another that has seen a signal set in
-    between. The window is freed after neither this object nor an array of its memory can be reached
-    on any rank (:mod:`collops.comm.reclaim`). Raises `MemoryError`, on this rank alone, if MPI gives no such memory.
+    Values written before :meth:`sync` on one rank are visible after :meth:`sync` on another rank that has seen a signal
+    set in between. The window is freed after this object and the arrays of its memory have become unreachable on all
+    ranks (:mod:`collops.comm.reclaim`). Raises `MemoryError`, on this rank only, if MPI cannot allocate the memory.
     """
 
     def __init__(self, comm: Any, size: int) -> None:
@@ -616,15 +621,16 @@ class SharedSegments:
         try:
             self._window = window = mpi.Win.Allocate_shared(size, 1, comm=private_duplicate(comm))
         except mpi.Exception as error:
-            raise MemoryError(f"MPI gives no shared window of {size} bytes: {error.Get_error_string()}") from error
+            text = error.Get_error_string()
+            raise MemoryError(f"MPI cannot allocate a shared window of {size} bytes: {text}") from error
         window.Lock_all(mpi.MODE_NOCHECK)
         self.sync = window.Sync
 
-    def own(self, comm: Any) -> str:
-        """Have the window freed when no rank can reach it any more, and return its key. Collective."""
-        return own(self, comm.ranks, [partial(_free_window, self._window)], comm=comm)
+    def free_when_unreachable(self, comm: Any) -> str:
+        """Register the window to be freed when it is unreachable on all ranks; return its key. Collective."""
+        return free_when_unreachable(self, comm.ranks, [partial(_free_window, self._window)], comm=comm)
 
-    def of(self, rank: int) -> np.ndarray:
+    def segment(self, rank: int) -> np.ndarray:
         """Return the segment of a rank, as an array of bytes."""
         memory, _ = self._window.Shared_query(rank)
         return np.asarray(_Segment(self, memory.address, memory.nbytes))
@@ -632,25 +638,25 @@ class SharedSegments:
     def start_fetch_add(self, values: np.ndarray, out: np.ndarray, rank: int, offset: int) -> Any:
         """Start adding `values` to the segment of `rank`, atomically for each element; return the request.
 
-        Once it is complete, `out` holds the elements from before.
+        After its completion, `out` holds the previous elements.
         """
         return self._window.Rget_accumulate(values, out, rank, offset, op=mpi4py_module().SUM)
 
     def compare_and_swap(
         self, expected: np.ndarray, values: np.ndarray, out: np.ndarray, rank: int, offset: int
     ) -> None:
-        """Replace those elements in the segment of `rank` that equal `expected`; return the elements from before.
+        """Replace the elements in the segment of `rank` that equal `expected`; return the previous elements in `out`.
 
         Atomic for each element. All arrays are contiguous and of one shape.
         """
         flat = (array.reshape(-1, 1) for array in (values, expected, out))
-        for place, elements in enumerate(zip(*flat, strict=True)):
-            self._window.Compare_and_swap(*elements, rank, offset + place * values.itemsize)
+        for number, elements in enumerate(zip(*flat, strict=True)):
+            self._window.Compare_and_swap(*elements, rank, offset + number * values.itemsize)
         self._window.Flush(rank)
 
 
 class _Segment:
-    """Memory at an address, whose arrays keep the window that it belongs to."""
+    """Memory at an address, whose arrays keep its window alive."""
 
     def __init__(self, segments: SharedSegments, address: int, size: int) -> None:
         self._segments = segments
@@ -665,9 +671,9 @@ def _free_window(window: Any) -> None:
 class PersistentMessages:
     """Messages between fixed buffers, prepared once and started any number of times.
 
-    Collective for the first of a communicator, which is then duplicated for all of them. Buffers are contiguous arrays
-    on the host or on a device; `tag` distinguishes them from other messages between the same ranks. `start()` starts
-    all of them, and `done()` returns whether all are complete, which also makes progress.
+    Collective for the first instance of a communicator, which duplicates it for all of them. Buffers are contiguous
+    arrays on the host or on a device; `tag` distinguishes the messages from others between the same ranks. `start()`
+    starts all messages, and `done()` makes progress and returns whether all are complete.
     """
 
     __slots__ = ("__weakref__", "_failures", "_peers", "_requests", "done", "start")
@@ -687,7 +693,7 @@ class PersistentMessages:
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
     def wait(self, arrays: tuple[Any, Any]) -> None:
-        """Return when all are complete. They use the memory of `arrays`."""
+        """Wait until all are complete. They use the memory of `arrays`."""
         for _ in _TESTS:
             if self.done():
                 return
@@ -695,7 +701,7 @@ class PersistentMessages:
 
 
 def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:
-    """Return a function that tells where the memory of a host array of this dtype begins."""
+    """Return a function that returns the address of a host array of this dtype."""
     return (lambda array: array.ctypes.data) if dtype.kind == "V" else mpi_or_tcp().Get_address
 
 
@@ -723,5 +729,5 @@ def _numpy_operation(dtype: np.dtype[Any], ufunc: str) -> Any:
         else:
             function(left, right, out=right)
 
-    # In the order of ranks, so that all have the bits of the same NaN: which of two is returned depends on the order.
+    # In the order of ranks, so that all ranks get the same NaN: the choice between two NaNs depends on the order.
     return mpi4py_module().Op.Create(combine, commute=False)

@@ -1,11 +1,11 @@
-"""NCCL (and RCCL, its twin on AMD), which only this module calls: bindings, the transport, and NCCL for XLA's programs.
+"""NCCL (and RCCL on AMD), used only by this module: bindings, the transport, and NCCL for programs of XLA.
 
-The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py where that
-is installed, else CuPy's binding, by their low-level calls with raw addresses, which cost the host a third of what the
-convenient ones do. NCCL lacks some calls, which are built from what it has: 16-bit integers, logical operations, and
-extremes of floating numbers, in which NCCL loses NaN, are reduced in integers, complex numbers as pairs of reals,
-unequal gathers are grouped sends. Short sums, all-to-alls and exchanges between GPUs of one host take less time without
-NCCL, see :mod:`collops.comm.peer_stores`.
+The transport enqueues every call on the caller's stream, and the host never waits. It uses NVIDIA's nccl4py if
+installed, else CuPy's binding, by their low-level functions with raw addresses, which have a third of the host overhead
+of the high-level ones. Calls that NCCL lacks are built from others: 16-bit integers, logical operations, and extrema of
+floating numbers, in which NCCL loses NaN, are reduced as integers, complex numbers as pairs of reals, unequal gathers
+as grouped sends. For short sums, all-to-alls and exchanges between GPUs of one host, peer-to-peer kernels are faster
+than NCCL: :mod:`collops.comm.peer_stores`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from collops.comm.agreement import gathered_values
 from collops.comm.call import KINDS, Call
-from collops.comm.failure import at_giving_up
+from collops.comm.failure import at_abort
 from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
@@ -37,7 +37,7 @@ __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
 NO_P2P = "NCCL_P2P_DISABLE"  # which NCCL reads when the ranks connect
-_WINDOWS, _DEVICE_FUNCTIONS = (2, 27), (2, 28)  # the first versions that have them
+_WINDOWS, _DEVICE_FUNCTIONS = (2, 27), (2, 28)  # minimum versions
 _IN_PROGRESS = 7  # ncclInProgress
 _UNIQUE_ID_BYTES = 128
 _ENQUEUED = Pending()
@@ -71,11 +71,11 @@ class Nccl4py:
         self.deregister = bindings.comm_window_deregister
 
     def version(self) -> str:
-        """Version of the NCCL library in use."""
+        """Return the version of the NCCL library in use."""
         return _readable(self._bindings.get_version())
 
     def unique_id(self) -> bytes:
-        """Make the name under which the ranks of a new communicator find each other."""
+        """Create the unique ID with which the ranks of a new communicator connect."""
         return bytes(self._bindings.get_unique_id())
 
     def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
@@ -104,11 +104,11 @@ class NcclOfCupy:
         self.error: type[Exception] = nccl.NcclError
 
     def version(self) -> str:
-        """Version of the NCCL (or RCCL) library in use."""
+        """Return the version of the NCCL (or RCCL) library in use."""
         return _readable(self._nccl.get_version())
 
     def unique_id(self) -> bytes:
-        """Make the name under which the ranks of a new communicator find each other."""
+        """Create the unique ID with which the ranks of a new communicator connect."""
         return self._nccl.get_unique_id()
 
     def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
@@ -122,23 +122,23 @@ class NcclOfCupy:
         comm.destroy()
 
     def async_error(self, comm: Any) -> int:
-        """Return 0; raise if something went wrong on the device or in the network."""
+        """Return 0; raise asynchronous errors of the device or the network."""
         comm.check_async_error()
         return 0
 
 
 def _method(name: str) -> Callable[..., None]:
-    """Return a method of CuPy's communicators as a function that takes the communicator before the stream."""
+    """Return a method of CuPy's communicators as a function with the communicator as argument before the stream."""
 
     def call(*arguments: Any) -> None:
-        *given, comm, stream = arguments
-        getattr(comm, name)(*given, stream)
+        *leading, comm, stream = arguments
+        getattr(comm, name)(*leading, stream)
 
     return call
 
 
 def available_binding() -> str | None:
-    """Name of the binding that :func:`load_binding` would load, without loading it."""
+    """Return the name of the binding that :func:`load_binding` would load, without loading it."""
     if importlib.util.find_spec("nccl") is not None:
         return Nccl4py.name
     if importlib.util.find_spec("cupy_backends") is not None:
@@ -160,11 +160,11 @@ def load_binding() -> Nccl4py | NcclOfCupy:
 
 
 def p2p_is_off() -> bool:
-    """Return whether this process may not access other GPUs by NCCL, which ``NCCL_P2P_DISABLE`` says."""
+    """Return whether ``NCCL_P2P_DISABLE`` forbids this process to access other GPUs by NCCL."""
     return os.environ.get(NO_P2P, "0") != "0"
 
 
-def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
+def missing_for_windows(required: tuple[int, int] = _WINDOWS) -> str | None:
     """Return what this machine lacks for windows of NCCL, as the end of a sentence, or ``None``. Not collective.
 
     `first` is the version of NCCL that is needed.
@@ -174,13 +174,13 @@ def missing_for_windows(first: tuple[int, int] = _WINDOWS) -> str | None:
     if p2p_is_off():
         return f"needs access to the memory of other GPUs, which {NO_P2P} turns off"
     version = nccl_version()
-    if tuple(map(int, version.split("."))) < first:
-        return f"needs NCCL {first[0]}.{first[1]} or newer, not {version}"
+    if tuple(map(int, version.split("."))) < required:
+        return f"needs NCCL {required[0]}.{required[1]} or newer, not {version}"
     return None
 
 
 def missing_for_device_functions() -> str | None:
-    """Return what :func:`missing_for_windows` does for kernels that call NCCL; header files are not looked for."""
+    """Return the result of :func:`missing_for_windows` for kernels that call NCCL, without a search for headers."""
     return missing_for_windows(_DEVICE_FUNCTIONS)
 
 
@@ -194,9 +194,9 @@ def _readable(version: int) -> str:
 
 
 class NcclTransport(Transport):
-    """NCCL between ranks that drive one GPU each; `unique_id` is from ``binding.unique_id()`` of one rank.
+    """NCCL between ranks with one GPU each; `unique_id` is from ``binding.unique_id()`` of one rank.
 
-    Short calls go by `short` where that is set, on all ranks alike.
+    If `short` is set, on all ranks alike, it runs short calls.
     """
 
     name = "nccl"
@@ -214,13 +214,13 @@ class NcclTransport(Transport):
         self._comm = binding.connect(size, rank, unique_id)
         self._error = binding.error
         self._windows: Any = binding
-        self._found: dict[tuple[Any, str], Any] = {}
-        self.reductions = self._found
+        self._reductions: dict[tuple[Any, str], Any] = {}
+        self.reductions = self._reductions
         self._token = cupy.zeros(1, cupy.uint8)
         self._grouped = False
         self._in_use: list[Any] = []  # arrays that NCCL reads when a group is launched
         self._conversions: list[tuple[Any, Callable[[], None]]] = []
-        # Made now, since a stream that is being captured may not make any.
+        # Created now, since streams cannot be created during graph capture.
         self._side = SideStream()
         _connected.add(self)
 
@@ -264,9 +264,10 @@ class NcclTransport(Transport):
             self._failed(error)
 
     def start_exchange(self, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Pending:
-        """Enqueue all messages as one launch. NCCL has no tags: between two ranks order pairs the messages.
+        """Enqueue all messages as one launch. NCCL has no tags: messages between two ranks match by their order.
 
-        Users send them, and a rank may send in two calls what another gets in one: peer stores are not used.
+        These are messages of users, who may send in two calls what another rank receives in one: peer-to-peer kernels
+        are not used.
         """
         if self._grouped:
             self._in_use.append(sends)
@@ -288,7 +289,7 @@ class NcclTransport(Transport):
     ) -> Pending:
         """Enqueue messages (rank, address, number of bytes) on the current stream, or on a side stream.
 
-        Two ranks start their messages in the same calls: the n-th one that has any between the two is the same on both.
+        Two ranks start their messages in matching calls: the n-th call with messages between them is the same on both.
         """
         if not sends and not receives:
             return _ENQUEUED
@@ -304,7 +305,7 @@ class NcclTransport(Transport):
 
     def start_on_side_stream(self, launch: Any, addresses: Sequence[int]) -> Pending:
         """Launch a kernel on the side stream, ordered after the work so far on the current stream."""
-        launch.at(addresses, self._side.begin(self._stream()).ptr)
+        launch.launch_at(addresses, self._side.begin(self._stream()).ptr)
         return self._side.end()
 
     @contextmanager
@@ -323,34 +324,34 @@ class NcclTransport(Transport):
             with stream:
                 convert()
 
-    # Windows are for nccl4py, which missing_for_windows asks for.
+    # Windows need nccl4py, which missing_for_windows checks.
 
     def allocate(self, nbytes: int) -> int:
-        """Return the address of new memory that can be a window; raise `MemoryError` if there is none."""
+        """Return the address of new memory that can be a window; raise `MemoryError` if the allocation fails."""
         try:
             return self._windows.allocate(nbytes)
         except self._error as error:
-            raise MemoryError(f"NCCL allocates no {nbytes} bytes: {error}") from error
+            raise MemoryError(f"NCCL cannot allocate {nbytes} bytes: {error}") from error
 
     def new_window(self, address: int, nbytes: int) -> Any:
-        """Make memory from :meth:`allocate` a window, which all ranks know. Collective.
+        """Register memory from :meth:`allocate` as a window of all ranks. Collective.
 
-        The ``handle`` of the result is what kernels take as ``ncclWindow_t``. Raises `TransportError`, and frees the
-        memory, if NCCL makes no window.
+        Kernels take the ``handle`` of the result as ``ncclWindow_t``. Raises `TransportError`, and frees the memory, if
+        NCCL cannot create a window.
         """
         window = self._windows.register(self._comm, address, nbytes, _SYMMETRIC)
         if not window.handle:
             self._windows.deallocate(address)
-            raise TransportError("NCCL makes no windows here: the GPUs do not address each other's memory")
+            raise TransportError("NCCL cannot create windows: the GPUs cannot address each other's memory")
         return window
 
     def free_window(self, window: Any, address: int) -> None:
-        """Free a window and its memory, which no rank uses any more."""
+        """Free a window and its memory, which must no longer be used on any rank."""
         self._windows.deregister(self._comm, window)
         self._windows.deallocate(address)
 
     def inspect(self) -> None:
-        """Raise what has gone wrong on the device or in the network since the last call."""
+        """Raise asynchronous errors of the device or the network."""
         try:
             code = self.binding.async_error(self._comm)
         except self._error as error:
@@ -359,17 +360,17 @@ class NcclTransport(Transport):
             self._failed(f"error {code}")
 
     def abort(self) -> None:
-        """Stop what is under way: a device must not wait for a rank that is gone. No call can follow."""
+        """Abort pending calls, so that a device does not wait for a rank that has exited. No call can follow."""
         if self.short is not None:
-            self.short.give_up()
+            self.short.abort()
             self.short = None
         abort, comm = self.binding.abort, self._comm
         self.binding = self._windows = _ShutDown()  # pyright: ignore[reportAttributeAccessIssue]
-        with suppress(self._error):  # the error that led here is the one to raise
+        with suppress(self._error):  # the original error is raised instead
             abort(comm)
 
     def release(self) -> None:
-        """Destroy the communicator, which no rank uses any more. Collective."""
+        """Destroy the communicator, which must no longer be used on any rank. Collective."""
         if self in _connected and not isinstance(self.binding, _ShutDown):
             self.binding.destroy(self._comm)
         _connected.discard(self)
@@ -468,30 +469,30 @@ class NcclTransport(Transport):
             binding.group_end()
 
     def _reduction(self, dtype: Any, op: str) -> tuple[int, int, int] | None:
-        """Return :func:`~collops.comm.reductions.nccl_reduction`, looked up once for each dtype and operation.
+        """Return :func:`~collops.comm.reductions.nccl_reduction`, cached for each dtype and operation.
 
         ``None`` also if NCCL would lose NaN.
         """
-        found = self._found.get((dtype, op))
-        if found is None and not library_loses_nan(op, dtype):
-            found = nccl_reduction(op, dtype)
-            if found is not None:
-                self._found[dtype, op] = found
-        return found
+        reduction = self._reductions.get((dtype, op))
+        if reduction is None and not library_loses_nan(op, dtype):
+            reduction = nccl_reduction(op, dtype)
+            if reduction is not None:
+                self._reductions[dtype, op] = reduction
+        return reduction
 
     def _run_in_integers(self, call: Call) -> None:
-        """Reduce integers in place of elements that NCCL has no type or operation for, or whose NaN it loses.
+        """Reduce elements as integers if NCCL lacks their type or the operation, or loses NaN.
 
-        In a group, the result is converted when the group has been launched.
+        In a group, the result is converted after the launch of the group.
         """
         source, target = call.source, call.target
-        if self._size == 1:  # as by other transports: there is nothing to reduce
+        if self._size == 1:  # nothing to reduce, as in other transports
             if target is not source:
                 target[...] = source.reshape(target.shape)
             return
         integers, op, converted = as_integers(source, call.op or "", self._cupy)
         result: Any = None if target is None else self._cupy.empty(target.shape, integers.dtype)
-        self.run(call.on(integers, result, op))
+        self.run(call.with_arrays(integers, result, op))
 
         def convert() -> None:
             if target is not None:
@@ -503,7 +504,7 @@ class NcclTransport(Transport):
             convert()
 
     def _failed(self, error: object) -> NoReturn:
-        """Raise what NCCL reports of a call, or of earlier ones that failed on the device or in the network."""
+        """Raise an error that NCCL reports for this call, or for earlier ones on the device or in the network."""
         raise CommunicationError(f"NCCL reports on rank {self._rank} of {self._size}: {error}") from (
             error if isinstance(error, Exception) else None
         )
@@ -513,11 +514,11 @@ _ENQUEUE = {kind: getattr(NcclTransport, f"_{kind}") for kind in KINDS}
 
 
 class _ShutDown:
-    """Stands for a binding whose communicator was aborted."""
+    """Replaces the binding of an aborted communicator."""
 
     def __getattr__(self, name: str) -> Any:
         def fail(*_: Any) -> NoReturn:
-            raise CommunicationError("NCCL was shut down after a wait had passed its deadline: nothing can be sent")
+            raise CommunicationError("NCCL was shut down after a wait had passed its deadline: the transport is closed")
 
         return fail
 
@@ -531,7 +532,7 @@ def _abort_all() -> None:
         transport.abort()
 
 
-at_giving_up(_abort_all)
+at_abort(_abort_all)
 
 
 def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -550,15 +551,15 @@ class _UniqueId(ctypes.Structure):
 
 
 class NcclLibrary:
-    """NCCL by ctypes, for programs of XLA: their communicators are their own, and a process may drive several GPUs.
+    """NCCL by ctypes, for programs of XLA, with separate communicators, and possibly several GPUs per process.
 
     XLA's stream and the streams of other programs must not share a communicator. Neither a toolkit nor another package
-    is needed. The first library of `paths` that loads is taken; raises `TransportError` if none does.
+    is needed. Loads the first loadable library of `paths`; raises `TransportError` if there is none.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        # NCCL would else connect the rings of ranks at the first call that needs them, inside a running program, and
-        # exchange the addresses of what is recorded: while one rank records, another may have nothing to record.
+        # By default NCCL connects ranks at the first call that needs it, inside a running program, and exchanges
+        # addresses during graph capture, although another rank may have nothing to capture.
         os.environ.setdefault("NCCL_RUNTIME_CONNECT", "0")
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         reasons = []
@@ -569,7 +570,7 @@ class NcclLibrary:
             except OSError as error:
                 reasons.append(str(error))
         else:
-            raise TransportError(f"collops.jax needs NCCL on GPUs, which does not load: {'; '.join(reasons)}")
+            raise TransportError(f"collops.jax needs NCCL on GPUs, which cannot be loaded: {'; '.join(reasons)}")
         self._library.ncclGetErrorString.restype = ctypes.c_char_p
 
     def addresses(self, functions: Sequence[str]) -> list[int]:
@@ -577,7 +578,7 @@ class NcclLibrary:
         return [ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0 for name in functions]
 
     def unique_id(self) -> bytes:
-        """Make the name under which the ranks of a new communicator find each other."""
+        """Create the unique ID with which the ranks of a new communicator connect."""
         identity = _UniqueId()
         self._check(self._library.ncclGetUniqueId(ctypes.byref(identity)), "ncclGetUniqueId")
         return bytes(identity)
@@ -591,7 +592,7 @@ class NcclLibrary:
         return comm.value or 0
 
     def connect_devices(self, devices: Sequence[int]) -> list[int]:
-        """Join GPUs of this process; return the address of each one's communicator."""
+        """Connect GPUs of this process; return the addresses of their communicators."""
         count = len(devices)
         comms = (ctypes.c_void_p * count)()
         code = self._library.ncclCommInitAll(comms, ctypes.c_int(count), (ctypes.c_int * count)(*devices))
@@ -599,23 +600,23 @@ class NcclLibrary:
         return [comm or 0 for comm in comms]
 
     def connect_pairs(self, comm: int, rank: int, size: int, scratch: int) -> None:
-        """Send a byte between any two ranks and sum one up. Collective; returns before the device is done.
+        """Send a byte between all pairs of ranks, and reduce one. Collective; does not wait for the device.
 
-        NCCL connects two ranks at their first message. That takes the hosts of both, which must not wait for each other
-        while one of them holds back what the other's device waits for; here nothing else is under way. `scratch` is the
-        address of twice `size` bytes on the device.
+        NCCL connects two ranks at their first message, which involves both hosts. During other work this could
+        deadlock, if one host delays a launch that the other's device waits for; here nothing else is in flight.
+        `scratch` is the address of ``2 * size`` bytes on the device.
         """
         library, joined = self._library, ctypes.c_void_p(comm)
-        stream, one = ctypes.c_void_p(), ctypes.c_size_t(1)
+        stream, count = ctypes.c_void_p(), ctypes.c_size_t(1)
         self._check(library.ncclGroupStart(), "ncclGroupStart")
         codes = []
         for peer in (peer for peer in range(size) if peer != rank):
             source, target = ctypes.c_void_p(scratch + peer), ctypes.c_void_p(scratch + size + peer)
-            codes.append(library.ncclSend(source, one, _BYTE, peer, joined, stream))
-            codes.append(library.ncclRecv(target, one, _BYTE, peer, joined, stream))
+            codes.append(library.ncclSend(source, count, _BYTE, peer, joined, stream))
+            codes.append(library.ncclRecv(target, count, _BYTE, peer, joined, stream))
         codes.append(library.ncclGroupEnd())
-        first = ctypes.c_void_p(scratch)
-        codes.append(library.ncclAllReduce(first, first, one, _BYTE, _SUM, joined, stream))
+        buffer = ctypes.c_void_p(scratch)
+        codes.append(library.ncclAllReduce(buffer, buffer, count, _BYTE, _SUM, joined, stream))
         for code in codes:
             self._check(code, "connecting all ranks")
 

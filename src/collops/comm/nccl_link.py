@@ -48,8 +48,8 @@ def _other_version() -> str | None:
     """The headers have the layout of what the library keeps on the device, which changes between versions."""
     folder = headers("nccl")
     text = "" if folder is None else (folder / "nccl.h").read_text(encoding="utf-8")
-    found = ".".join(re.findall(r"^#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text, re.MULTILINE))
-    return None if found == nccl_version() else f"needs the header files of NCCL {nccl_version()}, not {found}"
+    version = ".".join(re.findall(r"^#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)", text, re.MULTILINE))
+    return None if version == nccl_version() else f"needs the header files of NCCL {nccl_version()}, not {version}"
 
 
 def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:

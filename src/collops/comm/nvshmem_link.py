@@ -57,10 +57,10 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
     folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
     # uint64_t is `unsigned long long` for NVRTC, but `unsigned long` for the compiler of the library, whose functions
     # have other symbols then.
-    found = {name: next((path for folder in folders if (path := folder / name).exists()), None) for name in _INTEGERS}
+    paths = {name: next((path for folder in folders if (path := folder / name).exists()), None) for name in _INTEGERS}
     replaced = {
         name: path.read_text(encoding="utf-8").replace("long long", "long")
-        for name, path in found.items()
+        for name, path in paths.items()
         if path is not None
     }
     replaced[f"collops/{_DEVICE.name}"] = _DEVICE.read_text(encoding="utf-8")

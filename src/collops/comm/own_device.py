@@ -1,4 +1,4 @@
-"""Shows a rank its own GPU alone, before anything starts that would take every GPU it sees."""
+"""Restrict a rank to its own GPU, before libraries initialise all visible GPUs."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ import os
 from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
-__all__ = ["show_own_device"]
+__all__ = ["select_own_device"]
 
-# Rank and size on the node, as launchers tell them: some MPI libraries use GPUs as soon as they are loaded.
-_PLACES = (
+# Local rank and size in launchers' environment variables: some MPI libraries initialise GPUs when they are loaded.
+_VARIABLES = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
 )
-# The variable by which a library selects devices, and one by which the driver has selected some before.
+# The variable that selects devices for a library, and a variable that has selected devices for the driver before.
 _SHOWN = (("CUDA_VISIBLE_DEVICES", None), ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
 
 
-def show_own_device() -> None:
+def select_own_device() -> None:
     """Restrict this process to the GPU of its local rank, for CUDA and HIP. Collective.
 
-    Nothing is changed for a rank that has its node to itself, is shown one GPU already, or has all hidden from it.
-    Raises `InputError` if this process uses CUDA already, with several GPUs.
+    No change for the only rank of a node, or if one or no GPU is visible. Raises `InputError` if this process already
+    uses CUDA with several GPUs.
     """
-    rank, size = place_told() or place_on_node()
+    rank, size = placement_from_launcher() or placement_on_node()
     if size == 1:
         return
     if (count := _devices_in_use()) > 1:
         raise InputError(
-            f"this process uses CUDA already, with {count} GPUs: give each rank its own before anything uses one, "
-            "before collops.world() and CuPy's first array, or let the launcher set CUDA_VISIBLE_DEVICES"
+            f"this process already uses CUDA with {count} GPUs: select one GPU per rank before collops.world() and the "
+            "first array of CuPy, or let the launcher set CUDA_VISIBLE_DEVICES"
         )
     if count == 1:
         return
     for name, before in _SHOWN:
         shown = _listed(name)
         if shown is None:
-            left = _listed(before)
-            shown = [str(number) for number in range(rank + 1 if left is None else len(left))]
+            selected_before = _listed(before)
+            shown = [str(number) for number in range(rank + 1 if selected_before is None else len(selected_before))]
         if shown:
             os.environ[name] = shown[rank % len(shown)]
 
@@ -48,31 +48,31 @@ def show_own_device() -> None:
 def _listed(name: str | None) -> list[str] | None:
     """Return the GPUs that an environment variable names; ``None`` where it is not set."""
     value = None if name is None else os.environ.get(name)
-    return None if value is None else [each for each in value.split(",") if each]
+    return None if value is None else [device for device in value.split(",") if device]
 
 
-def place_told() -> tuple[int, int] | None:
+def placement_from_launcher() -> tuple[int, int] | None:
     """Return the local rank and the number of ranks on this node, if the launcher passes them."""
-    for names in _PLACES:
+    for names in _VARIABLES:
         rank, size = (os.environ.get(name, "") for name in names)
         if rank.isdecimal() and size.isdecimal():
             return int(rank), int(size)
     return None
 
 
-def place_on_node() -> tuple[int, int]:
+def placement_on_node() -> tuple[int, int]:
     """Return the local rank and the number of ranks on this node, before there is a communicator. Collective."""
     mpi, _ = load_mpi()
     if mpi is None:
         return 0, 1
     control = duplicate(mpi.COMM_WORLD)
-    rank, others = on_node(control)
+    rank, node_ranks = on_node(control)
     control.Free()
-    return rank, len(others)
+    return rank, len(node_ranks)
 
 
 def _devices_in_use() -> int:
-    """Return how many GPUs CUDA shows to this process; 0 as long as nothing has started it."""
+    """Return the number of GPUs visible to CUDA in this process; 0 before CUDA is initialised."""
     count = ctypes.c_int()
     try:
         cuda = _cuda()

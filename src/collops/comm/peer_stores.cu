@@ -2,13 +2,13 @@
 // others and waits for theirs. In a collective call it adds up those of all ranks in the order of ranks, so that all
 // have the same bits, or keeps them as they are.
 //
-// Eight bytes of values travel in a packet of sixteen. Each half of a packet has 32 bits of values and the number of the
-// call (the epoch), and arrives as a whole: a rank that reads the epoch has the values as well. There is no fence, and
-// no other message to say that the values are there.
+// Eight bytes of values travel in a packet of sixteen. Each half of a packet has 32 bits of values and the number of
+// the call (the epoch), and arrives as a whole: a rank that reads the epoch has the values as well. There is no fence,
+// and no other message to say that the values are there.
 //
 // Block b of a launch serves the packets from b * CHUNK on, and counts its calls on the device, so that a CUDA graph
-// which recorded the launch can be replayed. All ranks launch the same blocks, and on each device one launch ends before
-// the next begins.
+// which recorded the launch can be replayed. All ranks launch the same blocks, and on each device one launch ends
+// before the next begins.
 //
 // Two inboxes that take turns are enough. Block b of rank A writes those of epoch n + 2 into the inboxes of epoch n. At
 // that time its launch of epoch n + 1 has ended, in which it received at least one packet of that epoch from block b of
@@ -54,11 +54,11 @@ union Payload {
     Half whole;
 };
 
-// What a rank knows of the others. The epochs of its blocks follow in memory: first for collective calls, then for pairs,
-// by block and other rank. `given_up` is in the host's memory: the host sets it when it stops waiting.
+// What a rank knows of the others. The epochs of its blocks follow in memory: first for collective calls, then for
+// pairs, by block and other rank. `aborted` is in the host's memory: the host sets it when it stops waiting.
 struct Link {
     Half ranks, rank, capacity;  // the packets of an inbox from each sender
-    const volatile int* given_up;
+    const volatile int* aborted;
     Packet* inboxes[MAX_RANKS];  // of each rank: by parity of the epoch, sender and packet
 };
 
@@ -172,7 +172,7 @@ __device__ inline void collective(
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         Packet packets[MAX_RANKS];
         unsigned attempts = 0;
-        WAIT_WHILE(!all_received(here + i, apart, ranks, epoch, packets) && (++attempts % LOOK || !*link.given_up));
+        WAIT_WHILE(!all_received(here + i, apart, ranks, epoch, packets) && (++attempts % LOOK || !*link.aborted));
         const int place = 2 * (first + i);
         Payload total;
 #pragma unroll
@@ -247,7 +247,7 @@ extern "C" __launch_bounds__(CHUNK) __global__ void exchange_pairs(Pairs pairs)
     for (int i = threadIdx.x; i < count_in_block((kept + 7) / 8, first, epoch); i += blockDim.x) {
         Packet packet;
         unsigned attempts = 0;
-        WAIT_WHILE(!all_received(here + i, 0, 1, epoch, &packet) && (++attempts % LOOK || !*link.given_up));
+        WAIT_WHILE(!all_received(here + i, 0, 1, epoch, &packet) && (++attempts % LOOK || !*link.aborted));
         Payload value;
         value.words[0] = static_cast<unsigned>(packet.halves[0]);
         value.words[1] = static_cast<unsigned>(packet.halves[1]);

@@ -39,7 +39,7 @@ _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's 
 _FLOAT, _ALLTOALL = 7, 4
 _LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
 Message: TypeAlias = tuple[int, int, int]
-_kept: list[Any] = []
+_retained: list[Any] = []
 """Memory that kernels of this rank or of others may use after nothing else refers to it."""
 
 
@@ -63,28 +63,30 @@ class PeerStores:
 
     def __init__(self, rank: int, memory: Sequence[int]) -> None:
         self._size = size = len(memory)
-        self._given_up = cupy.cuda.alloc_pinned_memory(4)
-        self._flag = np.frombuffer(self._given_up, np.int32, 1)
+        self._abort_memory = cupy.cuda.alloc_pinned_memory(4)
+        self._flag = np.frombuffer(self._abort_memory, np.int32, 1)
         self._flag[0] = 0
         addresses = [*memory, *[0] * (_MAX_RANKS - size)]
         self._rank, capacity = rank, (_SUM_BLOCKS + _PAIR_BLOCKS) * _CHUNK
         epochs = [0] * (_SUM_BLOCKS + _PAIR_BLOCKS * _MAX_RANKS)
-        self._link = cupy.asarray(np.array([size, rank, capacity, self._given_up.ptr, *addresses, *epochs], np.uint64))
+        self._link = cupy.asarray(
+            np.array([size, rank, capacity, self._abort_memory.ptr, *addresses, *epochs], np.uint64)
+        )
         self._kernel, self._pairs_kernel = _kernels(cupy.cuda.Device().id)
         self._launches: dict[tuple[int, int | None], Launch] = {}
         self._one = cupy.zeros(1, np.float32)
-        self._meet = self._prepared(1, _TYPES[_FLOAT])
+        self._barrier_launch = self._prepared(1, _TYPES[_FLOAT])
         self._current = cupy.cuda.get_current_stream
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
         self._stream: int = self._last.ptr
         self._memory = memory
-        _kept.append(self._link)
-        _kept.append(self._given_up)
+        _retained.append(self._link)
+        _retained.append(self._abort_memory)
 
     def release(self, control: Any) -> None:
         """Free the memory, which no rank uses any more. Collective."""
-        _forget(self._link, self._given_up)
+        _forget(self._link, self._abort_memory)
         unmap_memory(control, self._memory)
 
     def add_up(self, source: Any, target: Any, nccl_type: int, stream: int) -> bool:
@@ -119,16 +121,16 @@ class PeerStores:
         prepared = known.short
         if prepared is None:
             prepared = known.short = self._prepared_exchange(sends, receives)
-        launch, places, left = prepared
+        launch, indices, remaining = prepared
         if launch is None:
             return sends, receives
         if stream.ptr != self._stream:
             self._follow(stream)
         messages = (*sends, *receives)
-        launch.at([messages[place][1] for place in places], stream.ptr)
-        if left is None:
+        launch.launch_at([messages[index][1] for index in indices], stream.ptr)
+        if remaining is None:
             return (), ()
-        return [sends[place] for place in left[0]], [receives[place] for place in left[1]]
+        return [sends[index] for index in remaining[0]], [receives[index] for index in remaining[1]]
 
     def join(self) -> int:
         """Order the current stream after earlier calls, for a kernel that ends with a sum, and return its `link`."""
@@ -141,9 +143,9 @@ class PeerStores:
         stream = self._current()
         if stream.ptr != self._stream:
             self._follow(stream)
-        self._meet.at([self._one.data.ptr] * 2, stream.ptr)
+        self._barrier_launch.launch_at([self._one.data.ptr] * 2, stream.ptr)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """End all kernels that wait for other ranks, now and later; their results mean nothing."""
         self._flag[0] = 1
 
@@ -159,28 +161,30 @@ class PeerStores:
 
         Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
         """
-        taken: set[int] = set()
-        places: list[int] = []
+        short_peers: set[int] = set()
+        indices: list[int] = []
         facts: list[int] = []
         packets = 1
-        for other in sorted({rank for rank, *_ in (*sends, *receives)} - {self._rank}):
-            ends = [[place for place, (rank, *_) in enumerate(part) if rank == other] for part in (sends, receives)]
-            lengths = [sum(part[place][2] for place in end) for part, end in zip((sends, receives), ends, strict=True)]
+        for peer in sorted({rank for rank, *_ in (*sends, *receives)} - {self._rank}):
+            ends = [[index for index, (rank, *_) in enumerate(part) if rank == peer] for part in (sends, receives)]
+            lengths = [sum(part[index][2] for index in end) for part, end in zip((sends, receives), ends, strict=True)]
             if max(map(len, ends)) == 1 and max(lengths) <= MESSAGE_LIMIT:
-                taken.add(other)
+                short_peers.add(peer)
                 # A message that the pair does not have is empty, wherever it lies.
-                places += [ends[0][0] if ends[0] else 0, len(sends) + ends[1][0] if ends[1] else 0]
-                facts += [other, *lengths]
+                indices += [ends[0][0] if ends[0] else 0, len(sends) + ends[1][0] if ends[1] else 0]
+                facts += [peer, *lengths]
                 packets = max(packets, -(-max(lengths) // _VALUES))
         launch = None
-        if taken:
+        if short_peers:
             threads = min(_MAX_THREADS, -(-packets // _WARP) * _WARP)
-            blocks = len(taken) * -(-packets // _CHUNK)
+            blocks = len(short_peers) * -(-packets // _CHUNK)
             padding = [0] * (3 * (_MAX_RANKS - 1) - len(facts))
             arrays = 2 * (_MAX_RANKS - 1)
-            launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(taken), *facts, *padding)
-        left = [[place for place, (rank, *_) in enumerate(part) if rank not in taken] for part in (sends, receives)]
-        return launch, places, left if any(left) else None
+            launch = Launch(self._pairs_kernel, blocks, threads, arrays, self._link, len(short_peers), *facts, *padding)
+        remaining = [
+            [index for index, (rank, *_) in enumerate(part) if rank not in short_peers] for part in (sends, receives)
+        ]
+        return launch, indices, remaining if any(remaining) else None
 
     def _follow(self, stream: Any) -> None:
         """Order a stream after the one of the last launch, unless only one of them is being recorded."""
@@ -207,8 +211,8 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     runtime = cupy.cuda.runtime
     if runtime.is_hip:
         return None, "RCCL, since AMD's GPUs read stores of others into ordinary memory late"
-    mine = cupy.cuda.Device().pci_bus_id, p2p_is_off()
-    devices, refusals = zip(*control.allgather(mine), strict=True)
+    local_device = cupy.cuda.Device().pci_bus_id, p2p_is_off()
+    devices, refusals = zip(*control.allgather(local_device), strict=True)
     if any(refusals):
         return None, f"NCCL, since {NO_P2P} turns access to other GPUs off"
     if len(set(devices)) < control.size:
@@ -238,11 +242,11 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
         problem = str(error)
     handles, problems = zip(*control.allgather((handle, problem)), strict=True)
     if memory is not None and not any(problems):
-        _kept.append(memory)
+        _retained.append(memory)
         try:
-            for rank, other in enumerate(handles):
-                mine = rank == control.rank
-                addresses.append(memory.ptr if mine else runtime.ipcOpenMemHandle(bytes.fromhex(other)))
+            for rank, remote_handle in enumerate(handles):
+                is_local = rank == control.rank
+                addresses.append(memory.ptr if is_local else runtime.ipcOpenMemHandle(bytes.fromhex(remote_handle)))
         except runtime.CUDARuntimeError as error:
             problem = str(error)
         problems = control.allgather(problem)
@@ -255,11 +259,11 @@ def unmap_memory(control: Any, addresses: Sequence[int]) -> None:
         if rank != control.rank:
             cupy.cuda.runtime.ipcCloseMemHandle(address)
     control.allgather(None)  # memory is freed when no rank maps it any more
-    _forget(*(each for each in _kept if getattr(each, "ptr", None) == addresses[control.rank]))
+    _forget(*(retained for retained in _retained if getattr(retained, "ptr", None) == addresses[control.rank]))
 
 
 def _forget(*objects: Any) -> None:
-    _kept[:] = [each for each in _kept if not any(each is other for other in objects)]
+    _retained[:] = [retained for retained in _retained if not any(retained is dropped for dropped in objects)]
 
 
 def _recorded(stream: Any) -> bool:

@@ -1,12 +1,11 @@
-"""Frees windows, communicators and device memory that nothing refers to any more, on all of their ranks together.
+"""Collective garbage collection of windows, communicators and device memory.
 
-Freeing such a resource is collective, while Python finds garbage on each rank at a time of its own. A rank therefore
-only notes which of its resources have become unreachable. When ranks next create one together, they add their notes to
-a message that the creation sends anyway (:func:`unreachable`), and free what is unreachable on every rank that has it
-(:func:`reclaim`), in one order. Nothing is sent for this alone, and nothing that a rank can still reach is freed.
+Freeing such a resource is collective, while Python collects garbage on each rank at a different time. A rank therefore
+only records which of its resources have become unreachable. When ranks next create a resource, they add these records
+to a message of the creation (:func:`unreachable`), and free the resources that are unreachable on all of their ranks
+(:func:`reclaim`), in the same order. No additional message is sent, and no reachable resource is freed.
 
-A resource is identified by its ranks and a count: ranks that have a resource in common have made all that they have in
-common in the same order.
+A resource is identified by its ranks and a count: ranks create their common resources in the same order.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import Any, NamedTuple
 
 from collops._forks import at_fork
 
-__all__ = ["own"]
+__all__ = ["free_when_unreachable"]
 
-_MIN_COLLECTED = 64  # resources from where a garbage collection is worth its time
+_MIN_COLLECTED = 64  # number of resources that triggers a garbage collection
 
 
 class Resource(NamedTuple):
-    """What `ranks` of the world free together by calling `releases`; `settle` ends this rank's own use of it."""
+    """A resource of `ranks` of the world, freed by `releases`; `settle` completes this rank's use of it."""
 
     ranks: tuple[int, ...]
     releases: list[Callable[[], None]]
@@ -36,12 +35,12 @@ class Resource(NamedTuple):
 
 _resources: dict[str, Resource] = {}  # in the order of their creation
 _dropped: deque[str] = deque()  # appended to by the garbage collector, at any time
-_noted: dict[str, None] = {}  # taken from there, until they are freed
+_noted: dict[str, None] = {}  # keys from _dropped, until they are freed
 _made: Counter[str] = Counter()
 _collect_at = _MIN_COLLECTED
 
 
-def own(
+def free_when_unreachable(
     owner: Any,
     ranks: Sequence[int],
     releases: list[Callable[[], None]],
@@ -49,11 +48,11 @@ def own(
     settle: Callable[[], None] | None = None,
     comm: Any = None,
 ) -> str:
-    """Have a resource freed after `owner` has become unreachable on all `ranks`, and return its key. Collective.
+    """Register a resource to be freed after `owner` has become unreachable on all `ranks`; return its key. Collective.
 
-    Neither `releases`, which may grow later, nor `settle`, called before this rank tells that it needs the resource no
-    longer, may refer to `owner`. Memory that must be freed at the end of the program has a `comm`. `ranks` are those in
-    the world; resources of ranks outside it are never freed.
+    Neither `releases`, which may grow later, nor `settle`, called before this rank reports the resource as unreachable,
+    may refer to `owner`. Memory that must be freed at the end of the program has a `comm`. `ranks` are numbers in the
+    world; resources of ranks outside it are never freed.
     """
     group = blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
     _made[group] += 1
@@ -64,7 +63,7 @@ def own(
 
 
 def is_owned(key: str) -> bool:
-    """Return whether a resource has not been freed, and is not the resource of a forked child's parent."""
+    """Return whether a resource has not been freed, and does not belong to the parent of a forked child."""
     return key in _resources
 
 
@@ -80,7 +79,7 @@ def owned() -> list[tuple[str, Resource]]:
 
 
 def in_use() -> int:
-    """Return how many windows and communicators this process has."""
+    """Return the number of windows and communicators of this process."""
     return sum(len(resource.releases) for resource in _resources.values())
 
 
@@ -88,22 +87,22 @@ def unreachable(ranks: Collection[int]) -> list[str]:
     """Return the resources of some of these ranks of the world that this rank can no longer reach. Not collective."""
     global _collect_at  # noqa: PLW0603 - the state of the process
     if len(_resources) >= _collect_at:
-        gc.collect()  # what refers to itself
+        gc.collect()  # reference cycles
         _collect_at = max(_MIN_COLLECTED, 2 * (len(_resources) - len(_dropped)))
     while _dropped:
         _noted[_dropped.popleft()] = None
-    for key in [key for key in _noted if key not in _resources]:  # freed by their users
+    for key in [key for key in _noted if key not in _resources]:  # already freed by users
         del _noted[key]
     everyone = set(ranks)
-    found = [key for key in _noted if everyone.issuperset(_resources[key].ranks)]
-    for key in found:
+    keys = [key for key in _noted if everyone.issuperset(_resources[key].ranks)]
+    for key in keys:
         if (settle := _resources[key].settle) is not None:
             settle()
-    return found
+    return keys
 
 
 def reclaim(ranks: Sequence[int], notes: Sequence[Collection[str]]) -> None:
-    """Free what is unreachable on all of its ranks. Collective. `notes` come from these `ranks` of the world."""
+    """Free the resources that are unreachable on all of their ranks; `notes` are from these `ranks`. Collective."""
     noted = {rank: set(keys) for rank, keys in zip(ranks, notes, strict=True)}
     for key in sorted(set().union(*noted.values())):
         resource = _resources.get(key)
@@ -112,8 +111,8 @@ def reclaim(ranks: Sequence[int], notes: Sequence[Collection[str]]) -> None:
 
 
 def _forget() -> None:
-    for each in (_resources, _dropped, _noted):
-        each.clear()
+    for collection in (_resources, _dropped, _noted):
+        collection.clear()
 
 
 at_fork(_forget)  # they are the parent's

@@ -175,11 +175,11 @@ def sortable(x: Any, op: str, xp: Any) -> Any:
     have it once all bits but the sign are inverted. A NaN becomes the extreme integer. Half types are widened to 32
     bits. :func:`unsorted` is the inverse.
     """
-    wide = x if x.dtype.itemsize > 2 else x.astype(xp.float32)
-    bits = wide.view(_integer_like(wide.dtype))
+    widened = x if x.dtype.itemsize > 2 else x.astype(xp.float32)
+    bits = widened.view(_integer_like(widened.dtype))
     limits = np.iinfo(bits.dtype)
     keys = xp.where(bits < 0, bits ^ limits.max, bits)
-    return xp.where(wide != wide, limits.max if op == "max" else limits.min, keys).astype(bits.dtype)
+    return xp.where(widened != widened, limits.max if op == "max" else limits.min, keys).astype(bits.dtype)
 
 
 def unsorted(keys: Any, dtype: Any, xp: Any) -> Any:

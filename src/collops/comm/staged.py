@@ -89,7 +89,7 @@ class StagedTransport(Transport):
             if number + 1 < len(sources):
                 fetched = fetch(number + 1)
             copied.synchronize()
-            self._host.run(call.on(chunk, None if landing is None else chunk))
+            self._host.run(call.with_arrays(chunk, None if landing is None else chunk))
             if landing is not None:
                 landing.set(chunk, stream=stream)
         stream.synchronize()  # the pinned buffers go back to the pool now
@@ -103,7 +103,7 @@ class StagedTransport(Transport):
         if call.target is not None:
             target = self._pinned(call.target)
         stream.synchronize()
-        self._host.run(call.on(source, target))
+        self._host.run(call.with_arrays(source, target))
         if call.target is not None:
             call.target.set(target, stream=stream)
             stream.synchronize()
@@ -152,7 +152,7 @@ class GpuAwareTransport(Transport):
             if self._direct.rank == call.root:  # MPI sends the source while the device copies it
                 array[...] = call.source
                 array = call.source
-            call = call.on(array, array)
+            call = call.with_arrays(array, array)
         self._direct.run(call)
 
     @staticmethod
@@ -171,10 +171,10 @@ class GpuAwareTransport(Transport):
         stream.synchronize()
         return stream.ptr
 
-    def copy(self, target: Any, there: Bounds, source: Any, here: Bounds, stream: int) -> None:
+    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: int) -> None:
         """Copy elements of a contiguous array to another one, without views of them."""
         runtime, width = self._cupy.cuda.runtime, source.itemsize
-        (to, _), (start, end) = there, here
+        (to, _), (start, end) = target_bounds, source_bounds
         addresses = target.data.ptr + to * width, source.data.ptr + start * width
         runtime.memcpyAsync(*addresses, (end - start) * width, runtime.memcpyDefault, stream)
 

@@ -274,7 +274,7 @@ class Symmetric:
         TransportError
             If nvJitLink, NVSHMEM's device library or NCCL's headers are missing, or linking fails.
         """
-        self._check_kept()
+        self._check_allocated()
         return self._module(source, tuple(options))
 
     def team(self, part: Any) -> int:
@@ -303,7 +303,7 @@ class Symmetric:
         TransportError
             If NVSHMEM cannot make the team. It has at most ``NVSHMEM_MAX_TEAMS``, 32 by default, with its own.
         """
-        self._check_kept()
+        self._check_allocated()
         return self._team(part)
 
     def wait_signal(self, signal: int, value: int) -> None:
@@ -321,12 +321,12 @@ class Symmetric:
 
     def fence(self) -> None:
         """Complete all copies made so far before anything that follows. Not collective."""
-        self._check_kept()
+        self._check_allocated()
         self._fence()
 
     def barrier(self) -> None:
         """Wait until all copies of all ranks are complete. Collective."""
-        self._check_kept()
+        self._check_allocated()
         self._fence()
         self._barrier()
 
@@ -342,7 +342,7 @@ class Symmetric:
             self._forget()
             free(self._key)
 
-    def _check_kept(self) -> None:
+    def _check_allocated(self) -> None:
         if self.local is None:
             raise InputError("this symmetric memory has been freed")
         failures = self.comm.failures
@@ -350,12 +350,12 @@ class Symmetric:
             failures.check_open()
 
     def _check_rank(self, rank: int) -> None:
-        self._check_kept()
+        self._check_allocated()
         if not 0 <= rank < self.comm.size:
             raise InputError(f"there is no rank {rank} among {self.comm.size}")
 
     def _check_signal(self, signal: int, value: int) -> None:
-        self._check_kept()
+        self._check_allocated()
         if not 0 <= signal < self.signals:
             raise InputError(f"there is no signal {signal}: the array was made with signals={self.signals}")
         if not 0 <= value < _VALUES:
@@ -472,7 +472,7 @@ class SharedWindow(Symmetric):
         comm.check(_lack_of(size * comm.size))
         with collective_errors(comm):
             self._segments = SharedSegments(comm, size)
-        self._key = self._segments.own(comm)
+        self._key = self._segments.free_when_unreachable(comm)
         views = [self._views(rank) for rank in range(comm.size)]
         self._peers = [array for array, _ in views]
         self._signals = [values for _, values in views]
@@ -483,10 +483,10 @@ class SharedWindow(Symmetric):
 
     def _views(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the array and the signals of a rank."""
-        whole = self._segments.of(rank)
+        segment = self._segments.segment(rank)
         stop = self._offset + nbytes_of(self.shape, self.dtype)
-        array = whole[self._offset : stop].view(self.dtype).reshape(self.shape)
-        return array, whole[: 8 * self.signals].view(np.uint64)
+        array = segment[self._offset : stop].view(self.dtype).reshape(self.shape)
+        return array, segment[: 8 * self.signals].view(np.uint64)
 
     def _get(self, rank: int, where: Where, out: Any) -> None:
         self._segments.sync()
@@ -555,9 +555,9 @@ def validated_memory(
             raise InputError(f"symmetric memory of shape {shape} and dtype {dtype} is more than this machine has")
     facts = [shape, dtype.str, chosen.name, signals, bool(registered)]
     everyone = comm.allgather_metadata([*facts, unreachable(comm.ranks)])
-    reclaim(comm.ranks, [each.pop() for each in everyone])
-    if any(other != everyone[0] for other in everyone):
-        text = "; ".join(f"rank {rank}: {other}" for rank, other in enumerate(everyone[:4]))
+    reclaim(comm.ranks, [row.pop() for row in everyone])
+    if any(row != everyone[0] for row in everyone):
+        text = "; ".join(f"rank {rank}: {row}" for rank, row in enumerate(everyone[:4]))
         comm.check(
             LayoutError(
                 f"symmetric memory has one shape, dtype, engine, signals and registered on all ranks, not {text}"

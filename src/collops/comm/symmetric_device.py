@@ -24,7 +24,7 @@ from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
-from collops.comm.reclaim import own
+from collops.comm.reclaim import free_when_unreachable
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
 from collops.errors import CommunicationError, InputError, TransportError
@@ -43,7 +43,7 @@ def kind_of(comm: Any, registered: bool) -> type[Symmetric]:
         return NcclWindow
     members = ranks_in_world(comm.control)
     started = comm.allgather_metadata(None if _library is None else _library.members)
-    return DeviceHeap if all(other in (None, members) for other in started) else NcclWindow
+    return DeviceHeap if all(members_of_rank in (None, members) for members_of_rank in started) else NcclWindow
 
 
 class DeviceHeap(Symmetric):
@@ -64,7 +64,7 @@ class DeviceHeap(Symmetric):
         self._teams: dict[tuple[tuple[int, ...] | None, ...], int] = {}  # by each rank's members
         releases = [partial(_free_heap, self.comm, library, self._teams, self._signal_pointer, self._pointer)]
         settle = partial(_wait_for_device, self.comm, library, "symmetric memory that nothing refers to")
-        self._key = own(self._owner, self.comm.ranks, releases, settle=settle, comm=self.comm)
+        self._key = free_when_unreachable(self._owner, self.comm.ranks, releases, settle=settle, comm=self.comm)
         self.local = library.array(self._pointer, self.shape, self.dtype, self._owner)
         self.local.fill(0)
         library.array(self._signal_pointer, (self.signals,), np.dtype(np.uint64), self._owner).fill(0)
@@ -150,7 +150,7 @@ class DeviceHeap(Symmetric):
         if count := operands[0].size:
             kernel = self._library.module(_atomics_source(), ()).get_function(f"{name}_{8 * self.dtype.itemsize}")
             fetched = 0 if out is None else out.data.ptr
-            addresses = (self._pointer + offset, *(each.data.ptr for each in operands), fetched)
+            addresses = (self._pointer + offset, *(operand.data.ptr for operand in operands), fetched)
             arguments = (*map(np.uint64, addresses), np.int64(count), np.int32(rank))
             kernel((-(-count // _THREADS),), (_THREADS,), arguments)
 
@@ -262,12 +262,12 @@ class _Library:
 
     def lack_of(self, size: int) -> MemoryError | None:
         """Return an error if this GPU lacks memory for `size` bytes more of the heap, which grows in large chunks."""
-        wanted = -(-size // _CHUNK) * _CHUNK
+        required = -(-size // _CHUNK) * _CHUNK
         free, _ = self._cupy.cuda.runtime.memGetInfo()
-        if free < wanted:
+        if free < required:
             self._cupy.get_default_memory_pool().free_all_blocks()
             free, _ = self._cupy.cuda.runtime.memGetInfo()
-        if free < wanted:
+        if free < required:
             return MemoryError(
                 f"symmetric memory of {size} bytes: the GPU has {free} free (the heap grows by {_CHUNK})"
             )
@@ -291,9 +291,9 @@ class _Library:
 
     def unique_id(self) -> int:
         """Return a new identifier of a team."""
-        found = np.zeros(1, np.uint64)
-        self.bindings.team_get_uniqueid(found.ctypes.data)
-        return int(found[0])
+        identifier = np.zeros(1, np.uint64)
+        self.bindings.team_get_uniqueid(identifier.ctypes.data)
+        return int(identifier[0])
 
     def new_team(self, members: Sequence[int], rank: int, unique_id: int) -> int:
         """Return the team of `members`, made by all ranks together, or ``NVSHMEM_TEAM_INVALID`` if `rank` is none."""
@@ -306,8 +306,8 @@ class _Library:
         elif rank in members:
             config = self.bindings.TeamConfig()
             config.version, config.num_contexts, config.uniqueid = _CONFIG_VERSION, _ANY_CONTEXTS, unique_id
-            place = members.index(rank)
-            self.bindings.team_init(team.ctypes.data, config.ptr, _HAS_UNIQUE_ID, len(members), place)
+            team_rank = members.index(rank)
+            self.bindings.team_init(team.ctypes.data, config.ptr, _HAS_UNIQUE_ID, len(members), team_rank)
         return int(team[0])
 
     def _end(self) -> None:

@@ -18,7 +18,7 @@ from collops.comm.agreement import collective_errors
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import missing_for_windows
 from collops.comm.nccl_link import compiled_with_nccl
-from collops.comm.reclaim import own
+from collops.comm.reclaim import free_when_unreachable
 from collops.comm.symmetric import Symmetric, nbytes_of
 from collops.errors import CommunicationError, TransportError
 
@@ -56,12 +56,12 @@ class NcclWindow(Symmetric):
                 engine.xp.get_default_memory_pool().free_all_blocks()
             self._memory = self._transport.allocate(size)
         with collective_errors(comm):
-            self._kept = self._transport.new_window(self._memory, size)
-        self.window = int(self._kept.handle)
-        releases = [partial(_free_window, comm, self._transport, self._kept, self._memory)]
+            self._window = self._transport.new_window(self._memory, size)
+        self.window = int(self._window.handle)
+        releases = [partial(_free_window, comm, self._transport, self._window, self._memory)]
         settle = partial(_wait_for_device, comm, "symmetric memory that nothing refers to")
-        self._key = own(self._owner, comm.ranks, releases, settle=settle, comm=comm)
-        self._found: list[int] = []
+        self._key = free_when_unreachable(self._owner, comm.ranks, releases, settle=settle, comm=comm)
+        self._peer_addresses: list[int] = []
         self.local = self._array(self._memory, self.shape, self.dtype)
         self._array(self._memory, (size,), np.dtype(np.uint8)).fill(0)
         self._barrier()
@@ -77,12 +77,12 @@ class NcclWindow(Symmetric):
             return self._memory
         if self.comm.nodes[rank] != self.comm.nodes[self.comm.rank]:
             raise CommunicationError(f"the memory of rank {rank} cannot be addressed from here: it is on another node")
-        if not self._found:
-            found = self._cupy.empty(self.comm.size, np.uint64)
+        if not self._peer_addresses:
+            addresses = self._cupy.empty(self.comm.size, np.uint64)
             kernel = _module(_ADDRESSES, (), self._processor()).get_function("addresses")
-            kernel((1,), (self.comm.size,), (np.uint64(self.window), found))
-            self._found = [int(address) for address in found.get()]
-        return self._found[rank]
+            kernel((1,), (self.comm.size,), (np.uint64(self.window), addresses))
+            self._peer_addresses = [int(address) for address in addresses.get()]
+        return self._peer_addresses[rank]
 
     def _peer(self, rank: int) -> Any:
         return self.local if rank == self.comm.rank else self._array(self._base(rank), self.shape, self.dtype)
@@ -102,7 +102,7 @@ class NcclWindow(Symmetric):
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
         count = operands[0].size
         target = self._base(rank) + offset
-        addresses = (*(each.data.ptr for each in operands), 0 if out is None else out.data.ptr)
+        addresses = (*(operand.data.ptr for operand in operands), 0 if out is None else out.data.ptr)
         self._launch(f"{name}_{8 * self.dtype.itemsize}", count, target, *addresses, count)
 
     def _launch(self, name: str, threads: int, *arguments: int) -> None:
@@ -122,7 +122,7 @@ class NcclWindow(Symmetric):
         self.comm.allreduce(self._token, out=self._token)
 
     def _forget(self) -> None:
-        self._found = []
+        self._peer_addresses = []
 
 
 def _wait_for_device(comm: Any, what: str) -> None:

@@ -32,11 +32,11 @@ class _All:
     """Several requests as one."""
 
     def __init__(self, requests: Sequence[Any]) -> None:
-        self._left = requests
+        self._pending = requests
 
     def Test(self) -> bool:
-        self._left = [each for each in self._left if not each.Test()]
-        return not self._left
+        self._pending = [request for request in self._pending if not request.Test()]
+        return not self._pending
 
 
 class Group:
@@ -49,7 +49,7 @@ class Group:
         self.members = list(members)
         self.size = len(self.members)
         self.rank = self.members.index(mesh.rank)
-        self.kept: dict[str, Any] = {}
+        self.attributes: dict[str, Any] = {}
         self._mesh = mesh
         self._name = name
         self._made = 0
@@ -92,11 +92,15 @@ class Group:
         keys = [(member, self._context, _SETUP) for member in self.members]
         while missing := [rank for rank, key in enumerate(keys) if key not in self._mesh.arrived]:
             self._mesh.progress()
-            if gone := self.lost.intersection(missing):
-                raise CommunicationError(f"{name_ranks(sorted(gone))} of {self.size} ended while ranks were starting")
+            if lost_ranks := self.lost.intersection(missing):
+                raise CommunicationError(
+                    f"{name_ranks(sorted(lost_ranks))} of {self.size} ended while ranks were starting"
+                )
             if timeout is not None and time.monotonic() - begin > timeout:
-                late = name_ranks(missing)
-                raise CommunicationTimeout(f"{late} of {self.size} sent nothing within {timeout:g} s (COLLOPS_TIMEOUT)")
+                missing_ranks = name_ranks(missing)
+                raise CommunicationTimeout(
+                    f"{missing_ranks} of {self.size} sent nothing within {timeout:g} s (COLLOPS_TIMEOUT)"
+                )
             time.sleep(NAP_SECONDS)
         return [json.loads(self._mesh.take(*key) or b"") for key in keys]
 
@@ -131,7 +135,7 @@ class Group:
 
     def Get_attr(self, _: object) -> dict[str, Any]:
         """Return a dictionary that lives as long as this group."""
-        return self.kept
+        return self.attributes
 
     def Free(self) -> None:
         """Do nothing: a group has no memory outside Python."""
@@ -171,19 +175,19 @@ def join() -> SimpleNamespace:
     global joined  # noqa: PLW0603 (a process joins once)
     if joined is not None:
         return joined
-    address, place = bootstrap_address(), started()
-    if address is None or place is None or place.ranks is None or not 0 <= place.rank < place.ranks:
+    address, process = bootstrap_address(), started()
+    if address is None or process is None or process.ranks is None or not 0 <= process.rank < process.ranks:
         raise InputError(
             "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, "
-            f"or set RANK and WORLD_SIZE{'' if place is None else f', not {place.rank} and {place.ranks}'}"
+            f"or set RANK and WORLD_SIZE{'' if process is None else f', not {process.rank} and {process.ranks}'}"
         )
     from collops.comm.meeting import meet  # costs time that only these ranks need
 
-    mesh = Mesh(place.rank, meet(address, place.rank, place.ranks))
+    mesh = Mesh(process.rank, meet(address, process.rank, process.ranks))
     register_at_exit(mesh.close)
     at_fork(partial(_leave, mesh))
     joined = SimpleNamespace(
-        COMM_WORLD=Group(mesh, range(place.ranks), "world"),
+        COMM_WORLD=Group(mesh, range(process.ranks), "world"),
         Intracomm=Group,
         Status=dict,
         Exception=TcpError,
@@ -191,8 +195,8 @@ def join() -> SimpleNamespace:
         Is_finalized=lambda: False,
         Comm=SimpleNamespace(Create_keyval=int),
         Prequest=SimpleNamespace(
-            Startall=lambda requests: [each.start() for each in requests],
-            Testall=lambda requests: all(each.Test() for each in requests),
+            Startall=lambda requests: [request.start() for request in requests],
+            Testall=lambda requests: all(request.Test() for request in requests),
         ),
         buffer=SimpleNamespace(fromaddress=lambda address, size: (ctypes.c_ubyte * size).from_address(address)),
         Get_address=lambda array: array.ctypes.data,

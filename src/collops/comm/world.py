@@ -36,8 +36,8 @@ from collops.comm.mpi import (
     values_kept_with,
 )
 from collops.comm.nccl import available_binding
-from collops.comm.own_device import place_told
-from collops.comm.reclaim import own, reclaim, unreachable
+from collops.comm.own_device import placement_from_launcher
+from collops.comm.reclaim import free_when_unreachable, reclaim, unreachable
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
 from collops.comm.transports import DEVICE_TRANSPORTS, Choice, Facts, best
@@ -178,11 +178,11 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
         if devices:
             _use_device(0, devices, is_world)
         reasons = (mpi_reason, "one rank needs no transport")
-        return _communicator(_Place(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
+        return _communicator(_Placement(0, 1, "serial" if devices else None, reasons, False, "off"), comm)
     abort_on_uncaught_errors()
     control = duplicate(comm)
-    local_rank, others = on_node(control, (control.rank, sorted(available_cores())))
-    share = share_of_cores(frozenset(cores) for number, (_, cores) in enumerate(others) if number != local_rank)
+    local_rank, node_ranks = on_node(control, (control.rank, sorted(available_cores())))
+    share = share_of_cores(frozenset(cores) for number, (_, cores) in enumerate(node_ranks) if number != local_rank)
     limit_blas(share)
     name = _use_device(local_rank, devices, is_world) if devices else ""
     try:
@@ -194,14 +194,14 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
     reasons = (f"host arrays: {mpi_reason}", f"device arrays: {choice.why}")
     if check != "off":
         reasons += (f"every call is agreed upon first: COLLOPS_CHECK asks for {check}",)
-    nodes_and_hosts = _nodes_and_hosts(control, others[0][0])
-    place = _Place(
-        local_rank, len(others), choice.name, reasons, share < _ONE_CORE, check, *nodes_and_hosts, choice.level
+    nodes_and_hosts = _nodes_and_hosts(control, node_ranks[0][0])
+    placement = _Placement(
+        local_rank, len(node_ranks), choice.name, reasons, share < _ONE_CORE, check, *nodes_and_hosts, choice.level
     )
-    return _communicator(place, control, is_world)
+    return _communicator(placement, control, is_world)
 
 
-class _Place(NamedTuple):
+class _Placement(NamedTuple):
     """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
 
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `nodes`
@@ -213,37 +213,37 @@ class _Place(NamedTuple):
     local_size: int
     device: str | None
     reasons: tuple[str, ...]
-    crowded: bool
+    oversubscribed: bool
     check: str
     nodes: tuple[int, ...] = (0,)
     hosts: tuple[str, ...] = ()
     level: str = GPU_LEVELS[0]
 
 
-def _communicator(place: _Place, control: Any, is_world: bool = False) -> Communicator:
+def _communicator(placement: _Placement, control: Any, is_world: bool = False) -> Communicator:
     """Return the communicator of the ranks of `control`, with the transports that were chosen."""
     names = ("local_rank", "local_size", "nodes", "reasons")
-    common: Any = {"control": control, **{name: getattr(place, name) for name in names}}
+    common: Any = {"control": control, **{name: getattr(placement, name) for name in names}}
     if control is not None:
         common |= {"ranks": ranks_in_world(control), "releases": [control.Free]}
     if control is None or control.size == 1:
         serial = SerialTransport()
-        return _owned(Communicator(serial, None if place.device is None else serial, **common))
-    failures = Failures(ControlChannel(control), default_timeout(), place.crowded, place.hosts)
+        return _owned(Communicator(serial, None if placement.device is None else serial, **common))
+    failures = Failures(ControlChannel(control), default_timeout(), placement.oversubscribed, placement.hosts)
     host = transport = (TcpTransport if isinstance(control, Group) else MpiTransport)(control, failures)
     device: Transport | None = None
     settle = None
-    if place.device is not None:
-        kind = DEVICE_TRANSPORTS.load(place.device)
-        device = made = kind.connect(control, host, failures, place.nodes, place.level)
+    if placement.device is not None:
+        kind = DEVICE_TRANSPORTS.load(placement.device)
+        device = made = kind.connect(control, host, failures, placement.nodes, placement.level)
         common["reasons"] += tuple(made.reasons)
         settle = partial(_wait_for_device, failures) if made.on_stream else None
     answer_after_the_end(failures)
     host.releases += [*common["releases"], partial(stop_answering, failures)]
     common["releases"] = host.releases  # which may grow
     calls = None
-    if place.check != "off":
-        calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=place.check == "sites")
+    if placement.check != "off":
+        calls = CallAgreement(ControlChannel(control, CALL_TAG), failures, sites=placement.check == "sites")
         transport = CheckedTransport(host, calls, "host")
         device = None if device is None else CheckedTransport(device, calls, "device")
     elif device is None or device.by_host:
@@ -252,10 +252,12 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
         end_together(failures, calls)
 
     def derive(split: Any) -> Communicator:
-        local_rank, others = on_node(split, split.rank)
-        nodes, hosts = _nodes_and_hosts(split, others[0])
-        here = place._replace(local_rank=local_rank, local_size=len(others), nodes=nodes, hosts=hosts)
-        return _communicator(here, split)
+        local_rank, node_ranks = on_node(split, split.rank)
+        nodes, hosts = _nodes_and_hosts(split, node_ranks[0])
+        placement_of_split = placement._replace(
+            local_rank=local_rank, local_size=len(node_ranks), nodes=nodes, hosts=hosts
+        )
+        return _communicator(placement_of_split, split)
 
     communicator = Communicator(transport, device, failures=failures, derive=derive, calls=calls, **common)
     return _owned(communicator, settle)
@@ -264,7 +266,7 @@ def _communicator(place: _Place, control: Any, is_world: bool = False) -> Commun
 def _owned(made: Communicator, settle: Callable[[], None] | None = None) -> Communicator:
     """Have what a communicator has freed when no rank can reach it any more. Collective."""
     if made.control is not None:
-        own(made, made.ranks, made.releases, settle=settle)
+        free_when_unreachable(made, made.ranks, made.releases, settle=settle)
     return made
 
 
@@ -285,8 +287,10 @@ def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
     import cupy
 
     if not _own_device:
-        told = None if is_world else place_told()  # ranks of different parts of the world may have the same number
-        _own_device.append((told[0] if told else local_rank) % devices)
+        launcher_placement = (
+            None if is_world else placement_from_launcher()
+        )  # ranks of different parts of the world may have the same number
+        _own_device.append((launcher_placement[0] if launcher_placement else local_rank) % devices)
     device = cupy.cuda.Device(_own_device[0])
     device.use()
     return f"{socket.gethostname()} {device.pci_bus_id}"
@@ -312,6 +316,6 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[Choice
 
 
 def _nodes_and_hosts(control: Any, first: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Return `nodes` and `hosts` of a `_Place`; `first` is the first rank of this rank's node. Collective."""
+    """Return `nodes` and `hosts` of a `_Placement`; `first` is the first rank of this rank's node. Collective."""
     nodes, hosts = zip(*control.allgather((first, socket.gethostname())), strict=True)
     return nodes, hosts if len(set(hosts)) > 1 else ()

@@ -1,4 +1,4 @@
-"""Forests made of forests, the methods of StarForest: what a rank must know of others' edges travels along its own."""
+"""Methods of StarForest that derive forests from forests; ranks exchange edges along the edges of the forests."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NOBODY = -1
 
 
 def edges_of_roots(forest: StarForest) -> tuple[np.ndarray, np.ndarray]:
-    """Return the root and the multi-root of each edge that begins on this rank, in the order of sums."""
+    """Return the root and the multi-root of each edge with a root on this rank, in the order of summation."""
     pattern, comm = forest.pattern, forest.comm
     away = np.repeat(np.arange(comm.size), pattern.sends.counts(comm.size))
-    roots = np.concatenate([pattern.here.points, pattern.sends.points.points])
-    ranks = np.concatenate([np.full(pattern.here.size, comm.rank), away])
+    roots = np.concatenate([pattern.local_sources.points, pattern.sends.points.points])
+    ranks = np.concatenate([np.full(pattern.local_sources.size, comm.rank), away])
     multi = np.empty(len(roots), np.int64)
     multi[np.lexsort((ranks, roots))] = np.arange(len(roots))
     return roots, multi
@@ -36,8 +36,8 @@ def multi_forest(forest: StarForest) -> StarForest:
     indices = np.empty(forest.nleaves, np.int64)
     local, others = edges_by_rank(forest.remote_ranks, comm.rank)
     indices[local] = multi[: len(local)]
-    given, wanted = (side.counts(comm.size) for side in (pattern.sends, pattern.receives))
-    indices[others] = comm.alltoallv(multi[len(local) :], given, wanted)
+    send_counts, recv_counts = (side.counts(comm.size) for side in (pattern.sends, pattern.receives))
+    indices[others] = comm.alltoallv(multi[len(local) :], send_counts, recv_counts)
     return _like(forest, len(multi), forest.leaves, forest.remote_ranks, indices)
 
 
@@ -58,12 +58,12 @@ def inverse(forest: StarForest) -> StarForest:
 def compose(forest: StarForest, other: StarForest) -> StarForest:
     """Return the forest from this one's roots to `other`'s leaves; `other`'s roots are our leaf array. Collective.
 
-    ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at those leaves of `other` whose root is a leaf of this.
+    ``f.compose(g).bcast(x)`` is ``g.bcast(f.bcast(x))`` at the leaves of `other` whose root is a leaf of this forest.
 
     Raises
     ------
     LayoutError
-        On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or other ranks.
+        On every rank, if `other` has fewer roots than this forest's ``leaf_space``, or another communicator.
     """
     _check_together(forest, other)
     with collective_errors(forest.comm):
@@ -89,7 +89,7 @@ def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
 
 
 def embed_roots(forest: StarForest, selected: Any) -> StarForest:
-    """Return the forest with the leaves of the selected roots of this rank only; numbers stay. Collective."""
+    """Return the forest with the leaves of the selected roots of this rank only; indices are unchanged. Collective."""
     chosen = _chosen(forest, selected, forest.nroots, "root")
     reached = np.zeros(forest.leaf_space, np.int8)
     forest.move_once(True, chosen, reached)
@@ -130,10 +130,10 @@ def strided(
     strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
     values = np.arange(block)
 
-    def spread(points: np.ndarray, stride: Any) -> np.ndarray:
+    def expanded(points: np.ndarray, stride: Any) -> np.ndarray:
         strides = np.broadcast_to(stride, points.shape)[:, None]
-        side_by_side, apart = points[:, None] * block + values, points[:, None] + values * strides
-        return np.where(strides == _NOBODY, side_by_side, apart).reshape(-1)
+        adjacent, by_stride = points[:, None] * block + values, points[:, None] + values * strides
+        return np.where(strides == _NOBODY, adjacent, by_stride).reshape(-1)
 
     nroots = forest.nroots * block
     if root_stride is not None and block:
@@ -141,9 +141,9 @@ def strided(
     return _like(
         forest,
         nroots,
-        spread(forest.leaves, _NOBODY if leaf_stride is None else leaf_stride),
+        expanded(forest.leaves, _NOBODY if leaf_stride is None else leaf_stride),
         np.repeat(forest.remote_ranks, block),
-        spread(forest.remote_indices, strides[forest.remote_ranks]),
+        expanded(forest.remote_indices, strides[forest.remote_ranks]),
     )
 
 
@@ -155,32 +155,32 @@ def concatenate(
     Parameters
     ----------
     forests : sequence of StarForest
-        On the same ranks.
+        Forests on the same communicator.
     shared_roots : bool
-        Whether they have the same roots; else each rank's roots follow each other.
+        Whether they have the same roots; otherwise the roots of each rank are concatenated.
     leaf_offsets : sequence of int, optional
-        Where the leaf array of each begins; by default they follow each other.
+        Offset of the leaf array of each forest; by default leaf arrays are concatenated.
 
     Raises
     ------
     LayoutError
-        On every rank, if they do not fit together, or leaves coincide.
+        On every rank, if the forests are incompatible, or leaves coincide.
     """
     if not forests:
-        raise LayoutError("there is no forest to concatenate")
+        raise LayoutError("concatenate needs at least one forest")
     for forest in forests:
         _check_together(forests[0], forest)
     comm = forests[0].comm
     counts = np.array([forest.nroots for forest in forests])
     with collective_errors(comm):
         if shared_roots and (counts != counts[0]).any():
-            raise LayoutError(f"forests with shared roots must have equally many, not {counts.tolist()}")
+            raise LayoutError(f"forests with shared roots must have the same number of roots, not {counts.tolist()}")
         offsets = np.cumsum([0, *(forest.leaf_space for forest in forests[:-1])])
         if leaf_offsets is not None:
             offsets = as_indices(leaf_offsets, "leaf_offsets")
         if len(offsets) != len(forests):
             raise LayoutError(f"{len(forests)} forests need as many leaf_offsets, not {len(offsets)}")
-    # Where the roots of each forest begin on each rank.
+    # Offsets of the roots of each forest on each rank.
     starts = np.zeros_like(counts) if shared_roots else np.cumsum(counts) - counts
     begin = comm.allgather(starts)
     edges = [
@@ -192,19 +192,19 @@ def concatenate(
 
 
 def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]:
-    """Return the forest of values where every root has a number of them of its own. Collective.
+    """Return the forest of values of roots with a variable number of values each. Collective.
 
     Parameters
     ----------
     counts : sequence of int
-        Number of values of each of this rank's roots, which follow each other.
+        Number of values of each of this rank's roots. Values are stored consecutively.
 
     Returns
     -------
     forest : StarForest
-        The forest along which the values travel.
+        The forest of the values.
     counts : numpy.ndarray
-        Number of values of each point of this rank's leaf array, 0 where there is no leaf; they follow each other, too.
+        Number of values of each point of this rank's leaf array, 0 except at leaves; stored consecutively as well.
 
     Raises
     ------
@@ -216,21 +216,21 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
         if len(sizes) != forest.nroots or sizes.min(initial=0) < 0:
             raise LayoutError(f"{forest.nroots} roots need as many non-negative counts, not {counts!r}")
     begin = np.cumsum(sizes) - sizes
-    found = np.zeros((forest.leaf_space, 2), np.int64)
-    forest.move_once(True, np.stack([sizes, begin], axis=1), found)
-    here = found[:, 0].copy()
-    place = np.cumsum(here) - here
-    lengths = here[forest.leaves]
+    received = np.zeros((forest.leaf_space, 2), np.int64)
+    forest.move_once(True, np.stack([sizes, begin], axis=1), received)
+    leaf_counts = received[:, 0].copy()
+    leaf_offsets = np.cumsum(leaf_counts) - leaf_counts
+    lengths = leaf_counts[forest.leaves]
     # Value j of leaf i is value j of its root.
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     values = _like(
         forest,
         int(sizes.sum()),
-        np.repeat(place[forest.leaves], lengths) + within,
+        np.repeat(leaf_offsets[forest.leaves], lengths) + within,
         np.repeat(forest.remote_ranks, lengths),
-        np.repeat(found[forest.leaves, 1], lengths) + within,
+        np.repeat(received[forest.leaves, 1], lengths) + within,
     )
-    return values, here
+    return values, leaf_counts
 
 
 def _like(forest: StarForest, nroots: int, *edges: Any) -> StarForest:
@@ -238,21 +238,21 @@ def _like(forest: StarForest, nroots: int, *edges: Any) -> StarForest:
     return type(forest)(forest.comm, nroots, *edges, **options)
 
 
-def _part(forest: StarForest, kept: np.ndarray) -> StarForest:
-    edges = (forest.leaves[kept], forest.remote_ranks[kept], forest.remote_indices[kept])
+def _part(forest: StarForest, edge_mask: np.ndarray) -> StarForest:
+    edges = (forest.leaves[edge_mask], forest.remote_ranks[edge_mask], forest.remote_indices[edge_mask])
     return _like(forest, forest.nroots, *edges)
 
 
 def _through(forest: StarForest, nroots: int, other: StarForest, down: bool, known: np.ndarray) -> StarForest:
-    """Return the forest from roots that are known at one end of `other` to the points of its other end."""
-    found = np.full((other.leaf_space if down else other.nroots, 2), _NOBODY, np.int64)
-    other.move_once(down, known, found)
-    leaves = np.flatnonzero(found[:, 0] != _NOBODY)
-    return _like(forest, nroots, leaves, *found[leaves].T)
+    """Return the forest from the roots `known` at one end of `other` to the points of its other end."""
+    received = np.full((other.leaf_space if down else other.nroots, 2), _NOBODY, np.int64)
+    other.move_once(down, known, received)
+    leaves = np.flatnonzero(received[:, 0] != _NOBODY)
+    return _like(forest, nroots, leaves, *received[leaves].T)
 
 
 def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
-    """Return for each point of a leaf array the place of its root, if it is a leaf."""
+    """Return the rank and index of the root of each point of a leaf array that is a leaf."""
     known = np.full((points, 2), _NOBODY, np.int64)
     known[forest.leaves, 0] = forest.remote_ranks
     known[forest.leaves, 1] = forest.remote_indices
@@ -272,7 +272,7 @@ def _check_single(forest: StarForest, what: str) -> None:
     with collective_errors(forest.comm):
         if degrees.max(initial=0) > 1:
             root = int(np.argmax(degrees))
-            raise LayoutError(f"{what} needs roots with one leaf at most, but root {root} has {degrees[root]}")
+            raise LayoutError(f"{what} needs roots with at most one leaf, but root {root} has {degrees[root]}")
 
 
 def _check_together(first: StarForest, second: StarForest) -> None:
@@ -280,4 +280,4 @@ def _check_together(first: StarForest, second: StarForest) -> None:
         if not hasattr(forest, "remote_ranks"):
             raise UnsupportedTypeError(f"expected a star forest, not {type(forest).__qualname__}")
     if first.comm is not second.comm:
-        raise LayoutError("forests on different communicators do not go together")
+        raise LayoutError("forests must have the same communicator")

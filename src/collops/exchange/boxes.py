@@ -1,7 +1,7 @@
-"""Exchanges of boxes, which travel from and to where they lie in local arrays, by the communicator's own transport.
+"""Exchanges of boxes of local arrays, sent and received in place by the communicator's transport.
 
-A plan knows peers, boxes and element counts, so a message carries values and nothing else. Contiguous boxes are neither
-packed nor unpacked, and nothing is kept between calls. Halos, derivatives and redistributions are such plans.
+A plan stores peers, boxes and element counts, so that messages consist of values only. Contiguous boxes are neither
+packed nor unpacked, and no buffers are kept between calls. Halos, derivatives and redistributions use such plans.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class ExchangePlan:
     sends : sequence of (int, Box)
         The rank that receives a box of this rank's source array.
     receives : sequence of (int, Box)
-        The rank whose values fill a box of this rank's target array. The *n*-th receive from a rank is its *n*-th
-        send to this one. Boxes of one target must not overlap, unless values are added.
+        The rank that sends the values of a box of this rank's target array. The *n*-th receive from a rank matches its
+        *n*-th send to this rank. Boxes of a target must not overlap, unless values are added.
     kind : str
-        The name under which :func:`collops.profile.count_messages` counts the exchange.
+        Name of the exchange in :func:`collops.profile.count_messages`.
     parts : sequence of int, optional
-        For each send, the number of the source array that its box is of, when there are several; none may then be to
-        this rank itself.
+        With several source arrays: for each send, the number of the source array of its box. A rank must then not send
+        to itself.
     travels : bool
-        Whether any rank sends anything to another one, the same on all ranks. Otherwise nothing is sent or counted.
+        Whether any rank sends values to another rank; the same on all ranks. Otherwise nothing is sent or counted.
 
     Raises
     ------
     LayoutError
-        If a peer is not a rank of `comm`, or what this rank sends to itself does not fit.
+        If a peer is not a rank of `comm`, or the boxes that this rank sends to itself differ in shape.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class ExchangePlan:
     array([0., 0., 1., 2.])
     """
 
-    _short_messages = True  # whether they may go by stores into the memory of other GPUs of one host
+    _short_messages = True  # whether short messages may use the peer-to-peer kernels
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class ExchangePlan:
         sources = [box for peer, box in sends if peer == comm.rank]
         targets = [box for peer, box in receives if peer == comm.rank]
         if [extent(box) for box in sources] != [extent(box) for box in targets]:
-            raise LayoutError("what a rank sends to itself must have the shape of what it receives from itself")
+            raise LayoutError("boxes that a rank sends to itself must have the shapes of the boxes that it receives")
         self._local = list(zip(sources, targets, strict=True))
         self._tag = comm.next_plan_tag()
         self._elements = sum(send.elements for send in self._sends)
-        self._places: dict[Any, _Places] = {}
+        self._offsets: dict[Any, _Offsets] = {}
 
     def start(self, source: Any, target: Any, *, on_side_stream: bool = False, op: str = "replace") -> InFlight:
         """Start moving boxes of `source` into boxes of `target`.
@@ -101,38 +101,38 @@ class ExchangePlan:
         source : array, or sequence of array where the plan has `parts`
             Local arrays of one engine and dtype.
         target : array
-            Another of the same engine and dtype; filled where its engine is mutable.
+            A local array of the same engine and dtype; overwritten if its engine is mutable.
         on_side_stream : bool
-            Whether the transport may use a stream of its own, so that messages overlap with work that is launched
-            before the exchange is finished. On devices that costs the host a few microseconds.
+            Whether the transport may use a side stream, so that messages overlap with work launched before the exchange
+            is finished. On devices this costs a few microseconds of host time.
         op : str
             ``"replace"``, or ``"sum"`` to add to the values of the target.
 
         Raises
         ------
         UnsupportedTypeError
-            If engines or dtypes differ, or there is no such `op`.
+            If engines or dtypes differ, or `op` is unknown.
         LayoutError
             If an array does not contain its boxes.
         """
         sources = source if self._several else (source,)
         try:
             engine, dtype = engine_of(target), target.dtype
-            for given in sources:
-                if (type(given) is not type(target) and engine_of(given) is not engine) or given.dtype != dtype:
+            for array in sources:
+                if (type(array) is not type(target) and engine_of(array) is not engine) or array.dtype != dtype:
                     raise UnsupportedTypeError("the source and the target of an exchange must share engine and dtype")
             if op != "replace" and op != "sum":
                 raise UnsupportedTypeError(f"boxes are combined by 'replace' or 'sum', not {op!r}")
             combine = engine.put if op == "replace" else engine.add
-            places = self._places_in(sources, target) if engine.mutable else None
+            offsets = self._offsets_in(sources, target) if engine.mutable else None
         except ARGUMENT_ERRORS as error:
             self.comm.reject("exchange", error)
             raise
         complete = None
         if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * dtype.itemsize)
-        if places is None:
-            values = [(taken, source[given]) for given, taken in self._local]
+        if offsets is None:
+            values = [(target_box, source[source_box]) for source_box, target_box in self._local]
             if self.travels:
                 values += self._exchanged(engine, sources)
             return InFlight(partial(_combined, combine, values), target)
@@ -140,16 +140,16 @@ class ExchangePlan:
             transport = self.comm.begin(target)
             begin = self._start_arrays
             if transport.by_address:
-                begin = partial(self._start_by_address, places, on_side_stream)
+                begin = partial(self._start_by_address, offsets, on_side_stream)
             arguments = transport, sources, target, engine, combine, op == "replace"
             if active:  # without the cost of a mark
                 with Span("communication"):
                     complete = begin(*arguments)
             else:
                 complete = begin(*arguments)
-        # After the messages, since the neighbours wait for those.
-        for given, taken in self._local:
-            combine(target, taken, source[given])
+        # After the messages, for which the neighbours wait.
+        for source_box, target_box in self._local:
+            combine(target, target_box, source[source_box])
         return InFlight(complete, target)
 
     def __call__(self, source: Any, target: Any, *, op: str = "replace") -> Any:
@@ -157,7 +157,7 @@ class ExchangePlan:
         return self.start(source, target, op=op).finish()
 
     def _exchanged(self, engine: Any, sources: Any) -> list[tuple[Any, Any]]:
-        """Return the boxes of the target and the values received for them, by the program that is being traced."""
+        """Exchange messages in the traced program; return the boxes of the target and the values received for them."""
         arrived = engine.methods.exchange(
             self.comm,
             sources[0],
@@ -171,7 +171,7 @@ class ExchangePlan:
     def _start_arrays(
         self, transport: Any, sources: Any, target: Any, engine: Any, combine: Any, in_place: bool
     ) -> Callable[[Any], Any]:
-        """Start messages of contiguous arrays: boxes that are contiguous, and copies of those that are not.
+        """Start messages of contiguous arrays: contiguous boxes in place, other boxes as copies.
 
         Returns the function that completes the exchange.
         """
@@ -188,7 +188,7 @@ class ExchangePlan:
 
     def _start_by_address(
         self,
-        places: _Places,
+        offsets: _Offsets,
         on_side_stream: bool,
         transport: Any,
         sources: Any,
@@ -197,29 +197,29 @@ class ExchangePlan:
         combine: Any,
         in_place: bool,
     ) -> Callable[[Any], Any]:
-        """Start messages by address, without a view of each box, which would cost more than its message."""
+        """Start messages by address: creating a view of each box would cost more than its message."""
         itemsize = target.dtype.itemsize
         packed, landings, sends, receives = [], [], [], []
-        last: Any = None
-        for (peer, part, box, _, elements), place in zip(self._sends, places.sent_from, strict=True):
+        last_packed: Any = None
+        for (peer, part, box, _, elements), offset in zip(self._sends, offsets.sent_from, strict=True):
             array = sources[part]
-            if place is None:
-                if (part, box) != last:  # one box may go to several ranks
+            if offset is None:
+                if (part, box) != last_packed:  # one box may go to several ranks
                     packed.append(engine.contiguous(array[box]))
-                    last = part, box
-                array, place = packed[-1], 0
-            sends.append((peer, array.data.ptr + place, elements * itemsize))
-        for (peer, _, box, shape, elements), place in zip(self._receives, places.received_at, strict=True):
+                    last_packed = part, box
+                array, offset = packed[-1], 0
+            sends.append((peer, array.data.ptr + offset, elements * itemsize))
+        for (peer, _, box, shape, elements), offset in zip(self._receives, offsets.received_at, strict=True):
             array = target
-            if place is None or not in_place:
-                array, place = engine.empty(shape, target.dtype), 0
+            if offset is None or not in_place:
+                array, offset = engine.empty(shape, target.dtype), 0
                 landings.append((box, array))
-            receives.append((peer, array.data.ptr + place, elements * itemsize))
-        pending = transport.start_addresses(sends, receives, on_side_stream, places.known)
+            receives.append((peer, array.data.ptr + offset, elements * itemsize))
+        pending = transport.start_addresses(sends, receives, on_side_stream, offsets.known)
         return partial(_complete, pending, combine, landings, packed)
 
-    def _places_in(self, sources: Any, target: Any) -> _Places:
-        """Return where the boxes of messages lie in arrays of these shapes.
+    def _offsets_in(self, sources: Any, target: Any) -> _Offsets:
+        """Return the offsets of the boxes of messages in arrays of these shapes.
 
         Raises
         ------
@@ -230,32 +230,36 @@ class ExchangePlan:
             key: Any = (target.itemsize, target.shape, target.strides, *((a.shape, a.strides) for a in sources))
         else:
             key = (target.itemsize, target.shape, target.strides, sources[0].shape, sources[0].strides)
-        places = self._places.get(key)
-        if places is None:
+        offsets = self._offsets.get(key)
+        if offsets is None:
             sent = [(sources[part], box) for _, part, box, *_ in self._sends]
             received = [(target, box) for _, _, box, *_ in self._receives]
-            kept = [pair for given, taken in self._local for pair in ((sources[0], given), (target, taken))]
-            for array, box in (*sent, *received, *kept):
+            local = [
+                pair
+                for source_box, target_box in self._local
+                for pair in ((sources[0], source_box), (target, target_box))
+            ]
+            for array, box in (*sent, *received, *local):
                 if len(box) != array.ndim or any(a.stop > n for a, n in zip(box, array.shape, strict=True)):
                     raise LayoutError(f"an exchange cannot move the box {box} of an array of shape {array.shape}")
-            places = self._places[key] = _Places(
-                [_place(box, array) for array, box in sent],
-                [_place(box, array) for array, box in received],
+            offsets = self._offsets[key] = _Offsets(
+                [_offset(box, array) for array, box in sent],
+                [_offset(box, array) for array, box in received],
                 KnownExchange() if self._short_messages else None,
             )
-        return places
+        return offsets
 
 
 class LibraryExchangePlan(ExchangePlan):
-    """A plan whose messages all go by the library of the transport, for comparisons of libraries.
+    """A plan that sends all messages by the library of the transport, for comparisons of libraries.
 
-    Other plans send short messages by stores into the memory of other GPUs if all ranks are on one host.
+    Other plans send short messages by peer-to-peer kernels if all ranks are on one host.
     """
 
     _short_messages = False
 
 
-class _Places(NamedTuple):
+class _Offsets(NamedTuple):
     """Offsets in bytes of the boxes of messages in their arrays; ``None`` for boxes that are not contiguous."""
 
     sent_from: list[int | None]
@@ -264,7 +268,7 @@ class _Places(NamedTuple):
 
 
 class _Message(NamedTuple):
-    """One end of a message: the other rank, the number of the array here, and the box of it."""
+    """One end of a message: the other rank, the number of the local array, and its box."""
 
     peer: int
     part: int
@@ -279,7 +283,7 @@ def extent(box: Sequence[slice]) -> tuple[int, ...]:
 
 
 def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent: Any, target: Any) -> Any:
-    """Wait for messages and combine what did not arrive in place; `sent` lives until the messages have left."""
+    """Wait for messages and combine values that were not received in place; `sent` keeps the buffers alive."""
     if active:
         with Span("communication: finish"):
             pending.wait()
@@ -289,8 +293,8 @@ def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent:
 
 
 def _combined(combine: Any, values: list[tuple[Box, Any]], target: Any) -> Any:
-    for box, each in values:
-        target = combine(target, box, each)
+    for box, part in values:
+        target = combine(target, box, part)
     return target
 
 
@@ -302,7 +306,7 @@ def _remote(boxes: Sequence[tuple[int, Box]], parts: Sequence[int], rank: int) -
     ]
 
 
-def _place(box: Box, array: Any) -> int | None:
+def _offset(box: Box, array: Any) -> int | None:
     """Return the offset in bytes of a box in `array`; ``None`` if it is not contiguous."""
     expected = array.dtype.itemsize
     for axis, count, length, stride in reversed([*zip(box, extent(box), array.shape, array.strides, strict=True)]):

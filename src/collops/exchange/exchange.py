@@ -1,9 +1,9 @@
-"""Exchanges of points: a pattern made ready for a dtype, a number of values per point, an engine and a transport.
+"""Exchanges of points: a pattern prepared for a dtype, a number of values per point, an engine and a transport.
 
-An :class:`Exchange` owns its buffers and requests, so that using it allocates nothing. Each transport is a subclass,
-which says how packed buffers travel. A :class:`Mover` is what a caller uses: an exchange with an operation and a block
-shape, whose ``start(source, target)`` returns an :class:`InFlight`; several may be in flight at once. Everything that
-combines values with a target returns the target: the same array where its engine is mutable, else a new one.
+An :class:`Exchange` owns its buffers and requests, so that using it allocates no memory. Each transport is a subclass
+that sends and receives the packed buffers. Callers use a :class:`Mover`: an exchange with an operation and a block
+shape, whose ``start(source, target)`` returns an :class:`InFlight`; several may be in flight at once. Functions that
+combine values with a target return the target: the same array if its engine is mutable, else a new one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Pattern
 
-__all__ = ["PLACES", "Exchange", "LocalWork", "Transfer"]
+__all__ = ["SLOTS", "Exchange", "LocalWork", "Transfer"]
 
-PLACES = 2
-"""Number of buffers of an exchange, which all ranks use in turn."""
+SLOTS = 2
+"""Number of buffer pairs of an exchange (double buffering)."""
 
 
 class InFlight:
@@ -58,7 +58,7 @@ class InFlight:
         Parameters
         ----------
         target : array, optional
-            The target as it is now, if an engine of immutable arrays has replaced it since the start.
+            The current target, if an engine of immutable arrays has replaced it since the start.
         """
         if target is not None:
             self._target = target
@@ -69,10 +69,10 @@ class InFlight:
 
 
 class LocalWork(NamedTuple):
-    """The work of one rank on its own arrays when values move, and their combination with the values of the target.
+    """The local work of one rank in an exchange: packing, unpacking, and combining values with the target.
 
     Each method prepares a function that works on arrays of shape ``(points, *block)`` and returns its second argument,
-    or a new array in its place where the engine's arrays are immutable.
+    or a new array if the engine's arrays are immutable.
 
     Examples
     --------
@@ -90,8 +90,8 @@ class LocalWork(NamedTuple):
 
     leaving: Index  # points of the source that are packed
     arriving: Index  # points of the target that received values are combined with
-    here: Index  # points of the source whose values stay on this rank
-    there: Index  # and of the target, where they go
+    local_sources: Index  # points of the source whose values stay on this rank
+    local_targets: Index  # their points of the target
     op: str
     dtype: np.dtype
     width: int
@@ -99,16 +99,16 @@ class LocalWork(NamedTuple):
     packing: Any
 
     def packer(self, start: int, stop: int) -> Callable[[Any, Any], Any]:
-        """Prepare to copy some of the leaving points into a buffer."""
+        """Prepare to pack some of the leaving points into a buffer."""
         piece = self.leaving.piece(start, stop)
         return self.packing.mover(piece, Index.run(stop - start), "replace", self.dtype, self.width, True)
 
     def stay(self) -> Callable[[Any, Any], Any] | None:
-        """Prepare to combine the values that stay on this rank; ``None`` where there are none."""
-        return self._combine(self.here, self.there)
+        """Prepare to combine the values that stay on this rank; ``None`` without any."""
+        return self._combine(self.local_sources, self.local_targets)
 
     def unpacker(self) -> Callable[[Any, Any], Any] | None:
-        """Prepare to combine received values, in a buffer, with the target; ``None`` where there are none."""
+        """Prepare to unpack received values and combine them with the target; ``None`` without any."""
         return self._combine(Index.run(self.arriving.size), self.arriving)
 
     def _combine(self, source: Index, target: Index) -> Callable[[Any, Any], Any] | None:
@@ -118,14 +118,14 @@ class LocalWork(NamedTuple):
 
 
 class Transfer:
-    """One use of an exchange, in one of its places, from :meth:`Exchange.begin` until its values have been read.
+    """One use of an exchange, in one of its slots, from :meth:`Exchange.begin` until the received values are read.
 
     Attributes
     ----------
-    place : int
+    slot : int
         Number of the pair of buffers.
     use : int
-        How often this place has been used, this time included.
+        Number of uses of this slot, including this one.
     incoming : array
         The received values, one row for each point, after :meth:`wait`.
 
@@ -138,33 +138,33 @@ class Transfer:
     >>> from collops.extend.exchanges import Exchange
     >>> pattern = collops.StarForest(alone(), 1, None, [0], [0]).pattern
     >>> exchange = Exchange(alone(), pattern, np.dtype(float), 1, engine("numpy"), 0)
-    >>> [(each.place, each.use) for each in (exchange.begin(), exchange.begin())]  # all ranks take the places in turn
+    >>> [(each.slot, each.use) for each in (exchange.begin(), exchange.begin())]  # all ranks use the slots in turn
     [(0, 1), (1, 1)]
     """
 
-    __slots__ = ("_arrived", "_exchange", "displaced", "incoming", "place", "use")
+    __slots__ = ("_arrived", "_exchange", "displaced", "incoming", "slot", "use")
 
-    def __init__(self, exchange: Exchange, place: int, use: int) -> None:
+    def __init__(self, exchange: Exchange, slot: int, use: int) -> None:
         self._exchange = exchange
-        self.place = place
+        self.slot = slot
         self.use = use
-        self.displaced = self._arrived = False  # whether the received values have been copied out of the place
-        self.incoming = exchange.incoming[place]
+        self.displaced = self._arrived = False  # whether the received values have been copied out of the slot
+        self.incoming = exchange.incoming[slot]
 
     def wait(self) -> None:
-        """Return when everything has arrived (on devices: order the current stream after it)."""
+        """Wait until all values have arrived (on devices: order the current stream after them)."""
         if not self._arrived:
-            self._exchange.receive(self.place, self.use)
+            self._exchange.receive(self.slot, self.use)
             self._arrived = True
 
     def release(self) -> None:
-        """Give the place back after the received values have been read."""
+        """Release the slot after the received values have been read."""
         if not self.displaced:
-            self._exchange.busy[self.place] = None
-            self._exchange.consume(self.place, self.use)
+            self._exchange.busy[self.slot] = None
+            self._exchange.consume(self.slot, self.use)
 
     def displace(self) -> None:
-        """Copy the received values out of the place, which another transfer needs."""
+        """Copy the received values out of the slot, so that another transfer can use it."""
         self.wait()
         self.incoming = self.incoming.copy()
         self.release()
@@ -172,22 +172,22 @@ class Transfer:
 
 
 class Exchange:
-    """A pattern made ready for one kind of values; the base class of transports.
+    """A pattern prepared for one kind of values; the base class of transports.
 
-    As it is, it serves patterns by which no rank sends anything. A transport is a subclass. Its constructor, which is
-    collective, takes these arguments, calls this one, and makes the buffers, by :meth:`allocate` or itself. It
-    overrides :meth:`send`, :meth:`receive` and, where its buffers need them, :meth:`prepare`, :meth:`consume` and
-    :meth:`free`. A transport that packs, sends and receives in one kernel, or within a program that is traced, also
+    The base class itself is used for patterns without messages. A transport is a subclass. Its constructor, which is
+    collective, takes these arguments, calls this constructor, and allocates the buffers, with :meth:`allocate` or
+    itself. It overrides :meth:`send`, :meth:`receive` and, if its buffers need them, :meth:`prepare`, :meth:`consume`
+    and :meth:`free`. A transport that packs, sends and receives in one kernel, or within a traced program, also
     overrides :meth:`starter`, :meth:`finisher` and :meth:`mover`.
 
-    A transfer calls ``prepare``, packs its values into ``outgoing[place]``, calls ``send``, and later ``receive``,
-    combines ``incoming[place]`` with the target, and calls ``consume``. All ranks begin the transfers of an exchange in
-    the same order, take its places in turn, and pass the same `place` and `use` (how often the place has been used,
-    this time included). They may finish transfers in any order. A rank that begins more transfers than there are places
-    first copies the oldest one's values to other memory, so that no rank waits for another one to finish.
+    A transfer calls ``prepare``, packs its values into ``outgoing[slot]``, calls ``send``, and later ``receive``,
+    combines ``incoming[slot]`` with the target, and calls ``consume``. All ranks begin the transfers of an exchange in
+    the same order, use its slots in turn, and pass the same `slot` and `use` (the number of uses of the slot, including
+    this one). They may finish transfers in any order. A rank that begins more transfers than there are slots first
+    copies the values of the oldest one to other memory, so that no rank waits for another rank to finish a transfer.
 
-    Every wait for other ranks needs a deadline, as ``comm.wait_until`` and all methods of `comm` have. An error that
-    one rank alone raises in the constructor must be raised by all of them, as by ``comm.check(error)``.
+    Every wait for other ranks needs a deadline: use ``comm.wait_until`` or the methods of `comm`. If one rank raises an
+    error in the constructor, all ranks must raise it: use ``comm.check(error)``.
 
     Parameters
     ----------
@@ -198,23 +198,23 @@ class Exchange:
     width : int
         Number of values of a point.
     engine : Engine
-        The engine of source and target, on which the buffers are: ``engine.memory`` is ``"host"`` or ``"device"``.
+        The engine of source, target and buffers: ``engine.memory`` is ``"host"`` or ``"device"``.
     tag : int
-        Distinguishes the messages of this star forest from all others; the same on all ranks.
+        Identifies the messages of this star forest; the same on all ranks.
 
     Attributes
     ----------
     on_stream : bool
-        Of the class: whether moves of device arrays are queued on the current stream and never block the host, so that
-        a CUDA graph can record them. False by default.
+        Class attribute: whether moves of device arrays are enqueued on the current stream and never block the host, so
+        that a CUDA graph can record them. False by default.
     block : tuple of int
         Shape of a point's values in a buffer: ``()`` or ``(width,)``.
     pieces : tuple of (int, int)
-        Into which the outgoing points are cut, each the first point and the one after the last.
+        Start and stop of each piece of the outgoing points.
     outgoing : list of list of array
-        For each place a buffer of shape ``(points, *block)`` for each of the pieces.
+        For each slot a buffer of shape ``(points, *block)`` for each of the pieces.
     incoming : list of array
-        For each place a buffer of shape ``(points, *block)`` for the received values, ordered by rank.
+        For each slot a buffer of shape ``(points, *block)`` for the received values, ordered by rank.
 
     Examples
     --------
@@ -228,8 +228,8 @@ class Exchange:
     ...         super().__init__(*arguments)
     ...         self.allocate()
     ...         self.counts = [side.counts(self.comm.size) for side in (self.pattern.sends, self.pattern.receives)]
-    ...     def send(self, place, use):
-    ...         self.comm.alltoallv(self.outgoing[place][0], *self.counts, out=self.incoming[place])
+    ...     def send(self, slot, use):
+    ...         self.comm.alltoallv(self.outgoing[slot][0], *self.counts, out=self.incoming[slot])
     >>> comm = collops.world()
     >>> ring = collops.StarForest(comm, 1, None, [(comm.rank + 1) % comm.size], [0], transport=AllToAll)
     >>> int(ring.bcast(np.array([comm.rank]))[0]) == (comm.rank + 1) % comm.size
@@ -249,32 +249,30 @@ class Exchange:
         self.engine = engine
         self.tag = tag
         self.pieces: tuple[tuple[int, int], ...] = ()
-        self.outgoing: list[list[Any]] = [[] for _ in range(PLACES)]
-        self.incoming: list[Any] = [None] * PLACES
-        self.busy: list[Transfer | None] = [None] * PLACES  # the transfer in each place
+        self.outgoing: list[list[Any]] = [[] for _ in range(SLOTS)]
+        self.incoming: list[Any] = [None] * SLOTS
+        self.busy: list[Transfer | None] = [None] * SLOTS  # the transfer in each slot
         self._begun = 0
 
     def allocate(self) -> None:
-        """Make one outgoing buffer, of one piece, and one incoming buffer for each place."""
+        """Allocate one outgoing buffer, of one piece, and one incoming buffer for each slot."""
         sides = self.pattern.sends.points.size, self.pattern.receives.points.size
         self.pieces = ((0, sides[0]),)
-        for place in range(PLACES):
-            leaving, self.incoming[place] = (
-                self.engine.xp.empty((points, *self.block), self.dtype) for points in sides
-            )
-            self.outgoing[place] = [leaving]
+        for slot in range(SLOTS):
+            leaving, self.incoming[slot] = (self.engine.xp.empty((points, *self.block), self.dtype) for points in sides)
+            self.outgoing[slot] = [leaving]
 
-    def prepare(self, place: int, use: int) -> None:
-        """Return when the outgoing buffer of a place may be written."""
+    def prepare(self, slot: int, use: int) -> None:
+        """Wait until the outgoing buffer of a slot may be written."""
 
-    def send(self, place: int, use: int) -> None:
-        """Start to send the packed values of a place; the incoming buffer of the place is free from here on."""
+    def send(self, slot: int, use: int) -> None:
+        """Start to send the packed values of a slot; from now on its incoming buffer may be filled."""
 
-    def receive(self, place: int, use: int) -> None:
-        """Return when all values of a place have arrived (on devices: order the current stream after them)."""
+    def receive(self, slot: int, use: int) -> None:
+        """Wait until all values of a slot have arrived (on devices: order the current stream after them)."""
 
-    def consume(self, place: int, use: int) -> None:
-        """Allow other ranks to fill a place again, whose values have been read."""
+    def consume(self, slot: int, use: int) -> None:
+        """Allow other ranks to fill a slot again, after its values have been read."""
 
     def free(self) -> None:
         """Free the memory and the requests. Collective."""
@@ -282,34 +280,34 @@ class Exchange:
     def work(self, op: str, deterministic: bool) -> LocalWork:
         """Return the local work of this rank for an operation."""
         pattern = self.pattern
-        ends = pattern.sends.points, pattern.receives.points, pattern.here, pattern.there
+        ends = pattern.sends.points, pattern.receives.points, pattern.local_sources, pattern.local_targets
         return LocalWork(*ends, op, self.dtype, self.width, deterministic, packing_for(self.engine))
 
     def begin(self) -> Transfer:
-        """Return a transfer in the next place. All ranks begin the transfers of one exchange in the same order."""
-        place, use = self.turn()
-        transfer = self.busy[place] = Transfer(self, place, use)
-        self.prepare(place, use)
+        """Return a transfer in the next slot. All ranks begin the transfers of one exchange in the same order."""
+        slot, use = self.next_slot()
+        transfer = self.busy[slot] = Transfer(self, slot, use)
+        self.prepare(slot, use)
         return transfer
 
-    def turn(self) -> tuple[int, int]:
-        """Return the next place, made free, and how often it has been used with this time."""
-        use, place = divmod(self._begun, PLACES)
+    def next_slot(self) -> tuple[int, int]:
+        """Release the next slot; return it and its number of uses, including this one."""
+        use, slot = divmod(self._begun, SLOTS)
         self._begun += 1
-        earlier = self.busy[place]
+        earlier = self.busy[slot]
         if earlier is not None:
             earlier.displace()
-        return place, use + 1
+        return slot, use + 1
 
     def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
-        """Prepare a function that packs and sends values, moves those that stay here, and returns the target."""
+        """Prepare a function that packs and sends values, moves local values, and returns the target."""
         packing, stay, send = self._packing(work), work.stay(), self.send
 
         def start(source: Any, target: Any, transfer: Transfer) -> Any:
-            place = transfer.place
-            for pack, piece in packing[place]:
+            slot = transfer.slot
+            for pack, piece in packing[slot]:
                 pack(source, piece)
-            send(place, transfer.use)
+            send(slot, transfer.use)
             return target if stay is None else stay(source, target)
 
         return start
@@ -328,33 +326,33 @@ class Exchange:
         return finish
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
-        """Prepare a start and a finish in one function, which returns the target, without a transfer object."""
+        """Prepare a function that starts and finishes a move without a transfer object, and returns the target."""
         packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
-        turn, prepare, send, receive, consume = self.turn, self.prepare, self.send, self.receive, self.consume
+        next_slot, prepare, send, receive, consume = self.next_slot, self.prepare, self.send, self.receive, self.consume
 
         def move(source: Any, target: Any) -> Any:
-            place, use = turn()
-            prepare(place, use)
-            for pack, piece in packing[place]:
+            slot, use = next_slot()
+            prepare(slot, use)
+            for pack, piece in packing[slot]:
                 pack(source, piece)
-            send(place, use)
+            send(slot, use)
             if stay is not None:
                 target = stay(source, target)
-            receive(place, use)
+            receive(slot, use)
             if unpack is not None:
-                target = unpack(incoming[place], target)
-            consume(place, use)
+                target = unpack(incoming[slot], target)
+            consume(slot, use)
             return target
 
         return move
 
     def _packing(self, work: LocalWork) -> list[list[tuple[Callable[[Any, Any], Any], Any]]]:
-        """Return for each place what packs the pieces of the outgoing buffer, and these."""
+        """Return for each slot the pieces of the outgoing buffer, each with the function that packs it."""
         packers = [work.packer(*piece) for piece in self.pieces]
         return [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
 
     def mover_in_steps(self, work: LocalWork) -> Callable[[Any, Any], Any]:
-        """Prepare a move of a start and a finish."""
+        """Prepare a move that consists of a start and a finish."""
         start, finish, begin = self.starter(work), self.finisher(work), self.begin
 
         def move(source: Any, target: Any) -> Any:
@@ -367,10 +365,8 @@ class Exchange:
 class Mover:
     """An exchange with an operation, for points of one block shape.
 
-    Its ``move(source, target)`` is a start and a finish; it returns the target. Both arrays have been checked.
-
-    The points are of the shape `block`. The direction, `way`, distinguishes it from other movers where
-    ``COLLOPS_CHECK`` compares the calls of all ranks.
+    Its ``move(source, target)`` starts and finishes a move of validated arrays, and returns the target. Points have the
+    shape `block`. ``COLLOPS_CHECK`` compares the direction, `way`, between ranks.
     """
 
     __slots__ = ("_begin", "_failures", "_finish", "_record", "_records", "_sends", "_shape", "_start", "move")
@@ -390,13 +386,13 @@ class Mover:
         work = exchange.work(op, deterministic)
         if self._sends:
             self._begin, self._start, self._finish = exchange.begin, exchange.starter(work), exchange.finisher(work)
-            carry = exchange.mover(work)
+            move_points = exchange.mover(work)
         else:
-            carry = (work.stay() if width else None) or (lambda source, target: target)
-        self.move = self._whole(carry, len(block) == len(self._shape))
+            move_points = (work.stay() if width else None) or (lambda source, target: target)
+        self.move = self._complete_move(move_points, len(block) == len(self._shape))
 
     def start(self, source: Any, target: Any) -> InFlight:
-        """Start a move between arrays that have been checked; `source` may be changed at once. Collective."""
+        """Start a move between validated arrays; `source` may be changed at once. Collective."""
         if not self._sends:
             return InFlight(None, self.move(source, target))
         if self._failures is not None:
@@ -419,9 +415,9 @@ class Mover:
         points = points_of(target, self._shape)
         return _shaped(self._finish(transfer, points), points, target)
 
-    def _whole(self, carry: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
-        """Return the move from start to end; more calls than these would delay small messages."""
-        # Without a reference to this object, which would make it, its exchange and its memory a cycle.
+    def _complete_move(self, move_points: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
+        """Return the complete move, with few Python calls, which would delay small messages."""
+        # No reference to this object, which would create a reference cycle that keeps the memory of the exchange.
         shape, records, record, failures = self._shape, self._records, self._record, self._failures
 
         def move(source: Any, target: Any) -> Any:
@@ -429,17 +425,17 @@ class Mover:
                 failures.check_open()
             if messages.active or records:
                 record()
-            if not active:  # without the cost of a mark
-                return carry(source, target)
+            if not active:  # avoids the cost of a mark
+                return move_points(source, target)
             with Span("communication"):
-                return carry(source, target)
+                return move_points(source, target)
 
         def move_blocks(source: Any, target: Any) -> Any:
             points = points_of(target, shape)
-            return _shaped(whole(points_of(source, shape), points), points, target)
+            return _shaped(run(points_of(source, shape), points), points, target)
 
-        whole = move if self._sends else carry
-        return whole if flat else move_blocks
+        run = move if self._sends else move_points
+        return run if flat else move_blocks
 
 
 def _record(elements: int, nbytes: int, announce: Callable[[], None] | None) -> None:
@@ -450,10 +446,10 @@ def _record(elements: int, nbytes: int, announce: Callable[[], None] | None) -> 
 
 
 def points_of(array: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array with one axis of points, and at most one for the values of a point."""
+    """Return an array with one axis of points, and at most one axis for the values of a point."""
     return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
 
 
 def _shaped(result: Any, points: Any, target: Any) -> Any:
-    """Return a result in the shape of the target: the target itself where its memory, `points`, was written to."""
+    """Return a result in the shape of the target: the target itself if the result is `points`, a view of its memory."""
     return target if result is points else result.reshape(target.shape)

@@ -1,4 +1,4 @@
-"""The star forest: which leaf on which rank belongs to which root, and the moves of values between them."""
+"""The star forest: a map from leaves to roots across ranks, and the operations that move values between them."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _DOWN, _UP, _FETCH = "roots to leaves", "leaves to roots", "fetch"
 
 
 class OnTransport:
-    """Objects whose values travel by a transport that can be chosen."""
+    """Base class of objects whose transport can be chosen."""
 
     _set_transport: Any  # sets the name of the transport
 
     def with_transport(self, transport: str | type[Exchange]) -> Self:
-        """Return the same on another transport: a name or a subclass of `Exchange`. Sends nothing; collective."""
+        """Return a copy that uses another transport: a name or a subclass of `Exchange`. Collective; sends nothing."""
         check_transport(transport)
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other._set_transport(transport)
-        return other
+        copy = object.__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._set_transport(transport)
+        return copy
 
 
 class StarForest(OnTransport):
-    """Stars between ranks: each has a root, which one rank owns, and any number of leaves, each on any rank.
+    """A star forest: each star has a root, owned by one rank, and any number of leaves on any ranks.
 
     *Points* are the rows of arrays along their first axis; further axes are the values of a point. Root arrays have
-    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers (:meth:`bcast`, :meth:`reduce`, ...) take plain local
-    arrays of NumPy, CuPy or JAX, of one dtype and engine on all ranks, and send one message to each rank that needs
-    any. All of them are collective. Source and target may share memory, as points and their ghosts do, unless a point
-    is both read and written. JAX arrays are immutable: the result is a new array. Every mover can be traced: in
-    ``jit``, in derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
+    ``nroots`` points, leaf arrays at least ``leaf_space``. Movers (:meth:`bcast`, :meth:`reduce`, ...) take local
+    arrays of NumPy, CuPy or JAX, of one dtype and engine on all ranks, and send at most one message to each rank. All
+    of them are collective. Source and target may share memory, as points and their ghosts do, unless a point is both
+    read and written. JAX arrays are immutable: the result is a new array. All movers can be traced: in ``jit``, in
+    derivatives (the transpose of ``bcast`` is ``reduce`` with ``"sum"``), and under ``vmap``.
 
     Parameters
     ----------
@@ -60,28 +60,28 @@ class StarForest(OnTransport):
     nroots : int
         Number of roots of this rank.
     leaves : sequence of int or None
-        Points of this rank's leaf arrays that are leaves, each once; ``None`` for ``0, 1, ...``.
+        Points of this rank's leaf arrays that are leaves, without repetitions; ``None`` for ``0, 1, ...``.
     remote_ranks, remote_indices : sequence of int
-        For each leaf the rank that owns its root, and the root's number there. Roots may have any number of leaves.
+        For each leaf, the rank that owns its root, and the root's index there. Roots may have any number of leaves.
     transport : str or type
-        How values travel, the same on all ranks: one of :data:`collops.exchange.TRANSPORTS`, which also describes
+        The transport, the same on all ranks: one of :data:`collops.exchange.TRANSPORTS`, which also describes
         ``"auto"``, or a transport of your own: a subclass of :class:`collops.extend.exchanges.Exchange`.
     deterministic : bool
-        Whether a sum over leaves has the same bits in every run and on every transport: leaves are then added to their
-        root one after the other, this rank's own first, then other ranks' leaves by rank, each rank's in the order
-        of its leaves. Without it devices may add with atomic operations, which is faster where a few roots have very
-        many leaves. All other operations give the same bits in any case.
+        Whether sums over leaves are bitwise reproducible, in every run and on every transport: leaves are then added to
+        their root sequentially, first the leaves of the root's rank, then leaves of other ranks by rank, in the order
+        of each rank's leaves. Otherwise devices may add with atomic operations, which is faster if a few roots have
+        very many leaves. All other operations are always bitwise reproducible.
 
     Attributes
     ----------
     nroots, nleaves : int
         Number of roots and leaves of this rank.
     leaf_space : int
-        Number of points that leaf arrays need at least: one more than the last leaf.
+        Minimum number of points of leaf arrays: the last leaf plus one.
     leaves, remote_ranks, remote_indices : numpy.ndarray
-        The edges that end here, 64-bit, read-only.
+        The edges of this rank's leaves, 64-bit, read-only.
     pattern : Pattern
-        From roots to leaves.
+        The pattern from roots to leaves.
 
     Raises
     ------
@@ -93,8 +93,9 @@ class StarForest(OnTransport):
     With :math:`A` the matrix that has a one for each leaf (row) and its root (column), ``bcast`` is :math:`A` and
     ``reduce`` with ``"sum"`` its transpose [1]_.
 
-    Collective: the indices of roots travel once, here. The transports ``shared``, ``mixed`` and ``symmetric``
-    hold memory until :meth:`free`, or until ranks next make such memory after none of them refers to the forest.
+    The constructor is collective: it exchanges the indices of roots. The transports ``shared``, ``mixed`` and
+    ``symmetric`` hold memory until :meth:`free`, or until such memory is next allocated after no rank refers to the
+    forest.
 
     References
     ----------
@@ -136,11 +137,11 @@ class StarForest(OnTransport):
         self._set_transport(transport)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StarForest:
-        """Return this forest, which never changes: prepared launches have the addresses of its memory."""
+        """Return this forest, which is immutable: prepared launches store addresses of its memory."""
         return self
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
-        """Begin without exchanges and prepared movers."""
+        """Set the transport, and drop exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()
         self._exchanges: dict[Any, Exchange] = {}
@@ -167,7 +168,7 @@ class StarForest(OnTransport):
             Number of roots of this rank, which may differ from rank to rank; for ``"alltoall"`` the points of a block,
             the same on all ranks.
         root : int
-            For ``"gather"``.
+            The root of ``"gather"``.
         """
         checked_communicator(comm)
         return cls(comm, *edges_of(comm, pattern, count, root), **options)
@@ -181,29 +182,29 @@ class StarForest(OnTransport):
         leaves: Sequence[int] | np.ndarray | None = None,
         **options: Any,
     ) -> StarForest:
-        """Return the forest whose roots are a layout's elements, which leaves name by global index. Collective.
+        """Return the forest whose roots are the elements of a layout, given by global index. Collective.
 
         Parameters
         ----------
         comm, leaves, **options
             As for the class.
         layout : Layout
-            Layout of the roots, on any process grid. Root arrays are this rank's parts, ravelled. Where copies exist,
-            leaves take the nearest copy: on this rank, or in its row or column of the process grid.
+            Layout of the roots, on any process grid. Root arrays are this rank's parts, ravelled. Leaves of replicated
+            elements refer to the nearest replica: on this rank, or in its row or column of the process grid.
         indices : sequence of int
-            For each leaf the index of its root in the global array, in C order.
+            For each leaf, the index of its root in the global array, in C order.
 
         Raises
         ------
         LayoutError
-            On every rank, if there is no such element, or the layout is for another number of ranks.
+            On every rank, if an index is out of range, or the layout has another number of ranks.
         """
         checked_communicator(comm)
         with collective_errors(comm):
             if getattr(layout, "ranks", None) != comm.size:
-                raise LayoutError(f"roots are in a layout of {comm.size} ranks, not in {layout!r}")
-            places = owners(layout, comm.rank, indices)
-        return cls(comm, layout.local_size(comm.rank), leaves, *places, **options)
+                raise LayoutError(f"layout must be a layout of {comm.size} ranks, not {layout!r}")
+            owners_of_roots = owners(layout, comm.rank, indices)
+        return cls(comm, layout.local_size(comm.rank), leaves, *owners_of_roots, **options)
 
     def __enter__(self) -> StarForest:
         return self
@@ -219,8 +220,8 @@ class StarForest(OnTransport):
         )
 
     def degrees(self) -> np.ndarray:
-        """Return the number of leaves of each of this rank's roots, 64-bit. Sends nothing."""
-        indices = self.pattern.sends.points, self.pattern.here
+        """Return the number of leaves of each of this rank's roots, 64-bit. Not collective."""
+        indices = self.pattern.sends.points, self.pattern.local_sources
         return sum(np.bincount(index.points, minlength=self.nroots) for index in indices)  # pyright: ignore
 
     @property
@@ -229,7 +230,7 @@ class StarForest(OnTransport):
         return not self.pattern.most_points or is_on_stream(self.comm, self.transport)
 
     def free(self) -> None:
-        """Free the memory and the requests of exchanges, which are made again at the next use. Collective."""
+        """Free the memory and the requests of exchanges; the next use recreates them. Collective."""
         if self._multi is not None:
             self._multi.free()
         for exchange in self._exchanges.values():
@@ -240,16 +241,16 @@ class StarForest(OnTransport):
     # Movers
 
     def bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> Any:
-        """Give every leaf the value of its root. Collective: one neighbour exchange.
+        """Copy the value of each root to its leaves. Collective: one neighbour exchange.
 
         Parameters
         ----------
         roots : array
             Shape ``(nroots, *block)``.
         leaves : array, optional
-            Shape ``(at least leaf_space, *block)``, contiguous; receives the result. By default zeros.
+            Shape ``(n, *block)`` with ``n >= leaf_space``, contiguous; receives the result. By default zeros.
         op : str
-            How a value is combined with the leaf's own: ``replace, sum, prod, min, max, land, lor, lxor``.
+            Combines the values of root and leaf: ``replace, sum, prod, min, max, land, lor, lxor``.
 
         Returns
         -------
@@ -261,7 +262,7 @@ class StarForest(OnTransport):
         LayoutError
             If shapes do not fit.
         UnsupportedTypeError
-            If dtypes or engines differ, or `op` has no meaning for the dtype.
+            If dtypes or engines differ, or `op` is not defined for the dtype.
         """
         mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.move(roots, leaves)
@@ -277,8 +278,8 @@ class StarForest(OnTransport):
         Parameters
         ----------
         leaves, roots, op
-            As for :meth:`bcast`; the roots are contiguous and combined with. With ``"replace"`` a root gets the last of
-            its leaves in the order that the class describes.
+            As for :meth:`bcast`; the roots are contiguous and updated in place. With ``"replace"`` a root gets the
+            value of its last leaf, in the order described in the class.
 
         Returns
         -------
@@ -294,21 +295,21 @@ class StarForest(OnTransport):
         return mover.start(leaves, roots)
 
     def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
-        """Combine roots with their leaves one after the other; each leaf gets what its root had just before.
+        """Combine roots with their leaves sequentially; each leaf gets the value of its root before its own update.
 
-        Collective: two neighbour exchanges. The order is the order of sums, see the class.
+        Collective: two neighbour exchanges. The order is the order of sums described in the class.
 
         Parameters
         ----------
         roots, leaves, op
-            As for :meth:`reduce`; ``"replace"`` hands values on from leaf to leaf.
+            As for :meth:`reduce`; ``"replace"`` passes values from leaf to leaf.
         fetched : array, optional
             Like `leaves`, contiguous; receives the result. By default zeros.
 
         Returns
         -------
         array
-            The fetched values; of JAX arrays, whose roots are immutable, a pair: these and new roots.
+            The fetched values; for JAX arrays, which are immutable, the pair of fetched values and new roots.
         """
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
@@ -323,15 +324,15 @@ class StarForest(OnTransport):
         collected = collect.start(leaves, slots)
 
         def complete(fetched: Any) -> Any:
-            given = points_of(collected.finish(), flat)
-            before, sums = fetch(given, points_of(roots, flat), given)
+            multi_values = points_of(collected.finish(), flat)
+            before, sums = fetch(multi_values, points_of(roots, flat), multi_values)
             result = back.move(before.reshape(slots.shape), fetched)
             return result if engine.mutable else (result, sums.reshape(roots.shape))
 
         return InFlight(complete, fetched)
 
     def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
-        """Collect the leaves of every root, side by side, in the order of ranks and then of leaves. Collective.
+        """Collect the leaves of every root consecutively, in the order of ranks and then of leaves. Collective.
 
         Parameters
         ----------
@@ -355,7 +356,7 @@ class StarForest(OnTransport):
         return multi.start_reduce(leaves, multi_roots, "replace")
 
     def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
-        """Give every leaf its own one of the values that :meth:`gather` collects. Collective."""
+        """Copy to each leaf its own value in an array as :meth:`gather` collects it. Collective."""
         return self.multi.bcast(multi_roots, leaves)
 
     def start_scatter(self, multi_roots: Any, leaves: Any = None) -> InFlight:
@@ -370,14 +371,14 @@ class StarForest(OnTransport):
         return self._multi
 
     def _prepared(self, way: str, op: str, source: Any, target: Any) -> tuple[Any, Any, Any]:
-        """Return the mover between these arrays, the source, contiguous, and the target, by default leaves of zeros."""
+        """Return the mover between these arrays, the contiguous source, and the target (by default zeros)."""
         try:
             kind = way, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
             mover = self._checked.get(kind)
             if mover and source.flags.c_contiguous and target.flags.c_contiguous:
-                return mover, source, target  # arrays like ones that have passed all checks
+                return mover, source, target  # arrays of a kind that has passed all checks
         except AttributeError:
-            kind = None  # no target, or no arrays, for which the checks raise a better error
+            kind = None  # no target, or not arrays, for which the checks raise a clearer error
         engine = engine_of(source)
         names = ("roots", "leaves") if way == _DOWN else ("leaves", "roots")
         by_default = target is None and way == _DOWN
@@ -397,17 +398,17 @@ class StarForest(OnTransport):
         return mover, source, target
 
     def _mover(self, way: str, op: str, dtype: np.dtype, block: tuple[int, ...], engine: Engine) -> Any:
-        """Return what moves such values. Collective where it is new.
+        """Return the mover of such values. Collective if it is new.
 
-        For a fetch it is what collects leaves, what combines roots with them, and the shape of a point for that.
+        For a fetch: the mover that collects leaves, the function that updates roots, and the shape of a point for it.
         """
         key, width = (way, op, dtype, block, engine), prod(block)
         if key in self._movers:
             return self._movers[key]
         if way == _FETCH:
             check_operation(op, dtype)
-            edges, places = map(Index, algebra.edges_of_roots(self))
-            fetch = packing_for(engine).fetcher(places, edges, op, dtype, width)
+            edges, multi_roots = map(Index, algebra.edges_of_roots(self))
+            fetch = packing_for(engine).fetcher(multi_roots, edges, op, dtype, width)
             mover: Any = self.multi._mover(_UP, "replace", dtype, block, engine), fetch, () if width == 1 else (width,)
         else:
             exchange = self._exchange(way == _DOWN, width, dtype, engine)
@@ -422,19 +423,21 @@ class StarForest(OnTransport):
             raise LayoutError(f"a point has the shape {blocks[0]} among the source and {blocks[1]} among the target")
 
     def _checked_points(self, name: str, array: Any, engine: Engine, written: bool = False) -> Any:
-        """Return an array of roots or leaves, contiguous, which it must be already if it is written to."""
+        """Return a contiguous array of roots or leaves; an array that is `written` must be contiguous already."""
         exact, points = name == "roots", self.nroots if name == "roots" else self.leaf_space
         if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
-            wanted = f"{points}" if exact else f"at least {points}"
-            raise LayoutError(f"{name} must have {wanted} points along the first axis, not shape {tuple(array.shape)}")
+            expected = f"{points}" if exact else f"at least {points}"
+            raise LayoutError(
+                f"{name} must have {expected} points along the first axis, not shape {tuple(array.shape)}"
+            )
         if not engine.mutable or array.flags.c_contiguous:
             return array
         if written:
-            raise LayoutError(f"{name} must be contiguous, since they are written to")
+            raise LayoutError(f"{name} must be contiguous, since they are overwritten")
         return engine.xp.ascontiguousarray(array)
 
     def _exchange(self, down: bool, width: int, dtype: Any, engine: Engine) -> Exchange:
-        """Return the exchange for one direction and kind of values. Collective where it is new."""
+        """Return the exchange for one direction and kind of values. Collective if it is new."""
         key = (down, width, dtype, engine)
         if key not in self._exchanges:
             pattern = self.pattern if down else self.pattern.reversed()
@@ -442,7 +445,7 @@ class StarForest(OnTransport):
         return self._exchanges[key]
 
     def move_once(self, down: bool, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """Move host arrays once by messages, without keeping anything, to make forests of forests. Collective."""
+        """Move host arrays once by messages, without caching, to derive other forests. Collective."""
         engine, block = engine_of(source), source.shape[1:]
         pattern = self.pattern if down else self.pattern.reversed()
         exchange = exchange_of(
@@ -463,13 +466,13 @@ class StarForest(OnTransport):
 
 
 def _checked_edges(comm: Communicator, leaves: Any, ranks: Any, indices: Any) -> tuple[np.ndarray, ...]:
-    """Return the edges that end on a rank, checked as far as one rank can."""
+    """Return the edges of a rank's leaves, after all checks that need no communication."""
     ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
     leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")
     if not len(leaves) == len(ranks) == len(indices):
         raise LayoutError(
-            f"{len(leaves)} leaves need as many roots, but there are {len(ranks)} remote_ranks "
-            f"and {len(indices)} remote_indices"
+            "leaves, remote_ranks and remote_indices must have the same length, "
+            f"not {len(leaves)}, {len(ranks)} and {len(indices)}"
         )
     if leaves.min(initial=0) < 0:
         raise LayoutError(f"leaf {leaves.min()} is negative")
@@ -489,4 +492,4 @@ def _check_roots(ranks: np.ndarray, indices: np.ndarray, counts: np.ndarray) -> 
     wrong = np.flatnonzero((indices < 0) | (indices >= counts[ranks]))
     if len(wrong):
         rank, index = ranks[wrong[0]], indices[wrong[0]]
-        raise LayoutError(f"a leaf names root {index} of rank {rank}, which has {counts[rank]} roots")
+        raise LayoutError(f"a leaf refers to root {index} of rank {rank}, which has {counts[rank]} roots")

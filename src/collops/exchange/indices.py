@@ -1,4 +1,4 @@
-"""Checks of counts and indices that users give, converted to 64 bits, and the edges of patterns and layouts."""
+"""Validate the counts and indices of users, convert them to 64 bits, and compute the edges of patterns and layouts."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def as_count(value: Any, what: str) -> int:
     except TypeError:
         raise LayoutError(f"the number of {what} must be an integer, not {value!r}") from None
     if count < 0:
-        raise LayoutError(f"the number of {what} must not be negative, as {count} is")
+        raise LayoutError(f"the number of {what} must not be negative, but is {count}")
     if count > _LARGEST:
         raise LayoutError(f"64-bit indices cannot count {count} {what}")
     return count
 
 
 def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.ndarray:
-    """Return a list of integers as a new 64-bit array; with `what`, they are numbers of one of `count` such things.
+    """Return a list of integers as a new 64-bit array; with `what`, each must be the number of one of `count` items.
 
     Raises
     ------
     LayoutError
-        If it is not a list, an integer does not fit, or there is no such thing.
+        If it is not a list, or an integer is out of range.
     UnsupportedTypeError
-        If its elements are no integers.
+        If an element is not an integer.
     """
     try:
         array = np.asarray(values)
@@ -59,29 +59,29 @@ def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.nda
     indices = array.astype(np.int64)
     wrong = indices[(indices < 0) | (indices >= count)] if what else indices[:0]
     if len(wrong):
-        raise LayoutError(f"there is no {what} {wrong[0]} of {count}")
+        raise LayoutError(f"{what} {wrong[0]} is out of range (size {count})")
     return indices
 
 
 def sent_to(comm: Communicator, ranks: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
     """Send row *i* of each array to ``ranks[i]``; return the rows that arrive, in the order of ranks. Collective."""
     order = np.argsort(ranks, kind="stable")
-    leaving = np.bincount(ranks, minlength=comm.size).astype(np.int64)
-    counts = leaving.tolist(), comm.alltoall(leaving).tolist()
+    send_counts = np.bincount(ranks, minlength=comm.size).astype(np.int64)
+    counts = send_counts.tolist(), comm.alltoall(send_counts).tolist()
     return [comm.alltoallv(array[order], *counts) for array in arrays]
 
 
 def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[int, None, np.ndarray, np.ndarray]:
     """Return the number of roots and the edges of a pattern; see :meth:`StarForest.from_pattern`. Collective."""
     if pattern not in ("allgather", "gather", "alltoall"):
-        raise InputError(f"there is no pattern {pattern!r}; choose allgather, gather or alltoall")
+        raise InputError(f"unknown pattern {pattern!r}; choose allgather, gather or alltoall")
     check_rank(operator.index(root), comm.size, "root")
     with collective_errors(comm):
         count = as_count(count, "roots")
     counts = comm.allgather(np.array(count, np.int64))
     if pattern == "alltoall":
         if (counts != counts[0]).any():
-            raise LayoutError(f"alltoall needs one count on all ranks, not {counts.tolist()}")
+            raise LayoutError(f"alltoall needs the same count on all ranks, not {counts.tolist()}")
         ranks = np.repeat(np.arange(comm.size), count)
         return comm.size * count, None, ranks, np.tile(comm.rank * count + np.arange(count), comm.size)
     if pattern == "gather" and comm.rank != root:
@@ -92,24 +92,24 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
 
 
 def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rank holds each element of a layout, and its place in that rank's ravelled part.
+    """Return the rank that owns each element of a layout, and its index in the ravelled part of this rank.
 
-    The indices are global, in C order. Of several copies of an element, the one on the coordinates of `rank` is
-    returned. Errors as for :func:`as_indices`, and :class:`LayoutError` if there is no such element.
+    The indices are global, in C order. If an element has several replicas, the replica at the coordinates of `rank` is
+    returned. Raises the errors of :func:`as_indices`.
     """
     indices = as_indices(indices, "global indices", "element", layout.size)
-    grid = [np.full(len(indices), place) for place in layout.coordinates(rank)]
+    grid = [np.full(len(indices), coordinate) for coordinate in layout.coordinates(rank)]
     local = np.zeros(len(indices), np.int64)
-    for along, sizes, axis in zip(
+    for axis_indices, sizes, axis in zip(
         np.unravel_index(indices, layout.shape) if len(indices) else [indices] * layout.ndim,
         layout.sizes,
         layout.axes,
         strict=True,
     ):
         ends = np.cumsum(sizes)
-        block = np.searchsorted(ends, along, side="right")
+        block = np.searchsorted(ends, axis_indices, side="right")
         if axis is not None:
             grid[axis] = block
-        local = local * np.asarray(sizes)[block] + along - (ends - sizes)[block]
+        local = local * np.asarray(sizes)[block] + axis_indices - (ends - sizes)[block]
     ranks = np.ravel_multi_index(grid, layout.process_grid) if grid else np.zeros(len(indices), np.int64)
     return ranks.astype(np.int64), local

@@ -1,9 +1,9 @@
-"""Patterns: who sends what to whom. Pure data of one rank, worked out before any values move.
+"""Communication patterns: which values each rank sends and receives. Computed locally, before any values are sent.
 
-There are two kinds. A :class:`Pattern` of *points* names rows of arrays by index; star forests, index scatters and
-sparse matrices find theirs by one exchange of indices. Its values are packed into a buffer that is ordered by rank,
-and combined with those of the target. A pattern of *boxes*, two lists of ranks and slices, is what halos, derivatives
-and redistributions work out by arithmetic; boxes travel from and to where they lie (:class:`ExchangePlan`).
+There are two kinds. A :class:`Pattern` of *points* selects rows of arrays by index; star forests, index scatters and
+sparse matrices compute it with one exchange of indices. Values are packed into a buffer ordered by rank, and combined
+with the values of the target. A pattern of *boxes* consists of two lists of ranks and slices. Halos, derivatives and
+redistributions compute it without communication; boxes are sent and received in place (:class:`ExchangePlan`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Box: TypeAlias = tuple[slice, ...]
 
 
 class Segment(NamedTuple):
-    """The points ``start .. stop - 1`` of a packed buffer, which go to or come from `rank`."""
+    """The points ``start .. stop - 1`` of a packed buffer, sent to or received from `rank`."""
 
     rank: int
     start: int
@@ -32,7 +32,7 @@ class Segment(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The values that a rank sends, or those that it receives.
+    """The values that a rank sends, or the values that it receives.
 
     Examples
     --------
@@ -58,51 +58,52 @@ class Pattern(NamedTuple):
     """The points that one rank sends, receives and keeps.
 
     A packed buffer is ordered by the other rank. ``sends.segments`` and ``receives.segments`` have ``(rank, start,
-    stop)`` for each rank to which, or from which, points ``start .. stop - 1`` of the buffer travel.
+    stop)`` for each rank that points ``start .. stop - 1`` of the buffer are sent to or received from.
 
     Examples
     --------
     >>> import collops
     >>> from collops.extend.communication import alone
     >>> pattern = collops.StarForest(alone(), 2, None, [0, 0, 0], [0, 1, 1]).pattern
-    >>> pattern.here.points, pattern.there.points, pattern.most_points
+    >>> pattern.local_sources.points, pattern.local_targets.points, pattern.most_points
     (array([0, 1, 1]), array([0, 1, 2]), 0)
     """
 
     sends: Side  # of the source array
     receives: Side  # of the target array
-    here: Index  # the points of the source whose values stay on this rank
-    there: Index  # and of the target, where they go
+    local_sources: Index  # the points of the source whose values stay on this rank
+    local_targets: Index  # and of the target, where they go
     most_points: int  # of the longest packed buffer of any rank; 0 where no rank sends anything
 
     def reversed(self) -> Pattern:
         """Return the pattern from target to source."""
-        return Pattern(self.receives, self.sends, self.there, self.here, self.most_points)
+        return Pattern(self.receives, self.sends, self.local_targets, self.local_sources, self.most_points)
 
 
 def edges_by_rank(ranks: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the positions of the edges to `rank` itself, and of all other edges, ordered by rank.
+    """Return the positions of the edges to `rank` itself, and of all other edges, sorted by rank.
 
-    Edges to one rank stay in their order, which determines the order of all sums.
+    The sort is stable: the order of the edges to a rank determines the order of sums.
     """
-    own = ranks == rank
-    others = np.flatnonzero(~own)
-    return np.flatnonzero(own), others[np.argsort(ranks[others], kind="stable")]
+    is_local = ranks == rank
+    remote = np.flatnonzero(~is_local)
+    return np.flatnonzero(is_local), remote[np.argsort(ranks[remote], kind="stable")]
 
 
 def pattern_of_edges(comm: Communicator, leaves: np.ndarray, ranks: np.ndarray, indices: np.ndarray) -> Pattern:
-    """Return the pattern that takes roots to leaves. Collective: the indices of roots travel once.
+    """Return the pattern from roots to leaves. Collective: the indices of the roots are exchanged once.
 
-    Each edge that ends on this rank has a leaf, and the rank and the index of its root; all have been checked.
+    `leaves`, `ranks` and `indices` describe the edges that end on this rank: the leaf, and the rank and index of its
+    root. They have been validated.
     """
-    local, others = edges_by_rank(ranks, comm.rank)
-    wanted = np.bincount(ranks[others], minlength=comm.size).astype(np.int64)
-    given = comm.alltoall(wanted)
-    roots = comm.alltoallv(indices[others], wanted.tolist(), given.tolist())
-    longest = comm.allreduce(np.array(max(len(others), len(roots)), np.int64), "max")
+    local, remote = edges_by_rank(ranks, comm.rank)
+    recv_counts = np.bincount(ranks[remote], minlength=comm.size).astype(np.int64)
+    send_counts = comm.alltoall(recv_counts)
+    roots = comm.alltoallv(indices[remote], recv_counts.tolist(), send_counts.tolist())
+    longest = comm.allreduce(np.array(max(len(remote), len(roots)), np.int64), "max")
     return Pattern(
-        Side(Index(roots), _segments(given)),
-        Side(Index(leaves[others]), _segments(wanted)),
+        Side(Index(roots), _segments(send_counts)),
+        Side(Index(leaves[remote]), _segments(recv_counts)),
         Index(indices[local]),
         Index(leaves[local]),
         int(longest),

@@ -1,7 +1,6 @@
 """Copies of boxes between a local array and the memory of other GPUs of the same host, in place of messages.
 
-One kernel copies all boxes of a rank in one pass. Messages of boxes that are not contiguous would be packed first and
-unpacked afterwards.
+One kernel copies all boxes of a rank, without the packing and unpacking that messages of non-contiguous boxes need.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ _SIZES = 7  # numbers of a box
 def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] | None:
     """Return the addresses of device memory of all ranks that this rank can use, or ``None``. Collective.
 
-    Every rank gets at least the largest `nbytes`. Callers with the same `name` on `comm` share the memory. Before they
-    write to it they must call a barrier, so that it is no longer in use on any rank. It is freed with
-    `comm`.
+    Every rank gets at least the largest `nbytes`. Callers with the same `name` on `comm` share the memory: before
+    writing to it, they must call a barrier, so that no rank still uses it. It is freed with `comm`.
     """
     from collops.comm.peer_stores import map_memory, unmap_memory
 
-    known = comm.kept.setdefault(mapped_memory, {})
+    known = comm.cache.setdefault(mapped_memory, {})
     nbytes = max(comm.allgather_metadata(nbytes))
     size, addresses = known.get(name, (-1, None))
     if size < nbytes:
@@ -51,30 +49,30 @@ def mapped_memory(comm: Communicator, name: str, nbytes: int) -> Sequence[int] |
 
 
 class Arguments(NamedTuple):
-    """Arguments of the kernel: bytes that a thread copies at once, number, sizes and places (bytes) of the boxes."""
+    """Arguments of the kernel: bytes that a thread copies at once; number, sizes and offsets (bytes) of the boxes."""
 
     unit: int
     boxes: int
     sizes: Sequence[int]
-    places: Sequence[int]
+    local_offsets: Sequence[int]
 
 
 class PeerCopy:
     """Copies of boxes from a local array to memory of all ranks, or back. All ranks create it, in the same order.
 
-    Writing is faster than reading, because a read has to wait for its answer.
+    Writing is faster than reading, because a read waits for a round trip.
 
     Parameters
     ----------
     comm : Communicator
     shapes, begins : sequence
-        The shape of the array in each rank's memory, and at which element of that it begins.
+        Shape of the array in each rank's memory, and offset of its first element there.
     boxes : sequence of (int, Box, Box)
         A rank, a box of the array in its memory, and the corresponding box of the local array.
     itemsize : int
-        Bytes of an element.
+        Size of an element in bytes.
     writes : bool
-        Whether boxes are copied to the memory of all ranks, and not from there.
+        Whether boxes are copied to the memory of all ranks (put), rather than from it (get).
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class PeerCopy:
         self._comm = comm
         self._itemsize = itemsize
         self._writes = writes
-        self._boxes = [each for each in boxes if prod(extent(each[1]))]
+        self._boxes = [entry for entry in boxes if prod(extent(entry[1]))]
         strides = [_strides(shape, itemsize) for shape in shapes]
         self._strides = [strides[rank] for rank, *_ in self._boxes]
         self._offsets = [
@@ -100,59 +98,59 @@ class PeerCopy:
         self._elements = sum(prod(extent(box)) for rank, box, _ in self._boxes if rank != comm.rank)
         self._launches: dict[tuple[int, ...], tuple[Any, Sequence[int]]] = {}
 
-    def can(self, shape: tuple[int, ...]) -> bool:
-        """Return whether the kernel can copy boxes of a local array of this shape in C order. Not collective."""
+    def supports(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the kernel supports boxes of a local array of this shape in C order. Not collective."""
         return self.arguments(_strides(shape, self._itemsize), 0) is not None
 
     def start(self, memory: Sequence[int], array: Any) -> Pending:
         """Start copying between `array` and the memory of all ranks at the addresses `memory`, on a side stream.
 
-        The copy is ordered after the work so far on the current stream, but not after the work of other ranks, which
-        needs a barrier.
+        The copy is ordered after earlier work on the current stream, but not after the work of other ranks, for which
+        a barrier is needed.
         """
         if messages.active:
             messages.record("alltoallv", self._elements, self._elements * self._itemsize)
-        launch, places = self._launch(array.strides, array.data.ptr % _UNIT)
-        addresses = self.addresses(memory, array.data.ptr, places)
+        launch, local_offsets = self._launch(array.strides, array.data.ptr % _UNIT)
+        addresses = self.addresses(memory, array.data.ptr, local_offsets)
         transport: Any = self._comm.begin(array)
         with mark("communication"):
             return transport.start_on_side_stream(launch, addresses)
 
     def arguments(self, strides: tuple[int, ...], begin: int) -> Arguments | None:
-        """Return the arguments of the kernel for a local array with these strides in bytes, or ``None`` if it cannot.
+        """Return the arguments of the kernel for a local array with these strides in bytes, or ``None`` if unsupported.
 
         `begin` is the address of the array modulo 8. Arithmetic; not collective.
         """
-        places = [_offset(box, strides) for _, _, box in self._boxes]
+        local_offsets = [_offset(box, strides) for _, _, box in self._boxes]
         copies = [
             backend.box_copy(
                 extent(box),
-                *((strides, theirs) if self._writes else (theirs, strides)),
+                *((strides, remote_strides) if self._writes else (remote_strides, strides)),
                 self._itemsize,
-                (_UNIT + offset % _UNIT, _UNIT + (begin + place) % _UNIT),
+                (_UNIT + offset % _UNIT, _UNIT + (begin + local_offset) % _UNIT),
             )
-            for (_, box, _), theirs, offset, place in zip(
-                self._boxes, self._strides, self._offsets, places, strict=True
+            for (_, box, _), remote_strides, offset, local_offset in zip(
+                self._boxes, self._strides, self._offsets, local_offsets, strict=True
             )
         ]
-        found = [copy for copy in copies if copy is not None]
-        if len(found) < len(copies) or len(copies) > MAX_BOXES:
+        supported = [copy for copy in copies if copy is not None]
+        if len(supported) < len(copies) or len(copies) > MAX_BOXES:
             return None
-        unit = min((copy.unit for copy in found), default=_UNIT)
+        unit = min((copy.unit for copy in supported), default=_UNIT)
         sizes: list[int] = []
-        for copy in found:
+        for copy in supported:
             width, height, rows, *spacings = map(int, copy.sizes)
             times = copy.unit // unit
             sizes += [width * times, height, rows, *(spacing * times for spacing in spacings)]
         sizes += [0] * (_SIZES * MAX_BOXES - len(sizes))
-        return Arguments(unit, max(1, len(found)), sizes, places)
+        return Arguments(unit, max(1, len(supported)), sizes, local_offsets)
 
-    def addresses(self, memory: Sequence[int], array: int, places: Sequence[int]) -> list[int]:
+    def addresses(self, memory: Sequence[int], array: int, local_offsets: Sequence[int]) -> list[int]:
         """Return the addresses of all sources and targets, in the memory of all ranks and in a local array."""
-        theirs = [memory[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
-        mine = [array + place for place in places]
-        first, last = (mine, theirs) if self._writes else (theirs, mine)
-        return [*first, *[0] * (MAX_BOXES - len(first)), *last]
+        remote = [memory[rank] + offset for (rank, *_), offset in zip(self._boxes, self._offsets, strict=True)]
+        local = [array + local_offset for local_offset in local_offsets]
+        sources, targets = (local, remote) if self._writes else (remote, local)
+        return [*sources, *[0] * (MAX_BOXES - len(sources)), *targets]
 
     def _launch(self, strides: tuple[int, ...], begin: int) -> tuple[Any, Sequence[int]]:
         from collops.comm.device_launch import Launch
@@ -161,10 +159,10 @@ class PeerCopy:
         if key not in self._launches:
             arguments = self.arguments(strides, begin)
             assert arguments is not None
-            unit, count, sizes, places = arguments
+            unit, count, sizes, local_offsets = arguments
             kernel = cuda_kernel(backend.__file__, "boxes.cu", "copy_boxes", f"-DBYTES={unit}")
             fixed = count, int(self._writes), *sizes
-            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MAX_BOXES, *fixed), places
+            self._launches[key] = Launch(kernel, _BLOCKS * count, _THREADS, 2 * MAX_BOXES, *fixed), local_offsets
         return self._launches[key]
 
 

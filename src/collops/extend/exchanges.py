@@ -1,12 +1,12 @@
 """Transports of exchanges: the base class that says what a transport does, and the values that it receives.
 
-``StarForest``, ``IndexScatter`` and ``CSRMatrix`` take a subclass of :class:`Exchange` as ``transport=``. ``PLACES`` is
+``StarForest``, ``IndexScatter`` and ``CSRMatrix`` take a subclass of :class:`Exchange` as ``transport=``. ``SLOTS`` is
 the number of pairs of buffers of an exchange. `LibraryExchangePlan` is an ``ExchangePlan`` that uses no stores between
 GPUs, for comparisons of libraries.
 """
 
 from collops.exchange.boxes import LibraryExchangePlan as LibraryExchangePlan
-from collops.exchange.exchange import PLACES as PLACES
+from collops.exchange.exchange import SLOTS as SLOTS
 from collops.exchange.exchange import Exchange as Exchange
 from collops.exchange.exchange import LocalWork as LocalWork
 from collops.exchange.exchange import Transfer as Transfer

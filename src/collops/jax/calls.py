@@ -114,7 +114,7 @@ class Watch:
                 operation = _located(call)
                 if looks == _DIFFER:
                     reason = f"cannot continue because {note.decode()}"
-                    self._failures.give_up(Cause.REJECTION, operation, reason)
+                    self._failures.abort(Cause.REJECTION, operation, reason)
                 if note:
                     operation = Located(f"{operation}, {note.decode()}")
                 start = time.monotonic() - seconds

@@ -10,7 +10,7 @@ from collops.comm import Communicator, from_mpi4py, world
 from collops.comm.agreement import collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.failure import default_timeout
-from collops.comm.reclaim import own
+from collops.comm.reclaim import free_when_unreachable
 from collops.errors import InputError, TransportError
 from collops.jax import native, versions
 from collops.jax.calls import Watch
@@ -161,7 +161,7 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     watched, checked = comm.size > 1, comm.calls is not None
     made = NativeComm(comm.rank, comm.size, numbers, comm.local_size == comm.size, watched=watched, checked=checked)
     if private is not None:
-        own(made, comm.ranks, [private.Free], settle=settle)  # programs that use it refer to `made`
+        free_when_unreachable(made, comm.ranks, [private.Free], settle=settle)  # programs that use it refer to `made`
     return made
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.nccl import NcclLibrary
-from collops.comm.own_device import show_own_device
+from collops.comm.own_device import select_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native, versions
 
@@ -90,7 +90,7 @@ def use_local_device() -> None:
         from jax._src.xla_bridge import backends_are_initialized as initialized
     if initialized():
         raise InputError("collops.jax.use_local_device() has to be called before JAX makes its first array")
-    show_own_device()
+    select_own_device()
 
 
 def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = None) -> Clique:

@@ -71,7 +71,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     x = array(x)
     rows = checked_counts(counts, comm, "counts")
     if x.ndim == 0 or x.shape[0] != rows[comm.rank]:
-        raise LayoutError(f"counts give this rank {rows[comm.rank]} rows, but x has shape {x.shape}")
+        raise LayoutError(f"counts assign {rows[comm.rank]} rows to this rank, but x has shape {x.shape}")
     return gathered(x, rows, comm, checked_convention(cotangents))
 
 

@@ -241,7 +241,7 @@ def has_copies(array: Any) -> bool:
 def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
     """Return both arrays of a pair with an empty split part, if they have copies."""
     comm = x.comm
-    templates = comm.kept.get(_with_empty_part) or comm.kept.setdefault(_with_empty_part, {})
+    templates = comm.cache.get(_with_empty_part) or comm.cache.setdefault(_with_empty_part, {})
     key = x.layout, x.leaves[0].dtype, x.engine.name
     if key not in templates:
         if len(templates) == PLANS_KEPT:

@@ -77,8 +77,8 @@ def _functions_for(dtype: np.dtype) -> _Functions | None:
     try:
         return _functions[dtype]
     except KeyError:
-        found = _Functions(_NAMES.index(dtype.name), dtype) if dtype.name in _NAMES else None
-        return _functions.setdefault(dtype, found)
+        functions = _Functions(_NAMES.index(dtype.name), dtype) if dtype.name in _NAMES else None
+        return _functions.setdefault(dtype, functions)
 
 
 # ---- a*x + b*y
@@ -96,22 +96,22 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
             if out is None or x is y or _apart(x, y):
                 return _launch_axpby(functions, x, y, target, first, second)
     a_factors, b_factors = _factors(a), _factors(b)
-    wanted = _result_dtype(x, y, a_factors, b_factors)
+    result_dtype = _result_dtype(x, y, a_factors, b_factors)
     if out is None:
-        target = cupy.empty(x.shape, wanted)
-    elif wanted == out.dtype or np.can_cast(wanted, out.dtype, "same_kind"):
-        target, wanted = out, out.dtype
+        target = cupy.empty(x.shape, result_dtype)
+    elif result_dtype == out.dtype or np.can_cast(result_dtype, out.dtype, "same_kind"):
+        target, result_dtype = out, out.dtype
     else:
-        raise UnsupportedTypeError(f"a result of dtype {wanted} does not fit into out of dtype {out.dtype}")
-    functions = _functions_for(wanted)
+        raise UnsupportedTypeError(f"a result of dtype {result_dtype} does not fit into out of dtype {out.dtype}")
+    functions = _functions_for(result_dtype)
     if functions is None:
         return _whole_numbers(a, x, b, y, target)
     if not target.flags.c_contiguous:
-        target = cupy.empty(x.shape, wanted)
-    x, y = _operand(x, wanted, target), _operand(y, wanted, target)
+        target = cupy.empty(x.shape, result_dtype)
+    x, y = _operand(x, result_dtype, target), _operand(y, result_dtype, target)
     first, second = (
-        _coefficient(factors, functions, isinstance(given, Finite))
-        for factors, given in ((a_factors, a), (b_factors, b))
+        _coefficient(factors, functions, isinstance(scalar, Finite))
+        for factors, scalar in ((a_factors, a), (b_factors, b))
     )
     _launch_axpby(functions, x, y, target, first, second)
     if out is not None and target is not out:
@@ -135,7 +135,12 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     """
     functions = _functions.get(out.dtype)
     alike = x.dtype == y.dtype == out.dtype and all(array.flags.c_contiguous for array in (x, y, out))
-    if functions is None or not alike or not out.size or not all(each is out or _apart(each, out) for each in (x, y)):
+    if (
+        functions is None
+        or not alike
+        or not out.size
+        or not all(operand is out or _apart(operand, out) for operand in (x, y))
+    ):
         return None
     first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
     if first is None or second is None:
@@ -331,11 +336,11 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
     functions: _Functions | None = None
     for number, x, y in jobs:
         x, y = _factor_arrays(x, y, conjugate)
-        mine = _functions_for(dtype if y is None else x.dtype)
-        if mine is None or mine.number_dtype != dtype:
+        own_functions = _functions_for(dtype if y is None else x.dtype)
+        if own_functions is None or own_functions.number_dtype != dtype:
             # A result of another dtype than the others, or of integers, which have no kernel.
-            if mine is not None:
-                value = _launch_dot(mine, x, y, conjugate)
+            if own_functions is not None:
+                value = _launch_dot(own_functions, x, y, conjugate)
             else:
                 value = cupy.any(x & y) if x.dtype.kind == "b" else cupy.sum(x * y, dtype=x.dtype)
             target = out.reshape(-1)[number : number + 1]
@@ -343,10 +348,10 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
             fresh &= ~(1 << number)
             continue
         full = len(waiting) == _PAIRS or (waiting and number - waiting[0][0] >= _PLACES)
-        if waiting and (full or mine is not functions):
+        if waiting and (full or own_functions is not functions):
             fresh = _launch(functions, waiting, out, conjugate, fresh)
             waiting = []
-        functions = mine
+        functions = own_functions
         waiting.append((number, x, y))
     if waiting:
         _launch(functions, waiting, out, conjugate, fresh)
@@ -450,7 +455,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     if functions is None:
         raise UnsupportedTypeError(f"scalars of dtype {dtype} have no square of a sum")
     out = cupy.empty((), dtype)
-    a, b = [each if each.dtype == dtype else each.astype(dtype) for each in quotient]
+    a, b = [scalar if scalar.dtype == dtype else scalar.astype(dtype) for scalar in quotient]
     functions.square_of_sum((1,), (1,), (ww, wq, qq, functions.number(factor), a, b, out))
     return out
 

@@ -24,9 +24,9 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     dtype = combined(x.dtype, y.dtype, complex if complex_one else float)
     if out is not None and not np.can_cast(dtype, out.dtype, "same_kind"):
         raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into out of dtype {out.dtype}")
-    wide = accumulator(dtype)
+    compute_dtype = accumulator(dtype)
     terms: list[Any] = [
-        _scaled(factor, array.astype(wide), wide)
+        _scaled(factor, array.astype(compute_dtype), compute_dtype)
         for factor, array in zip(factors, (x, y), strict=True)
         if hasattr(factor, "dtype") or factor != 0
     ]
@@ -73,8 +73,10 @@ def norm_part(x: Any, order: float, axes: tuple[int, ...] | None = None) -> Any:
     if not np.isinf(order):
         return xp.sum(size if order == 1 else size**order, axis=axes)
     if 0 in size.shape:  # CuPy's extremes have no initial value
-        rest = [] if axes is None else [extent for axis, extent in enumerate(size.shape) if axis not in axes]
-        return xp.full(rest, 0 if order > 0 else np.inf, dtype)
+        remaining_extents = (
+            [] if axes is None else [extent for axis, extent in enumerate(size.shape) if axis not in axes]
+        )
+        return xp.full(remaining_extents, 0 if order > 0 else np.inf, dtype)
     return (xp.max if order > 0 else xp.min)(size, axis=axes)
 
 

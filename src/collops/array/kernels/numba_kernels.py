@@ -89,9 +89,9 @@ def products(rows, u, w, out):
                 c1 += c[i] * y
                 d0 += d[i] * x
                 d1 += d[i] * y
-            for place, (first, second) in enumerate(((a0, a1), (b0, b1), (c0, c1), (d0, d1))):
-                out[number + place, 0] += first
-                out[number + place, 1] += second
+            for index, (first, second) in enumerate(((a0, a1), (b0, b1), (c0, c1), (d0, d1))):
+                out[number + index, 0] += first
+                out[number + index, 1] += second
             number += 4
         while number < len(rows):
             a = rows[number, start:end]

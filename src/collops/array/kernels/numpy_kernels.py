@@ -65,7 +65,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
     # BLAS would write to a read-only array, and to a copy of an unaligned one.
     by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.carray
-    in_place, wide = out is y, np.float32 if is_half(out.dtype) else None
+    in_place, compute_dtype = out is y, np.float32 if is_half(out.dtype) else None
     for x_piece, y_piece, out_piece in _pieces(x, y, out):
         if by_blas or a == 0:
             if not (in_place and b == 1):
@@ -74,7 +74,11 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
                 _AXPY[dtype.char](x_piece, out_piece, a=a)
         else:
             # Half precision is computed in single precision and rounded once.
-            np.copyto(out_piece, np.multiply(x_piece, a, dtype=wide) + np.multiply(y_piece, b, dtype=wide), "same_kind")
+            np.copyto(
+                out_piece,
+                np.multiply(x_piece, a, dtype=compute_dtype) + np.multiply(y_piece, b, dtype=compute_dtype),
+                "same_kind",
+            )
     return out
 
 
@@ -92,14 +96,14 @@ def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndar
         axpby(1.0, new, ratio, old, old)
 
 
-def suits_loops(out: np.ndarray, *others: np.ndarray) -> bool:
+def suits_loops(out: np.ndarray, *operands: np.ndarray) -> bool:
     """Return whether Numba's loops suit arrays: long, real, contiguous, of one dtype, each `out` itself or apart."""
     char = out.dtype.char
     return (
         out.size >= kernels.LONG
         and char in "fd"
         and out.flags.carray
-        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in others)
+        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in operands)
         and kernels.loops() is not None
     )
 
@@ -142,11 +146,11 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
 
 
 def _dot_of_rows(x: np.ndarray, y: np.ndarray) -> Any:
-    rows, rest = divmod(x.size, PIECE)
-    whole = x.size - rest
+    rows, remainder = divmod(x.size, PIECE)
+    multiple = x.size - remainder
     with np.errstate(over="ignore", invalid="ignore"):  # as in vdot
-        products = np.vecdot(x[:whole].reshape(rows, PIECE), y[:whole].reshape(rows, PIECE))
-        return np.add.reduce(products) + np.vdot(x[whole:], y[whole:])
+        products = np.vecdot(x[:multiple].reshape(rows, PIECE), y[:multiple].reshape(rows, PIECE))
+        return np.add.reduce(products) + np.vdot(x[multiple:], y[multiple:])
 
 
 def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
@@ -270,5 +274,5 @@ def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
     if x is out or _apart(x, out):
         return x
-    same = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
-    return out if same and x.dtype == out.dtype else x.copy()
+    identical = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
+    return out if identical and x.dtype == out.dtype else x.copy()

@@ -1,8 +1,8 @@
 """Kernels that move values between points of two arrays, one module for each engine.
 
 Each module has ``mover(source, target, op, dtype, width, deterministic)`` and ``fetcher(source, target, op, dtype,
-width)``, which prepare a move between two indices once, on arrays of shape ``(points, width)``. A move returns its
-target: the array itself where its engine is mutable, else a new one.
+width)``. They prepare a move between two indices of arrays of shape ``(points, width)``. A move returns its target: the
+array itself where its engine is mutable, else a new one.
 
 Values are combined by the operations of :mod:`collops.comm.reductions` without the average, or replaced. On booleans
 ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are *and*.
@@ -31,8 +31,8 @@ def check_operation(op: str, dtype: Any) -> None:
         For an unknown `op`, orderings of complex numbers, and logical operations on inexact numbers.
     """
     if op not in OPERATIONS:
-        raise UnsupportedTypeError(f"there is no operation {op!r}; choose one of {', '.join(OPERATIONS)}")
-    # Values are combined after they have arrived, so products of complex numbers are allowed here.
+        raise UnsupportedTypeError(f"unknown operation {op!r}; choose one of {', '.join(OPERATIONS)}")
+    # The rank that receives values combines them itself, so products of complex numbers are allowed here.
     if op != "replace" and not (op == "prod" and dtype.kind == "c"):
         check_reduction(op, dtype)
 

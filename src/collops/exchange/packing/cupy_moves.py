@@ -1,8 +1,8 @@
 """Moves on the GPU: each is one kernel of ``moves.cu`` on the current stream.
 
-Devices read in any order faster than they write: where no point repeats, targets are written in ascending order. Where
-points repeat, one thread combines the values of a point in the order of the index, so that sums have the same bits as
-on the host; only sums that need not be deterministic use atomic operations.
+Devices read in arbitrary order faster than they write: if the target points are unique, they are written in ascending
+order. If points repeat, one thread combines the values of a point in the order of the index, so that sums are bitwise
+equal to the host's. Only sums that need not be deterministic use atomic operations.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _BLOCKS_PER_PROCESSOR = 16
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Move:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`."""
     if not target.size:
-        return lambda given, taken: taken
+        return lambda source_array, target_array: target_array
     if op == "replace":
-        source, target = target.last(source)
+        source, target = target.last_writes(source)
     if target.unique:
         source, target = target.ascending(source)
         if op == "replace" and source.contiguous and target.contiguous:
@@ -55,16 +55,16 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     """Prepare a fetch; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
     count = len(target.segments.points)
     if not count:
-        return lambda given, taken, before: (before, taken)
+        return lambda source_array, target_array, before: (before, target_array)
     launch = _launching("fetch", source, op, dtype, width, count, segments(target), 3)
-    return lambda given, taken, before: (launch(given, taken, before), taken)
+    return lambda source_array, target_array, before: (launch(source_array, target_array, before), target_array)
 
 
 def _launching(
     name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...], arrays: int = 2
 ) -> Launch:
-    most = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
-    blocks = max(1, min(-(-count * width // _THREADS), most))
+    max_blocks = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
+    blocks = max(1, min(-(-count * width // _THREADS), max_blocks))
     return Launch(kernel(name, op, dtype), blocks, _THREADS, arrays, count, width, *described(source), *target)
 
 
@@ -72,9 +72,9 @@ def _copying(source: Index, target: Index, unit: int) -> Move:
     start, begin, nbytes = int(source.points[0]) * unit, int(target.points[0]) * unit, target.size * unit
     stream = cupy.cuda.get_current_stream
 
-    def copy(given: Any, taken: Any) -> Any:
-        (taken.data + begin).copy_from_device_async(given.data + start, nbytes, stream())
-        return taken
+    def copy(source_array: Any, target_array: Any) -> Any:
+        (target_array.data + begin).copy_from_device_async(source_array.data + start, nbytes, stream())
+        return target_array
 
     return copy
 
@@ -82,13 +82,15 @@ def _copying(source: Index, target: Index, unit: int) -> Move:
 def described(index: Index) -> tuple[Any, int, int]:
     """Return the arguments that describe an index to a kernel."""
     if index.slice is None:
-        return index.kept((cupy.cuda.Device().id, "points"), lambda: _on_device(index.points)), 0, 0
+        return index.cached((cupy.cuda.Device().id, "points"), lambda: _on_device(index.points)), 0, 0
     return np.uint64(0), index.slice.start, index.slice.step
 
 
 def segments(index: Index) -> tuple[Any, Any, Any]:
-    """Return the different points of an index and the positions of each, as kernels take them."""
-    return index.kept((cupy.cuda.Device().id, "segments"), lambda: tuple(_on_device(array) for array in index.segments))
+    """Return the unique points of an index and the positions of each, as arguments of a kernel."""
+    return index.cached(
+        (cupy.cuda.Device().id, "segments"), lambda: tuple(_on_device(array) for array in index.segments)
+    )
 
 
 def _on_device(numbers: np.ndarray) -> Any:
@@ -97,7 +99,7 @@ def _on_device(numbers: np.ndarray) -> Any:
     Raises
     ------
     LayoutError
-        If one is too large; so many points do not fit a device.
+        If an index does not fit into 32 bits.
     """
     if numbers.max(initial=0) > np.iinfo(np.int32).max:
         raise LayoutError(f"a rank has at most {np.iinfo(np.int32).max} points on a device, not {numbers.max() + 1}")
@@ -106,12 +108,12 @@ def _on_device(numbers: np.ndarray) -> Any:
 
 @cache
 def processors(device: int) -> int:
-    """Return how many multiprocessors a device has."""
+    """Return the number of multiprocessors of a device."""
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
 def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> Any:
-    """Return a kernel for an operation and a type: one of ``moves.cu``, or of a source that follows it."""
+    """Return a kernel for an operation and a type, from ``moves.cu`` or from the source `following`, appended to it."""
     element, operation = _ELEMENTS.index(dtype.name), OPERATIONS.index(op)
     return _module(cupy.cuda.Device().id, element, operation, following).get_function(name)
 

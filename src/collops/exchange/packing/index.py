@@ -20,9 +20,9 @@ class Segments(NamedTuple):
 
 
 class Index:
-    """Some points of an array along its first axis, in a fixed order, possibly with repetitions.
+    """Points of an array along its first axis, in a fixed order, possibly with repetitions.
 
-    Its `slice` has the same points, where their distance is constant and positive; otherwise it is ``None``.
+    `slice` selects the same points if their stride is constant and positive; otherwise it is ``None``.
     """
 
     def __init__(self, points: Any) -> None:
@@ -30,7 +30,7 @@ class Index:
         self.points.flags.writeable = False
         self.size = len(self.points)
         self.slice = _slice(self.points)
-        self._kept: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
 
     @classmethod
     def run(cls, size: int) -> Index:
@@ -39,7 +39,7 @@ class Index:
 
     @property
     def contiguous(self) -> bool:
-        """Whether the points follow each other."""
+        """Whether the points are consecutive."""
         return self.slice is not None and self.slice.step == 1
 
     @cached_property
@@ -56,37 +56,37 @@ class Index:
 
     @cached_property
     def rounds(self) -> list[np.ndarray]:
-        """Positions grouped by how often their point occurs before, so that no group repeats a point."""
+        """Positions grouped by the number of earlier occurrences of their point, so that groups have unique points."""
         _, starts, order = self.segments
         turn = np.empty(self.size, np.int64)
         turn[order] = np.arange(self.size) - np.repeat(starts[:-1], np.diff(starts))
         sorted_by_turn = np.argsort(turn, kind="stable")
         return np.split(sorted_by_turn, np.cumsum(np.bincount(turn))[:-1]) if self.size else []
 
-    def last(self, source: Index) -> tuple[Index, Index]:
-        """Return source and this target of a move without the values that a later one of the same point replaces."""
+    def last_writes(self, source: Index) -> tuple[Index, Index]:
+        """Return source and this target of a move without values that later ones of the same point overwrite."""
         if self.unique:
             return source, self
         points, starts, order = self.segments
         return Index(source.points[order[starts[1:] - 1]]), Index(points)
 
     def ascending(self, source: Index) -> tuple[Index, Index]:
-        """Return source and this target of a move, which repeats no point, ordered by target."""
+        """Return source and this target of a move with unique points, sorted by target."""
         if self.slice is not None or (self.points[1:] > self.points[:-1]).all():
             return source, self
-        # Equal slices are one key: moves by other operations and of other dtypes use the same pairs.
+        # Equal slices have the same key: moves with other operations and dtypes use the same pairs.
         key = source if source.slice is None else (source.slice.start, source.slice.step)
-        return self.kept(key, lambda: (Index(source.points[self.segments.order]), Index(self.segments.points)))
+        return self.cached(key, lambda: (Index(source.points[self.segments.order]), Index(self.segments.points)))
 
     def piece(self, start: int, stop: int) -> Index:
         """Return the points at the positions ``start .. stop - 1``."""
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])
 
-    def kept(self, key: Any, make: Any) -> Any:
+    def cached(self, key: Any, make: Any) -> Any:
         """Return ``make()``, called once for each `key`."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     def __repr__(self) -> str:
         return f"<Index of {self.size} points, {self.slice or 'irregular'}>"

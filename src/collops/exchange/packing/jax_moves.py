@@ -1,6 +1,6 @@
-"""Moves between points of JAX arrays: a gather and a scatter, whose results are new arrays.
+"""Moves between points of JAX arrays: a gather and a scatter, which return new arrays.
 
-All of them can be traced; ``replace`` and ``sum`` have transposes.
+All moves can be traced; ``replace`` and ``sum`` have transposes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _IN_BOUNDS = "promise_in_bounds"
 def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`. Without a target array it is a gather."""
     if op == "replace":
-        source, target = target.last(source)
+        source, target = target.last_writes(source)
 
-    def move(given: Any, taken: Any) -> Any:
-        values = _values(given, source)
-        return values if taken is None else _combined(taken, target, values, op)
+    def move(source_array: Any, target_array: Any) -> Any:
+        values = _values(source_array, source)
+        return values if target_array is None else _combined(target_array, target, values, op)
 
     return move
 
@@ -39,19 +39,18 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
 
     def fetch(values: Any, array: Any, _: Any) -> tuple[Any, Any]:
         size = array.shape[0]
-        # Ranks without points here must depend on both arrays as well: where the derivative of a message is taken, all
-        # ranks take part in it.
+        # The result must depend on both arrays also on ranks without points: the derivative of a message is collective.
         before = jnp.concatenate([values, array[:0]])
 
         def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
             points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
-            given = values.at[slots].get(mode="fill", fill_value=0)
-            new = given if combine is None else combine(old, given).astype(array.dtype)
+            new_values = values.at[slots].get(mode="fill", fill_value=0)
+            new = new_values if combine is None else combine(old, new_values).astype(array.dtype)
             return array.at[points].set(new, mode="drop", unique_indices=True), old
 
         for positions in tables:
-            # Places that a shorter turn does not need lie beyond the array, each a different one.
+            # The padding of short rounds has distinct positions beyond the array.
             idle = positions >= target.size
             known = np.where(idle, 0, positions)
             points = np.where(idle, size + positions, target.points[known])
@@ -81,7 +80,7 @@ def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
 
 
 def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
-    """Combine truth values as numbers: conjunction is the least of them, *exclusive or* the parity of their sum."""
+    """Combine truth values as integers: *and* is their minimum, *exclusive or* the parity of their sum."""
     points = index.segments.points
     update: Callable[..., Any] = getattr((array != 0).astype(jnp.int32).at[index.points], _TRUTHS[op])
     truth = update((values != 0).astype(jnp.int32), mode=_IN_BOUNDS)[points] & 1
@@ -89,21 +88,21 @@ def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
 
 
 def _turns(index: Index) -> list[np.ndarray]:
-    """Return positions by turn, in tables of turns of at most twice the length of each other.
+    """Return the positions of each round, in tables of rounds whose lengths differ by a factor of at most two.
 
     Each table is one loop of a compiled program, whose size thus grows with the logarithm of the number of points.
-    Short turns are filled up with positions beyond the index.
+    Short rounds are padded with positions beyond the index.
     """
     tables: list[list[np.ndarray]] = []
     for turn in index.rounds:  # which get shorter
         if not tables or 2 * len(turn) <= len(tables[-1][0]):
             tables.append([])
         tables[-1].append(turn)
-    found = []
+    padded = []
     for table in tables:
         shape = len(table), len(table[0])
         positions = index.size + np.arange(shape[0] * shape[1]).reshape(shape)
         for row, turn in zip(positions, table, strict=True):
             row[: len(turn)] = turn
-        found.append(positions)
-    return found
+        padded.append(positions)
+    return padded

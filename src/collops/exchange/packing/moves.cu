@@ -1,9 +1,8 @@
-// Moves between points of two arrays: packing, unpacking with an operation, and what stays on one device, each in one
-// kernel.
+// Moves between points of two arrays, one kernel each: packing, unpacking with an operation, and local moves.
 //
-// One module is compiled for each element type (ELEMENT) and operation (OPERATION). Nothing here needs a header or a
-// library, so that NVRTC and hipRTC can both compile it. Sums are not contracted into fused operations by its options,
-// so that they have the bits that they have on the host.
+// One module is compiled for each element type (ELEMENT) and operation (OPERATION). The source needs no headers and no
+// libraries, so that both NVRTC and hipRTC can compile it. Compiler options disable fused multiply-add, so that sums
+// are bitwise equal to the host's.
 //
 // compile-with: -DELEMENT=0 -DOPERATION=1
 // compile-with: -DELEMENT=2 -DOPERATION=1
@@ -61,7 +60,7 @@ __device__ inline unsigned short narrow_half(float value)
 
 typedef long long Long;
 
-// ---- Elements: what memory holds, and how two of them are combined
+// ---- Element types and operations
 
 template <typename R>
 struct Complex {
@@ -178,7 +177,7 @@ typedef unsigned long long Element;
 __device__ inline Element combine(Element old, Element value) { return combine_numbers(old, value); }
 #endif
 
-// ---- Points: an index array, or points of equal distance
+// ---- Points: an index array, or points with a constant stride
 
 struct Points {
     const int* numbers;
@@ -187,8 +186,8 @@ struct Points {
     __device__ inline Long operator[](Long i) const
     {
         if (numbers) return numbers[i];
-        // Hides from the compiler where `i` comes from. Otherwise it keeps a running sum for every point of a loop, in
-        // more registers than there are.
+        // Hides the origin of `i` from the compiler, which otherwise keeps a running sum for every point of a loop and
+        // runs out of registers.
         asm("" : ANY_REGISTER(i));
         return start + i * step;
     }
@@ -197,14 +196,14 @@ struct Points {
 #define POINTS(name) const int *name##_numbers, Long name##_start, Long name##_step
 #define AS_POINTS(name) Points { name##_numbers, name##_start, name##_step }
 
-// Every thread goes over the values of all points with the stride of the grid.
+// Grid-stride loop over the values of all points.
 #define FOR_VALUES(t, count)                                                                                           \
     for (Long t = blockIdx.x * static_cast<Long>(blockDim.x) + threadIdx.x; t < (count);                              \
          t += static_cast<Long>(gridDim.x) * blockDim.x)
 
 // ---- Kernels
 
-// No point of `to` is there twice.
+// The points of `to` are unique.
 extern "C" __global__ void move(
     const Element* __restrict__ source, Element* target, Long points, Long width, POINTS(from), POINTS(to))
 {
@@ -212,17 +211,17 @@ extern "C" __global__ void move(
     FOR_VALUES(t, points * width)
     {
         const Long point = width == 1 ? t : t / width, value = t - point * width;
-        Element* place = target + to[point] * width + value;
-        const Element given = source[from[point] * width + value];
+        Element* element = target + to[point] * width + value;
+        const Element incoming = source[from[point] * width + value];
 #if OPERATION == REPLACE
-        *place = given;
+        *element = incoming;
 #else
-        *place = combine(*place, given);
+        *element = combine(*element, incoming);
 #endif
     }
 }
 
-// Points of the target have several values each, one after the other in `order`: one thread combines them in turn.
+// Points of the target have several values each, consecutive in `order`: one thread combines them sequentially.
 extern "C" __global__ void fold(const Element* __restrict__ source, Element* target, Long points, Long width,
     POINTS(from), const int* __restrict__ to, const int* __restrict__ starts, const int* __restrict__ order)
 {
@@ -230,15 +229,15 @@ extern "C" __global__ void fold(const Element* __restrict__ source, Element* tar
     FOR_VALUES(t, points * width)
     {
         const Long point = width == 1 ? t : t / width, value = t - point * width;
-        Element* place = target + static_cast<Long>(to[point]) * width + value;
-        Element sum = *place;
+        Element* element = target + static_cast<Long>(to[point]) * width + value;
+        Element sum = *element;
         for (int k = starts[point]; k < starts[point + 1]; ++k)
             sum = combine(sum, source[from[order[k]] * width + value]);
-        *place = sum;
+        *element = sum;
     }
 }
 
-// As `fold`; `before`, which may be the source, gets what was there before each value.
+// As `fold`; `before`, which may be the source, receives the target's value before each update.
 extern "C" __global__ void fetch(const Element* source, Element* target, Element* before, Long points, Long width,
     POINTS(from), const int* __restrict__ to, const int* __restrict__ starts, const int* __restrict__ order)
 {
@@ -246,15 +245,15 @@ extern "C" __global__ void fetch(const Element* source, Element* target, Element
     FOR_VALUES(t, points * width)
     {
         const Long point = width == 1 ? t : t / width, value = t - point * width;
-        Element* place = target + static_cast<Long>(to[point]) * width + value;
-        Element sum = *place;
+        Element* element = target + static_cast<Long>(to[point]) * width + value;
+        Element sum = *element;
         for (int k = starts[point]; k < starts[point + 1]; ++k) {
-            const Long at = from[order[k]] * width + value;
-            const Element given = source[at];
-            before[at] = sum;
-            sum = combine(sum, given);
+            const Long index = from[order[k]] * width + value;
+            const Element incoming = source[index];
+            before[index] = sum;
+            sum = combine(sum, incoming);
         }
-        *place = sum;
+        *element = sum;
     }
 }
 
@@ -277,7 +276,7 @@ __device__ inline void add(Element* place, Element value)
 #define ATOMIC
 #endif
 #ifdef ATOMIC
-// Points of the target may be there several times; the order of additions is not fixed.
+// Points of the target may be repeated; the order of additions is not fixed.
 extern "C" __global__ void add_atomically(
     const Element* __restrict__ source, Element* target, Long points, Long width, POINTS(from), POINTS(to))
 {

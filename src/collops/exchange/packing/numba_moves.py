@@ -1,6 +1,6 @@
-"""Moves of irregular points on the host, by loops that Numba compiles: one pass, 32-bit indices, no temporaries.
+"""Moves of irregular points on the host by loops compiled with Numba: one pass, 32-bit indices, no temporaries.
 
-Each process compiles the loops at their first use, which takes a fraction of a second.
+Each process compiles the loops at their first use, in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -14,62 +14,62 @@ from collops.exchange.packing.index import Index
 
 
 @njit(nogil=True)
-def _gather(given: Any, points: Any, taken: Any) -> None:
+def _gather(source: Any, points: Any, target: Any) -> None:
     for i in range(points.size):
-        taken[i] = given[points[i]]
+        target[i] = source[points[i]]
 
 
 @njit(nogil=True)
-def _place(given: Any, taken: Any, points: Any) -> None:
+def _scatter(source: Any, target: Any, points: Any) -> None:
     for i in range(points.size):
-        taken[points[i]] = given[i]
+        target[points[i]] = source[i]
 
 
 @njit(nogil=True)
-def _carry(given: Any, sources: Any, taken: Any, targets: Any) -> None:
+def _move(source: Any, sources: Any, target: Any, targets: Any) -> None:
     for i in range(targets.size):
-        taken[targets[i]] = given[sources[i]]
+        target[targets[i]] = source[sources[i]]
 
 
 @njit(nogil=True)
-def _add(given: Any, taken: Any, points: Any) -> None:
+def _add(source: Any, target: Any, points: Any) -> None:
     for i in range(points.size):
-        taken[points[i]] += given[i]
+        target[points[i]] += source[i]
 
 
 @njit(nogil=True)
-def _carry_add(given: Any, sources: Any, taken: Any, targets: Any) -> None:
+def _move_add(source: Any, sources: Any, target: Any, targets: Any) -> None:
     for i in range(targets.size):
-        taken[targets[i]] += given[sources[i]]
+        target[targets[i]] += source[sources[i]]
 
 
 def mover(source: Index, target: Index, op: str) -> Any:
-    """Prepare a move that replaces or adds single values, one after the other."""
+    """Prepare a move that replaces or adds single values sequentially."""
     sources, targets = _small(source.points), _small(target.points)
-    # Slices are avoided where possible: they cost more than a loop over few points.
+    # Creating a slice costs more than a loop over few points.
     if op == "replace" and target.contiguous:
         begin = int(target.points[0])
 
-        def gather(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
-            _gather(given, sources, taken[begin:] if begin else taken)
-            return taken
+        def gather(source_array: np.ndarray, target_array: np.ndarray) -> np.ndarray:
+            _gather(source_array, sources, target_array[begin:] if begin else target_array)
+            return target_array
 
         return gather
     if source.contiguous:
-        first, spread = int(source.points[0]), _place if op == "replace" else _add
+        first, loop = int(source.points[0]), _scatter if op == "replace" else _add
 
-        def place(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
-            spread(given[first:] if first else given, taken, targets)
-            return taken
+        def scatter(source_array: np.ndarray, target_array: np.ndarray) -> np.ndarray:
+            loop(source_array[first:] if first else source_array, target_array, targets)
+            return target_array
 
-        return place
-    between = _carry if op == "replace" else _carry_add
+        return scatter
+    loop = _move if op == "replace" else _move_add
 
-    def carry(given: np.ndarray, taken: np.ndarray) -> np.ndarray:
-        between(given, sources, taken, targets)
-        return taken
+    def move(source_array: np.ndarray, target_array: np.ndarray) -> np.ndarray:
+        loop(source_array, sources, target_array, targets)
+        return target_array
 
-    return carry
+    return move
 
 
 def _small(points: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""The table of transports of exchanges, by which packed values travel, in their fixed order of preference.
+"""The table of transports of exchanges, which send packed values, in their fixed order of preference.
 
-It is of the same type as the communicator's table (:mod:`collops.comm.transports`), but a different concept: the
-transport of a communicator runs all its calls and is chosen once, by the resources of all ranks. An exchange is made
-for one pattern and one dtype; it uses memory that ranks share, or messages of the communicator's transport.
+It has the type of the communicator's table (:mod:`collops.comm.transports`), but is a different concept: the transport
+of a communicator runs all its calls and is chosen once, by the resources of all ranks. An exchange has one pattern and
+one dtype; it uses memory that ranks share, or messages of the communicator's transport.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["TRANSPORTS", "check_transport", "exchange_of", "is_on_stream", "poss
 
 def _on_hosts(by: str, comm: Communicator, memory: str) -> str | None:
     if memory != "host":
-        return "it carries arrays in host memory"
+        return "it supports arrays in host memory only"
     if (by == "tcp") != (comm.host_transport == "tcp"):
-        return f"host arrays travel by {comm.host_transport} here"
+        return f"host arrays are sent by {comm.host_transport}"
     return None
 
 
@@ -45,18 +45,18 @@ def _mixed(comm: Communicator, memory: str) -> str | None:
 
 
 def _on_devices(comm: Communicator, memory: str) -> str | None:
-    return None if memory == "device" else "it carries arrays in device memory"
+    return None if memory == "device" else "it supports arrays in device memory only"
 
 
 def _nccl(comm: Communicator, memory: str) -> str | None:
     by = comm.device_transport
-    return _on_devices(comm, memory) or (None if by == "nccl" else f"device arrays travel by {by} here")
+    return _on_devices(comm, memory) or (None if by == "nccl" else f"device arrays are sent by {by}")
 
 
 def _symmetric(comm: Communicator, memory: str) -> str | None:
     if (obstacle := _nccl(comm, memory)) is not None:
         return obstacle
-    # NVSHMEM is started once, for the first ranks that ask: only the whole world can rely on it.
+    # NVSHMEM is initialised once, for the first communicator that uses it: only the world can rely on it.
     if len(set(comm.nodes)) > 1 or comm.size < mpi_or_tcp().COMM_WORLD.size:
         return "it needs all ranks of the program, on one host"
     return None if importlib.util.find_spec("nvshmem") is not None else "nvshmem4py is not installed"
@@ -82,10 +82,10 @@ _TABLE = TransportTable(
     },
 )
 TRANSPORTS = _TABLE.names
-"""Names of the transports. ``"auto"`` takes the first one, in this order, that the ranks and their arrays have:
-``shared`` memory of the ranks of one host, ``mixed`` with messages where there are several hosts; for devices
-``symmetric`` memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``, or of ``tcp`` between ranks without MPI;
-for devices at last messages ``staged`` through pinned host memory."""
+"""Names of the transports. ``"auto"`` selects the first one that the ranks and their arrays support, in this order:
+``shared`` memory of the ranks of one host; ``mixed``, with messages between several hosts; for devices ``symmetric``
+memory (NVSHMEM), then ``nccl``; persistent messages of ``mpi``, or of ``tcp`` without MPI; for devices messages
+``staged`` through pinned host memory."""
 
 
 def check_transport(transport: str | type[Exchange]) -> None:
@@ -115,7 +115,7 @@ def is_on_stream(comm: Communicator, transport: str | type[Exchange]) -> bool:
     if transport == "auto":
         possible = [] if comm.control is None else _TABLE.possible(comm, "device")
         return bool(possible) and _TABLE.load(possible[0]).on_stream
-    return _TABLE.load(transport).on_stream  # a transport that these ranks lack raises its own error when it is made
+    return _TABLE.load(transport).on_stream  # a transport that these ranks lack raises its own error at construction
 
 
 def exchange_of(
@@ -127,16 +127,16 @@ def exchange_of(
     engine: Engine,
     tag: int,
 ) -> Exchange:
-    """Return a pattern made ready for one kind of values, see :class:`Exchange`, on a transport. Collective.
+    """Return a pattern prepared for one kind of values on a transport; see :class:`Exchange`. Collective.
 
-    Traced arrays travel in the program that is being traced, on any transport.
+    Traced arrays are sent by the traced program, whatever the transport.
 
     Raises
     ------
     InputError
-        If the transport carries no arrays of this engine, or ranks name different transports.
+        If the transport does not support arrays of this engine, or ranks choose different transports.
     CommunicationError, MemoryError
-        If the transport cannot be set up. For ``"auto"`` the next one is taken where that is so on all ranks.
+        If the transport cannot be set up. ``"auto"`` then tries the next one, if all ranks raise the error.
     """
     arguments = comm, pattern, dtype, width, engine, tag
     if not pattern.most_points or not width:
@@ -152,13 +152,13 @@ def exchange_of(
     possible = possible_transports(comm, engine)
     if transport != "auto" and transport not in possible:
         raise InputError(
-            f"the transport {transport!r} carries no {engine.name} arrays between these ranks: "
+            f"the transport {transport!r} cannot send {engine.name} arrays between these ranks: "
             f"{_TABLE.rows[transport].obstacle(comm, engine.memory)}; choose {', '.join(['auto', *possible])}"
         )
     *preferred, last = possible if transport == "auto" else [transport]
-    for each in preferred:
+    for candidate in preferred:
         try:
-            return _TABLE.load(each)(*arguments)
+            return _TABLE.load(candidate)(*arguments)
         except (CommunicationError, MemoryError) as error:
             if not getattr(error, "on_all_ranks", isinstance(error, MemoryError)):
                 raise

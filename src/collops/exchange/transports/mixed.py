@@ -1,6 +1,6 @@
-"""Two levels in one exchange: memory between the ranks of a host, persistent messages between hosts.
+"""Two-level exchanges: shared memory within a host, persistent messages between hosts.
 
-All values arrive in one buffer, ordered by rank, so that they are combined in the same order as on other transports.
+All values are received in one buffer, ordered by rank, and so combined in the same order as on other transports.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collops.comm.agreement import collective_errors
 from collops.comm.mpi import PersistentMessages
 from collops.errors import CommunicationError
-from collops.exchange.exchange import PLACES
+from collops.exchange.exchange import SLOTS
 from collops.exchange.transports.shared import SharedExchange
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ class MixedExchange(SharedExchange):
         super().__init__(*arguments)
         sends, receives = self.pattern.sends.segments, self.pattern.receives.segments
         self._messages = []
-        for place in range(PLACES):
-            leaving, arriving = self.outgoing[place], self.incoming[place]
-            given = [(to, piece) for (to, *_), piece in zip(sends, leaving, strict=True) if to not in self._numbers]
-            taken = [(by, arriving[start:stop]) for by, start, stop in receives if by not in self._numbers]
-            self._messages.append(PersistentMessages(self.comm, given, taken, self.tag))
+        for slot in range(SLOTS):
+            leaving, arriving = self.outgoing[slot], self.incoming[slot]
+            outbound = [
+                (rank, piece) for (rank, *_), piece in zip(sends, leaving, strict=True) if rank not in self._near_ranks
+            ]
+            inbound = [(rank, arriving[start:stop]) for rank, start, stop in receives if rank not in self._near_ranks]
+            self._messages.append(PersistentMessages(self.comm, outbound, inbound, self.tag))
 
     def _allocated(self, near: Communicator, size: int) -> Symmetric:
         memory = None
@@ -37,19 +39,19 @@ class MixedExchange(SharedExchange):
             with collective_errors(self.comm, CommunicationError):  # hosts communicate, each by itself
                 memory = super()._allocated(near, size)
         except Exception:
-            if memory is not None:  # another host has none
+            if memory is not None:  # the allocation failed on another host
                 memory.free()
             raise
         return memory
 
-    def send(self, place: int, use: int) -> None:
-        self._messages[place].start()
-        super().send(place, use)
+    def send(self, slot: int, use: int) -> None:
+        self._messages[slot].start()
+        super().send(slot, use)
 
-    def receive(self, place: int, use: int) -> None:
-        # First what needs this rank's calls to make progress.
-        self._messages[place].wait((self.outgoing[place], self.incoming[place]))
-        super().receive(place, use)
+    def receive(self, slot: int, use: int) -> None:
+        # Messages first: they make progress only during calls of MPI.
+        self._messages[slot].wait((self.outgoing[slot], self.incoming[slot]))
+        super().receive(slot, use)
 
     def free(self) -> None:
         self._messages = []

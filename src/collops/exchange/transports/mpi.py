@@ -8,90 +8,101 @@ from typing import Any
 import numpy as np
 
 from collops.comm.mpi import PersistentMessages, addresses_of
-from collops.exchange.exchange import PLACES, Exchange, LocalWork
+from collops.exchange.exchange import SLOTS, Exchange, LocalWork
 from collops.exchange.pattern import Side
 
-_LONG = 1 << 10  # bytes, from where messages for certain arrays are worth keeping
-_MAX_KEPT = 64
+_MIN_DIRECT_BYTES = 1 << 10  # shorter messages are faster packed than prepared for each array
+_MAX_CACHED = 64
 
 
 class MpiExchange(Exchange):
-    """One persistent message to and from each other rank, in each place. Collective.
+    """One persistent message to and from each other rank, in each slot. Collective.
 
-    Whole moves of host arrays send long runs of points from where they lie, and receive them where they go if they
-    replace values there; such messages are kept for the arrays that are used again and again.
+    Complete moves of host arrays send long runs of points directly from the source, and receive them directly in the
+    target if they replace its values. Such messages are cached for arrays that are reused.
     """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._kept: dict[tuple[int, int], PersistentMessages] = {}
+        self._cached: dict[tuple[int, int], PersistentMessages] = {}
         self.allocate()
         self._synchronize = self.engine.synchronize if self.engine.memory == "device" else None
         self._messages = []
-        self._held = [self._buffers(place) for place in range(PLACES)]
+        self._held = [self._buffers(slot) for slot in range(SLOTS)]
         for leaving, arriving in self._held:
             sends = [(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
             receives = [(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
             self._messages.append(PersistentMessages(self.comm, sends, receives, self.tag))
 
-    def _buffers(self, place: int) -> tuple[Any, Any]:
-        """Return the memory that messages leave from and arrive in."""
-        return self.outgoing[place][0], self.incoming[place]
+    def _buffers(self, slot: int) -> tuple[Any, Any]:
+        """Return the send and receive buffers of messages."""
+        return self.outgoing[slot][0], self.incoming[slot]
 
-    def send(self, place: int, use: int) -> None:
+    def send(self, slot: int, use: int) -> None:
         if self._synchronize is not None:
             self._synchronize()
-        self._messages[place].start()
+        self._messages[slot].start()
 
-    def receive(self, place: int, use: int) -> None:
-        self._messages[place].wait(self._held[place])
+    def receive(self, slot: int, use: int) -> None:
+        self._messages[slot].wait(self._held[slot])
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
         if self.engine.memory == "device":
             return super().mover(work)
         leaving, arriving = self._runs(self.pattern.sends), self._runs(self.pattern.receives)
-        if work.op != "replace" or not work.arriving.unique or np.isin(work.arriving.points, work.there.points).any():
-            arriving = None  # values are combined one after the other
+        if (
+            work.op != "replace"
+            or not work.arriving.unique
+            or np.isin(work.arriving.points, work.local_targets.points).any()
+        ):
+            arriving = None  # values are combined sequentially
         packing, stay, unpack = self._packing(work), work.stay(), work.unpacker()
-        turn, incoming, prepared, kept = self.turn, self.incoming, self._messages, self._kept
+        next_slot, incoming, prepared, cached = self.next_slot, self.incoming, self._messages, self._cached
         short, address_of = leaving is None and arriving is None, addresses_of(self.dtype)
 
         def move(source: Any, target: Any) -> Any:
-            place, _ = turn()
-            given, taken = source, target if arriving else incoming[place]
+            slot, _ = next_slot()
+            outbound, inbound = source, target if arriving else incoming[slot]
             if leaving is None:
-                ((pack, given),) = packing[place]
-                pack(source, given)
+                ((pack, outbound),) = packing[slot]
+                pack(source, outbound)
             if short:
-                messages = prepared[place]
+                messages = prepared[slot]
             else:
-                places = address_of(given), address_of(taken)
-                messages = kept.get(places) or self._keep(places, given, leaving, taken, arriving)
+                addresses = address_of(outbound), address_of(inbound)
+                messages = cached.get(addresses) or self._prepare_messages(
+                    addresses, outbound, leaving, inbound, arriving
+                )
             messages.start()
             if stay is not None:
                 target = stay(source, target)
-            messages.wait((given, taken))
-            return target if arriving or unpack is None else unpack(taken, target)
+            messages.wait((outbound, inbound))
+            return target if arriving or unpack is None else unpack(inbound, target)
 
         return move
 
     def _runs(self, side: Side) -> list[tuple[int, slice]] | None:
-        """Return the other ranks, and their points of the array; ``None`` unless those are long runs."""
-        if side.points.size * self.width * self.dtype.itemsize < _LONG:
+        """Return the other ranks, and their points of the array; ``None`` unless the points are long runs."""
+        if side.points.size * self.width * self.dtype.itemsize < _MIN_DIRECT_BYTES:
             return None
         runs = [(rank, side.points.piece(start, stop).slice) for rank, start, stop in side.segments]
         long = [(rank, run) for rank, run in runs if run is not None and run.step == 1]
         return long if len(long) == len(runs) else None
 
-    def _keep(self, places: tuple[int, int], given: Any, leaving: Any, taken: Any, arriving: Any) -> PersistentMessages:
+    def _prepare_messages(
+        self, addresses: tuple[int, int], outbound: Any, send_runs: Any, inbound: Any, receive_runs: Any
+    ) -> PersistentMessages:
         """Prepare messages between these arrays, or parts of buffers for a side without runs."""
-        if len(self._kept) >= _MAX_KEPT:
-            self._kept.clear()
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
         sends, receives = (
             [(rank, array[part]) for rank, part in runs or [(rank, slice(*part)) for rank, *part in side.segments]]
-            for array, runs, side in ((given, leaving, self.pattern.sends), (taken, arriving, self.pattern.receives))
+            for array, runs, side in (
+                (outbound, send_runs, self.pattern.sends),
+                (inbound, receive_runs, self.pattern.receives),
+            )
         )
-        return self._kept.setdefault(places, PersistentMessages(self.comm, sends, receives, self.tag))
+        return self._cached.setdefault(addresses, PersistentMessages(self.comm, sends, receives, self.tag))
 
 
 class StagedExchange(MpiExchange):
@@ -101,24 +112,24 @@ class StagedExchange(MpiExchange):
         self._pinned: list[tuple[np.ndarray, np.ndarray]] = []
         super().__init__(*arguments)
 
-    def _buffers(self, place: int) -> tuple[Any, Any]:
-        leaving, arriving = super()._buffers(place)
+    def _buffers(self, slot: int) -> tuple[Any, Any]:
+        leaving, arriving = super()._buffers(slot)
         self._pinned.append((_pinned(leaving), _pinned(arriving)))
-        return self._pinned[place]
+        return self._pinned[slot]
 
-    def send(self, place: int, use: int) -> None:
+    def send(self, slot: int, use: int) -> None:
         stream = self.engine.xp.cuda.get_current_stream()
-        (values,) = self.outgoing[place]
+        (values,) = self.outgoing[slot]
         if values.size:
-            values.get(out=self._pinned[place][0], stream=stream, blocking=False)
-        stream.synchronize()  # also for the copy of what arrived the time before
-        self._messages[place].start()
+            values.get(out=self._pinned[slot][0], stream=stream, blocking=False)
+        stream.synchronize()  # also for the copy of the values received before
+        self._messages[slot].start()
 
-    def receive(self, place: int, use: int) -> None:
-        super().receive(place, use)
-        values = self.incoming[place]
+    def receive(self, slot: int, use: int) -> None:
+        super().receive(slot, use)
+        values = self.incoming[slot]
         if values.size:
-            values.set(self._pinned[place][1], stream=self.engine.xp.cuda.get_current_stream())
+            values.set(self._pinned[slot][1], stream=self.engine.xp.cuda.get_current_stream())
 
 
 def _pinned(like: Any) -> np.ndarray:

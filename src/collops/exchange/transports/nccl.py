@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from collops.comm.transport import KnownExchange
-from collops.exchange.exchange import PLACES, Exchange
+from collops.exchange.exchange import SLOTS, Exchange
 
 
 class NcclExchange(Exchange):
-    """Messages by the communicator's own transport. Not collective."""
+    """Messages of the communicator's transport. Not collective."""
 
     on_stream = True
 
@@ -20,18 +20,18 @@ class NcclExchange(Exchange):
         self._start = transport.start_addresses
         self._messages = []
         self._known = KnownExchange()
-        self._pending: list[Any] = [None] * PLACES
-        for place in range(PLACES):
-            (leaving,), arriving = self.outgoing[place], self.incoming[place]
+        self._pending: list[Any] = [None] * SLOTS
+        for slot in range(SLOTS):
+            (leaving,), arriving = self.outgoing[slot], self.incoming[slot]
             sends = [_message(rank, leaving[start:stop]) for rank, start, stop in self.pattern.sends.segments]
             receives = [_message(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
             self._messages.append((sends, receives))
 
-    def send(self, place: int, use: int) -> None:
-        self._pending[place] = self._start(*self._messages[place], False, self._known)
+    def send(self, slot: int, use: int) -> None:
+        self._pending[slot] = self._start(*self._messages[slot], False, self._known)
 
-    def receive(self, place: int, use: int) -> None:
-        self._pending[place].wait()
+    def receive(self, slot: int, use: int) -> None:
+        self._pending[slot].wait()
 
 
 def _message(rank: int, values: Any) -> tuple[int, int, int]:

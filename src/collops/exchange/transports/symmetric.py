@@ -1,10 +1,10 @@
-"""One-sided stores between GPUs: one kernel packs straight into the receivers' memory and raises a counter there.
+"""One-sided stores between GPUs: one kernel packs directly into the receivers' memory and increments counters there.
 
-Receivers' buffers and all counters are symmetric memory. Kernels on the stream do all waiting, never the host, and
-everything can be captured in a CUDA graph. A move that is not split into start and finish is one launch.
+Receivers' buffers and all counters are in symmetric memory. Kernels on the stream wait for other ranks, never the host,
+and everything can be captured in a CUDA graph. A move that is not split into start and finish is one launch.
 
-Kernels that wait for other ranks have few blocks, so that a device can hold several of them. Large moves use kernels
-that fill the device, between two small ones that wait and signal.
+Kernels that wait for other ranks have few blocks, so that several of them can be resident on a device. Large moves use
+kernels that fill the device, between two small kernels that wait and signal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from collops.comm.agreement import collective_errors
 from collops.comm.device_launch import Launch
-from collops.exchange.exchange import PLACES, Exchange, LocalWork, Transfer
+from collops.exchange.exchange import SLOTS, Exchange, LocalWork, Transfer
 from collops.exchange.packing import Index, cupy_moves
 from collops.exchange.transports.shared import landings
 
@@ -26,7 +26,7 @@ _ALIGNMENT = 256
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 2  # of those that fit
 _BLOCKS_TO_FILL_IT = 6  # for which put.cu keeps registers
-_MAX_AT_ONCE = 6 << 20  # bytes, from where launches cost less than empty places on the device
+_MAX_AT_ONCE = 6 << 20  # bytes, from where launches cost less than idle multiprocessors of the device
 _WAITING = 32
 _SOURCE = Path(__file__).with_name("put.cu")
 _NO_POINTS = Index.run(0)
@@ -38,9 +38,9 @@ class SymmetricExchange(Exchange):
     Raises
     ------
     TransportError
-        On every rank, if there is no symmetric memory.
+        On every rank, if symmetric memory is not available.
     CommunicationError
-        On every rank, if some GPU cannot address another's memory.
+        On every rank, if a GPU cannot address the memory of another GPU.
     """
 
     on_stream = True
@@ -50,81 +50,81 @@ class SymmetricExchange(Exchange):
         comm, pattern, dtype, engine, xp = self.comm, self.pattern, self.dtype, self.engine, self.engine.xp
         sends, receives, arriving = pattern.sends.segments, pattern.receives.segments, pattern.receives.points.size
         unit = dtype.itemsize * self.width
-        most, starts = landings(self)
-        buffer = -(-most * unit // _ALIGNMENT) * _ALIGNMENT
-        self._values = comm.symmetric((PLACES * buffer,), np.uint8, engine=engine.name)
-        # By use (filled, read), place and rank.
-        self._counters = comm.symmetric((2, PLACES, comm.size), np.uint64, engine=engine.name)
+        max_points, starts = landings(self)
+        buffer = -(-max_points * unit // _ALIGNMENT) * _ALIGNMENT
+        self._values = comm.symmetric((SLOTS * buffer,), np.uint8, engine=engine.name)
+        # By use (filled, read), slot and rank.
+        self._counters = comm.symmetric((2, SLOTS, comm.size), np.uint64, engine=engine.name)
         peers = {}
         with collective_errors(comm):
             for rank in {segment.rank for segment in (*sends, *receives)}:
                 peers[rank] = self._values.peer(rank).data.ptr, self._counters.peer(rank)
-        mine, me = self._counters.local, comm.rank
+        own_counters, me = self._counters.local, comm.rank
         to, by = [segment.rank for segment in sends], [segment.rank for segment in receives]
         stops = xp.asarray(np.array([segment.stop for segment in sends], np.int64))
-        states = xp.zeros((PLACES, 4), xp.uint64)
+        states = xp.zeros((SLOTS, 4), xp.uint64)
 
         def addresses(values: list[int]) -> Any:
             return xp.asarray(np.array(values, np.uint64))
 
         self._ends: list[_Ends] = []
-        for place in range(PLACES):
-            local = self._values.local[place * buffer : place * buffer + arriving * unit]
-            self.incoming[place] = local.view(dtype).reshape(arriving, *self.block)
-            places = addresses([peers[rank][0] + place * buffer + int(starts[rank]) * unit for rank in to])
-            read_here = addresses([mine[1, place, rank:].data.ptr for rank in to])
-            filled_there = addresses([peers[rank][1][0, place, me:].data.ptr for rank in to])
-            filled_here = addresses([mine[0, place, rank:].data.ptr for rank in by])
-            read_there = addresses([peers[rank][1][1, place, me:].data.ptr for rank in by])
-            sending = len(to), stops, places, read_here, filled_there
-            receiving = self.incoming[place], len(by), filled_here, read_there, states[place]
+        for slot in range(SLOTS):
+            local = self._values.local[slot * buffer : slot * buffer + arriving * unit]
+            self.incoming[slot] = local.view(dtype).reshape(arriving, *self.block)
+            receiver_addresses = addresses([peers[rank][0] + slot * buffer + int(starts[rank]) * unit for rank in to])
+            read_here = addresses([own_counters[1, slot, rank:].data.ptr for rank in to])
+            filled_there = addresses([peers[rank][1][0, slot, me:].data.ptr for rank in to])
+            filled_here = addresses([own_counters[0, slot, rank:].data.ptr for rank in by])
+            read_there = addresses([peers[rank][1][1, slot, me:].data.ptr for rank in by])
+            sending = len(to), stops, receiver_addresses, read_here, filled_there
+            receiving = self.incoming[slot], len(by), filled_here, read_there, states[slot]
             self._ends.append(_Ends(sending, receiving))
         self._arrivals = [_arrival(ends, dtype) for ends in self._ends]
         engine.synchronize()
         comm.barrier()
 
     def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
-        together = work.there.unique
+        together = work.local_targets.unique
         puts = [_put(work, ends, together) for ends in self._ends]
         stay = None if together else work.stay()
 
         def start(source: Any, target: Any, transfer: Transfer) -> Any:
-            puts[transfer.place](source, target)
+            puts[transfer.slot](source, target)
             return target if stay is None else stay(source, target)
 
         return start
 
     def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
         of_any_transfer = super().finisher(work)
-        if not _takes_itself(work):
+        if not _unpacks_in_kernel(work):
             return of_any_transfer
         fills = [_fill(work, ends) for ends in self._ends]
 
         def finish(transfer: Transfer, target: Any) -> Any:
             if transfer.displaced:
                 return of_any_transfer(transfer, target)
-            fills[transfer.place](target)
-            self.busy[transfer.place] = None
+            fills[transfer.slot](target)
+            self.busy[transfer.slot] = None
             return target
 
         return finish
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
-        if not _takes_itself(work):
+        if not _unpacks_in_kernel(work):
             return self.mover_in_steps(work)
         exchanges = [_exchange(work, ends) for ends in self._ends]
 
         def move(source: Any, target: Any) -> Any:
-            exchanges[self.turn()[0]](source, target)
+            exchanges[self.next_slot()[0]](source, target)
             return target
 
         return move
 
-    def receive(self, place: int, use: int) -> None:
-        self._arrivals[place][0]()
+    def receive(self, slot: int, use: int) -> None:
+        self._arrivals[slot][0]()
 
-    def consume(self, place: int, use: int) -> None:
-        self._arrivals[place][1]()
+    def consume(self, slot: int, use: int) -> None:
+        self._arrivals[slot][1]()
 
     def free(self) -> None:
         self.outgoing, self.incoming, self._ends = [], [], []
@@ -133,17 +133,17 @@ class SymmetricExchange(Exchange):
 
 
 class _Ends(NamedTuple):
-    """The two ends of one place of an exchange, as the kernels need them.
+    """The two ends of one slot of an exchange, as arguments of the kernels.
 
     Attributes
     ----------
     sending : tuple
-        The number of receivers; where their parts of the leaving values end, in points; the addresses of their memory,
-        of counters of how often they have read, and of counters there of how often this rank has filled.
+        The number of receivers; the ends of their segments of the outgoing points; and the addresses of their buffers,
+        of the local counters of their reads, and of their counters of this rank's writes.
     receiving : tuple
-        The pattern of what arrives; the number of senders; the addresses of counters of how often they have filled, and
-        of counters there of how often this rank has read; and `state`, how often this rank has sent and read, and
-        how many blocks have done so in this turn.
+        The incoming buffer; the number of senders; the addresses of the local counters of their writes, and of their
+        counters of this rank's reads; and `state`: how often this rank has sent and read, and how many blocks have done
+        so for the current use.
     """
 
     sending: tuple[int, Any, Any, Any, Any]
@@ -163,31 +163,33 @@ class _Ends(NamedTuple):
 
 
 def _idle(*arrays: Any) -> None:
-    """Do nothing, in place of a kernel of a rank that has nothing to do."""
+    """Do nothing, on a rank without points."""
 
 
-def _takes_itself(work: LocalWork) -> bool:
-    """Return whether the kernel that waits also unpacks: few values, and no sums by atomic operations."""
-    if work.op == "sum" and not work.deterministic and not (work.there.unique and work.arriving.unique):
+def _unpacks_in_kernel(work: LocalWork) -> bool:
+    """Return whether the waiting kernel also unpacks: few values, and no sums by atomic operations."""
+    if work.op == "sum" and not work.deterministic and not (work.local_targets.unique and work.arriving.unique):
         return False
-    points = max(work.leaving.size, work.here.size, work.arriving.size)
+    points = max(work.leaving.size, work.local_sources.size, work.arriving.size)
     return points * work.width * work.dtype.itemsize <= _MAX_AT_ONCE
 
 
 def _put(work: LocalWork, ends: _Ends, staying: bool) -> Callable[..., Any]:
     """Prepare to pack and store, and with `staying` to move local values."""
-    here, there = work.there.ascending(work.here) if staying else (_NO_POINTS, _NO_POINTS)
-    if not (ends.receivers or here.size):
+    local_sources, local_targets = (
+        work.local_targets.ascending(work.local_sources) if staying else (_NO_POINTS, _NO_POINTS)
+    )
+    if not (ends.receivers or local_sources.size):
         return _idle
-    few = _takes_itself(work)
+    few = _unpacks_in_kernel(work)
     return _launch(
         "put",
         work,
-        max(work.leaving.size, here.size),
+        max(work.leaving.size, local_sources.size),
         _BLOCKS_PER_PROCESSOR if few else _BLOCKS_TO_FILL_IT,
         2,
         *_leaving(work, ends),
-        *(here.size, *cupy_moves.described(here), *cupy_moves.described(there)),
+        *(local_sources.size, *cupy_moves.described(local_sources), *cupy_moves.described(local_targets)),
         ends.state,
         not few,
     )
@@ -206,21 +208,21 @@ def _fill(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
 
 
 def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
-    """Prepare a whole move."""
-    here, there, arriving = work.here, work.there, work.arriving
-    most = max(work.leaving.size, here.size, arriving.size)
-    if not (ends.receivers or ends.senders or here.size):
+    """Prepare a complete move."""
+    local_sources, local_targets, arriving = work.local_sources, work.local_targets, work.arriving
+    max_points = max(work.leaving.size, local_sources.size, arriving.size)
+    if not (ends.receivers or ends.senders or local_sources.size):
         return _idle
-    meet = np.intersect1d(there.points, arriving.points).size > 0
-    if meet or not (there.unique and arriving.unique):
-        # This rank's own values come before values of others.
-        segments = cupy_moves.segments(Index(np.concatenate([there.points, arriving.points])))
-        staying = here.size, *cupy_moves.described(here)
+    overlap = np.intersect1d(local_targets.points, arriving.points).size > 0
+    if overlap or not (local_targets.unique and arriving.unique):
+        # Local values are combined before received ones.
+        segments = cupy_moves.segments(Index(np.concatenate([local_targets.points, arriving.points])))
+        staying = local_sources.size, *cupy_moves.described(local_sources)
         kind, points = "exchange_in_turn", (*staying, len(segments[0]), *segments)
     else:
-        staying = here.size, *cupy_moves.described(here), *cupy_moves.described(there)
+        staying = local_sources.size, *cupy_moves.described(local_sources), *cupy_moves.described(local_targets)
         kind, points = "exchange", (*staying, arriving.size, *cupy_moves.described(arriving))
-    return _launch(kind, work, most, _BLOCKS_PER_PROCESSOR, 2, *_leaving(work, ends), *points, *ends.receiving)
+    return _launch(kind, work, max_points, _BLOCKS_PER_PROCESSOR, 2, *_leaving(work, ends), *points, *ends.receiving)
 
 
 def _arrival(ends: _Ends, dtype: np.dtype) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -241,6 +243,6 @@ def _leaving(work: LocalWork, ends: _Ends) -> tuple[Any, ...]:
 
 def _launch(name: str, work: LocalWork, points: int, per_processor: int, arrays: int, *arguments: Any) -> Launch:
     kernel = cupy_moves.kernel(name, work.op, work.dtype, _SOURCE)
-    most = per_processor * cupy_moves.processors(cupy.cuda.Device().id)
-    blocks = max(1, min(-(-points * work.width // _THREADS), most))
+    max_blocks = per_processor * cupy_moves.processors(cupy.cuda.Device().id)
+    blocks = max(1, min(-(-points * work.width // _THREADS), max_blocks))
     return Launch(kernel, blocks, _THREADS, arrays, work.width, *arguments)

@@ -1,7 +1,7 @@
-"""JAX arrays: an all-to-all-v of the program that is being traced, between a gather and a scatter.
+"""JAX arrays: an all-to-all-v of the traced program, between a gather and a scatter.
 
-All three have transposes, so every transformation works; the transpose of a bcast is a reduce. Inside ``jit`` the
-messages are part of the compiled program, and the compiler orders them.
+All three have transposes, so that all transformations of JAX apply; the transpose of a bcast is a reduce. Under ``jit``
+the messages are part of the compiled program, and the compiler orders them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collops.exchange.exchange import Exchange, LocalWork, Transfer
 
 
 class TracedExchange(Exchange):
-    """Messages between traced arrays; it owns no memory, and its places are never occupied."""
+    """Messages between traced arrays; it owns no memory, and its slots are never occupied."""
 
     def begin(self) -> Transfer:
         return Transfer(self, 0, 0)
@@ -33,7 +33,7 @@ class TracedExchange(Exchange):
         finish, concatenate = super().finisher(work), self.engine.xp.concatenate
         if work.arriving.size:
             return finish
-        # If no values arrive, the target must depend on the message as well: all ranks take part in its derivative.
+        # The target must depend on the message even if no values arrive: the derivative of the message is collective.
         return lambda transfer, target: concatenate([finish(transfer, target), transfer.incoming])
 
     def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:

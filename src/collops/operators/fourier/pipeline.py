@@ -39,7 +39,7 @@ class _Side(NamedTuple):
 
     def can(self, shape: tuple[int, ...]) -> bool:
         """Return whether pieces can come from an array of this shape, and go to one."""
-        return all(copy.can(shape) for copy in (*self.come, *self.go))
+        return all(copy.supports(shape) for copy in (*self.come, *self.go))
 
 
 class Pipeline(NamedTuple):

@@ -118,7 +118,7 @@ def find_product(
     for start, stop in pairwise(number * rows // _COUNT for number in range(_COUNT + 1)):
         region = ((0, frequencies), (start, stop), (0, columns))
         pieces.append((slice(start, stop), copy(products, [region] * comm.size, after + start * frequencies * columns)))
-    able = send.can(shapes[0]) and all(piece.can(shapes[2]) for _, piece in pieces)
+    able = send.supports(shapes[0]) and all(piece.supports(shapes[2]) for _, piece in pieces)
     if not all(comm.allgather_metadata(able)):
         return None
     return SpreadProduct(there, back, shares.slices(comm.rank)[1], send, pieces, after, shapes, workspace)

@@ -3,11 +3,11 @@
 from mpi4py import MPI
 
 from collops.errors import InputError
-from collops.extend.exchanges import PLACES, Exchange
+from collops.extend.exchanges import SLOTS, Exchange
 
 
 class NeighbourExchange(Exchange):
-    """One nonblocking all-to-all between neighbours in each place; host arrays only. Collective."""
+    """One nonblocking all-to-all between neighbours in each slot; host arrays only. Collective."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -22,7 +22,7 @@ class NeighbourExchange(Exchange):
             [self._message(buffer, segments) for buffer in buffers]
             for buffers, segments in (([each[0] for each in self.outgoing], sends), (self.incoming, receives))
         )
-        self._requests = [MPI.REQUEST_NULL] * PLACES
+        self._requests = [MPI.REQUEST_NULL] * SLOTS
 
     def _message(self, buffer, segments):
         unit = self.width * self.dtype.itemsize
@@ -30,11 +30,11 @@ class NeighbourExchange(Exchange):
         starts = [unit * start for _, start, _ in segments]
         return [buffer.view("B"), (counts, starts), MPI.BYTE]
 
-    def send(self, place, use):
-        self._requests[place] = self._graph.Ineighbor_alltoallv(self._sends[place], self._receives[place])
+    def send(self, slot, use):
+        self._requests[slot] = self._graph.Ineighbor_alltoallv(self._sends[slot], self._receives[slot])
 
-    def receive(self, place, use):
-        self.comm.wait_until(self._requests[place].Test, "neighbourhood exchange", self._peers)
+    def receive(self, slot, use):
+        self.comm.wait_until(self._requests[slot].Test, "neighbourhood exchange", self._peers)
 
     def free(self):
         self._graph.Free()
