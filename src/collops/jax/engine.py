@@ -34,7 +34,7 @@ class JaxEngine(Engine):
         self.methods = methods
 
     def synchronize(self) -> None:
-        """Wait until all collectives that were started have ended."""
+        """Wait until all started collectives have completed."""
         jax.effects_barrier()
 
     def from_host(self, array: Any) -> Any:
@@ -47,7 +47,7 @@ class JaxEngine(Engine):
         return jnp.matmul(a, b, precision=None if versions.product_precision() else "highest")
 
     def check_devices(self, array: Any) -> None:
-        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+        """Raise an UnsupportedTypeError if `array` is sharded over several devices, which messages do not support."""
         if not isinstance(array, Tracer) and len(array.sharding.device_set) > 1:
             raise UnsupportedTypeError(
                 f"the local array of a rank is on one device, but this one is spread over {len(array.devices())}: "
@@ -62,7 +62,7 @@ class JaxEngine(Engine):
         """Return `array` with `values` at `index`, converted to its dtype."""
         values = arguments.copied(values) if isinstance(values, np.ndarray) else jnp.asarray(values)
         if values.dtype.kind == "c" and array.dtype.kind != "c":
-            raise UnsupportedTypeError(f"complex values do not fit into an array of {array.dtype}")
+            raise UnsupportedTypeError(f"complex values need a complex array, not {array.dtype}")
         values = values.astype(array.dtype)
         starts = _start_of_box(index, array.shape)
         if starts is None:

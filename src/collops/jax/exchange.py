@@ -1,8 +1,8 @@
 """Messages between pairs of ranks: ``send``, ``recv``, ``sendrecv`` and ``neighbor_exchange``, one primitive for all.
 
-The operands are the arrays to send and a template for each array to receive. Templates are not sent. They carry shapes
+The operands are the arrays to send and a template for each array to receive. Templates are not sent; they carry shapes
 and derivatives: a received array has a tangent although it depends on no other operand of this rank. The adjoint sends
-every message back.
+every message in reverse.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
 def recv(x: Any, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
-    `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
-    ``0 * y``. Other parameters as for :func:`sendrecv`.
+    The values of `x` are arbitrary. For a derivative it must depend on the variable of differentiation, for example as
+    ``0 * y``. Other parameters are as for :func:`sendrecv`.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def neighbor_exchange(
     sends : sequence of array
         The arrays for `destinations`.
     templates : sequence of array
-        Arrays with the shapes and dtypes of those from `sources`, with arbitrary values.
+        Arrays with the shapes and dtypes of the arrays from `sources`, with arbitrary values.
     destinations, sources : sequence of int
         Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
     tag, comm
@@ -186,7 +186,7 @@ def neighbor_exchange(
     """
     if len(sends) != len(destinations) or len(templates) != len(sources):
         raise InputError(
-            f"{len(sends)} arrays were given for {len(destinations)} destinations, "
+            f"arrays and ranks must match, not {len(sends)} arrays for {len(destinations)} destinations "
             f"and {len(templates)} templates for {len(sources)} sources"
         )
     leaving, arriving = ([(rank, tag) for rank in ranks] for ranks in (destinations, sources))
@@ -201,7 +201,7 @@ def messages(
     comm: Any,
     status: Any = None,
 ) -> list[Any]:
-    """Check the arguments and bind the primitive, unless there are no messages; without `sources` return a receipt."""
+    """Check the arguments and bind the primitive if there are messages; without `sources` return a receipt."""
     comm = native_comm(comm)
     leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
     arriving = tuple(_arriving(rank, tag, comm) for rank, tag in sources)
@@ -215,12 +215,12 @@ def messages(
 def checked_status(status: Any, comm: NativeComm) -> Status | None:
     """Return a checked status as a parameter of the primitive."""
     if status is not None and (comm.size == 1 or comm.on_devices):
-        raise InputError("MPI fills in status=: it needs several ranks with arrays on hosts")
+        raise InputError("status= is filled by MPI: it needs several ranks with arrays on hosts")
     return None if status is None else Status(status)
 
 
 def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int, int]:
-    """Return checked numbers; for ``None`` the negative numbers by which MPI knows any rank and any tag."""
+    """Return checked numbers; for ``None`` the negative numbers for any rank and any tag in MPI."""
     if rank is None and comm.on_devices:
         raise InputError("NCCL receives from a known rank only: name the source")
     any_rank, any_tag = (-1, -1) if comm.size == 1 else (mpi4py_module().ANY_SOURCE, mpi4py_module().ANY_TAG)
@@ -229,7 +229,7 @@ def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int,
 
 
 def with_derivative(x: Any, other: Any) -> Any:
-    """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank takes part in a derivative."""
+    """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank participates in a derivative."""
     if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
         return x
     return lax.select(np.False_, jnp.broadcast_to(jnp.sum(other), x.shape), x)
@@ -277,8 +277,8 @@ def _jvp(
 def _returning(destinations: Messages, sources: Messages) -> tuple[Messages, Messages]:
     """Return the destinations and the sources of cotangents.
 
-    A receive of any tag does not know for which tag the sender waits. It returns the tag of its own call, which is
-    that of all ranks if they run one program, and waits for any tag itself.
+    A receive of any tag does not know the tag that the sender expects. It returns the tag of its own call, which is the
+    same on all ranks if they run one program, and itself waits for any tag.
     """
     wild = [tag for _, tag in sources if tag < 0]
     if not wild:

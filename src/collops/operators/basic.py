@@ -27,9 +27,9 @@ class Diagonal(LinearOperator):
     Parameters
     ----------
     diag : array or DistributedArray
-        An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
-        diagonal, the same on every rank; each rank keeps a copy of its part. A distributed one is not copied. It is
-        replicated, or has the layout of the model (a vector: of the axis).
+        An array of the shape of the model, or a vector as long as one of its axes. A plain array is the global
+        diagonal, the same on every rank; each rank copies its part. A distributed array is not copied; it must be
+        replicated or have the layout of the model (for a vector, the layout of the axis).
     dims : Layout, int or sequence of int, optional
         The model; by default the layout of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
@@ -42,7 +42,7 @@ class Diagonal(LinearOperator):
     Raises
     ------
     LayoutError
-        If the diagonal does not fit the model, or has its elements on other ranks.
+        If the diagonal does not fit the model, or is distributed differently.
     UnsupportedTypeError
         If `diag` is complex and `dtype` is not.
 
@@ -117,8 +117,8 @@ class Identity(LinearOperator):
     Parameters
     ----------
     N : Layout, int or sequence of int
-        The data. A shape is distributed like the model: cut if the data are smaller, with larger last blocks if they
-        are larger. If neither is a layout, the larger one is split along axis 0.
+        The data. A shape is distributed like the model: truncated if the data are smaller, with larger last blocks if
+        they are larger. If neither `N` nor `M` is a layout, the larger shape is split along axis 0.
     M : Layout, int or sequence of int, optional
         The model; equal to the data by default. A shape is distributed like the data.
     comm : Communicator, optional
@@ -130,7 +130,7 @@ class Identity(LinearOperator):
     ------
     LayoutError
         If the numbers of axes differ, one side is larger along one axis and smaller along another, or the two layouts
-        given hold an element on different ranks.
+        hold an element on different ranks.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class Sum(LinearOperator):
     Raises
     ------
     LayoutError
-        If there is no such axis, or it is the only one.
+        If `axis` does not exist, or is the only axis.
 
     Examples
     --------
@@ -219,7 +219,7 @@ class Sum(LinearOperator):
 
 
 class Transpose(LinearOperator):
-    """The axes of an array in another order. No messages: split axes stay split over the same ranks.
+    """Permutation of the axes of an array. No messages: split axes stay split over the same ranks.
 
     Parameters
     ----------
@@ -237,8 +237,8 @@ class Transpose(LinearOperator):
 
     Notes
     -----
-    The range is split along the axis that the split axis of the model becomes. To give the data another layout,
-    redistribute them, which takes one all-to-all-v.
+    The range is split along the image of the model's split axis. To obtain another layout, redistribute the data,
+    which takes one all-to-all-v.
 
     Examples
     --------
@@ -310,24 +310,24 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
     kept = list(range(model.ndim)) if whole else [axis]
     blocks = [tuple(model.slices(other)[a] for a in kept) for other in range(model.ranks)]
     if not isinstance(diag, DistributedArray):
-        local = diag[blocks[rank]].copy()  # so that a large global array is not kept alive
+        local = diag[blocks[rank]].copy()  # a copy, which does not keep a large global array alive
     elif diag.layout.is_replicated:
         local = diag.local_array[blocks[rank]]
     elif [diag.layout.slices(other) for other in range(model.ranks)] == blocks:
         local = diag.local_array
     else:
         raise LayoutError(
-            f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
+            f"a diagonal in the layout {diag.layout} is distributed differently from the model {model}; "
             f"redistribute it: diag.redistribute(Layout.replicated({diag.shape}, {model.ranks}))"
         )
     return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
 
 def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
-    """Return the layouts of data and model; what is given as a shape is distributed like the other."""
+    """Return the layouts of data and model; a shape is distributed like the other argument."""
     data, model = as_layout(N, comm), as_layout(M, comm)
     if not (isinstance(N, Layout) and isinstance(M, Layout)):
-        # Of two shapes, the larger one is split evenly.
+        # If both are shapes, the larger one is split evenly.
         fixed = isinstance(M, Layout) or (not isinstance(N, Layout) and _fits(data.shape, model.shape))
         return (_spread_like(model, data.shape), model) if fixed else (data, _spread_like(data, model.shape))
     _check_nested(model.shape, data.shape)
@@ -345,7 +345,7 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
 
 
 def _spread_like(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout of an array of another shape whose elements are on the ranks that `layout` gives them."""
+    """Return the layout of another shape that places each element on the same rank as `layout`."""
     _check_nested(layout.shape, shape)
     sizes = []
     for extent, blocks in zip(shape, layout.sizes, strict=True):

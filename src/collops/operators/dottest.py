@@ -35,13 +35,13 @@ def dottest(
     rtol : float, optional
         Largest allowed difference of the two numbers, relative to the larger of :math:`\|A u\| \|v\|` and
         :math:`\|u\| \|A^H v\|`; by default 1000 times the rounding error of the operator's dtype, 8 times for half
-        types. Where JAX has no double precision, the rounding error of single precision counts.
+        types. If JAX has no double precision, the rounding error of single precision is used.
     seed : int
         Seed of the random vectors, which are the same on any number of ranks.
     raises : bool
-        Whether a failure raises; otherwise it is returned.
+        Whether a failure raises an error; otherwise the function returns ``False``.
     complex_vectors : bool, optional
-        Whether the vectors are complex; by default they are if the operator is.
+        Whether the vectors are complex; by default if the operator is complex.
     engine : str, optional
         Engine of the vectors: ``"numpy"``, ``"cupy"`` or ``"jax"``.
 
@@ -53,7 +53,7 @@ def dottest(
     Raises
     ------
     CollopsError
-        If it failed, with both numbers.
+        If the test failed; the message has both numbers.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def dottest(
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)
     if rtol is None:
-        # A wrong adjoint of n elements is off by about one part in the root of n. JAX may compute in a lower precision.
+        # A wrong adjoint of n elements has a relative error of about 1 / sqrt(n). JAX may compute in a lower precision.
         dtype = dtype if dtype.kind == "V" else find_engine(engine).dtype(dtype)
         rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
         rtol = (8 if is_half(dtype) else 1000) * rounding

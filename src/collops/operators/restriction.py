@@ -1,4 +1,4 @@
-"""Restriction: some of the samples along one axis."""
+"""Restriction to some samples along one axis."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from collops.operators.memory import Buffers, Coefficients, check_holds, filled,
 
 
 class Restriction(LinearOperator):
-    """Some of the samples along one axis, in any order and as often as wanted.
+    """Restriction to samples along one axis, in any order and with repetition.
 
-    The samples stay on the ranks that hold them, and nothing is sent, as long as they come in the order of the blocks
-    along the axis, as sorted indices always do. Otherwise, or if `rebalance` asks for it, the data are split
-    evenly and every application sends one exchange among the ranks that the axis is split over.
+    If the samples are in the order of the blocks along the axis, as sorted indices always are, they stay on their
+    ranks, and no message is sent. Otherwise, or with `rebalance`, the data are split evenly, and every application
+    takes one exchange among the ranks that the axis is split over.
 
     Collective.
 
@@ -39,14 +39,14 @@ class Restriction(LinearOperator):
     axis : int, optional
         The axis that is restricted.
     rebalance : bool, optional
-        Whether the data are split evenly wherever the samples come from.
+        Whether to split the data evenly even if the samples could stay on their ranks.
     comm, dtype
         As for :class:`Identity`.
 
     Attributes
     ----------
     repeated : bool
-        Whether an index occurs more than once; adjoint then adds up.
+        Whether an index occurs more than once; adjoint then sums its samples.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class Restriction(LinearOperator):
         return filled(out, self._chosen.spread(samples, out.local_array, y.engine))
 
     def _moved(self, plan: ExchangePlan, samples: Any, shape: tuple[int, ...], like: Any) -> Any:
-        """Return the samples, of `shape`, that other ranks send for these, in memory that is kept. One exchange."""
+        """Send samples and return the received ones, of `shape`, in a buffer. One exchange."""
         dtype, engine = like.dtype, like.engine
         slots = ("model", "data") if plan is self._there else ("data", "model")
         leaving = store(samples, self._buffers.local(slots[0], samples.shape, dtype, engine))
@@ -135,7 +135,7 @@ class Restriction(LinearOperator):
 
 
 class _Selection:
-    """Indices along one axis: as a slice, which gives a view, where they are evenly spaced, else as an array."""
+    """Indices along one axis: a slice, which yields a view, if they are evenly spaced, else an array."""
 
     __slots__ = ("_before", "_indices", "_repeated", "_slice")
 
@@ -161,13 +161,13 @@ class _Selection:
             return engine.put(target, self.on(engine), samples)
         if not engine.mutable:
             return target.at[self.on(engine)].add(samples.astype(target.dtype))
-        # CuPy adds up real numbers only.
+        # CuPy's add.at supports real numbers only.
         engine.xp.add.at(_as_reals(target), self.on(engine), _as_reals(samples.astype(target.dtype, order="C")))
         return target
 
 
 def _as_reals(array: Any) -> Any:
-    """Return a contiguous array, if it is complex, as real and imaginary parts along one more axis."""
+    """Return a view of a complex contiguous array as real and imaginary parts along a new axis; others unchanged."""
     if not is_complex(array.dtype):
         return array
     return array.view(real_of(array.dtype)).reshape(*array.shape, 2)
@@ -185,7 +185,7 @@ def _checked(iava: Sequence[int] | np.ndarray, extent: int) -> np.ndarray:
 
 
 def _along(model: Layout, axis: int, rank: int) -> list[int]:
-    """Return the ranks that hold the blocks along `axis` which have the place of `rank` along all others."""
+    """Return the ranks whose coordinates in the process grid differ from `rank` along `axis` only."""
     place = model.axes[axis]
     assert place is not None
     stride = prod(model.process_grid[place + 1 :])

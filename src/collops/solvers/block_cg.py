@@ -30,18 +30,18 @@ from collops.solvers.state import SCRATCH
 from collops.solvers.systems import Shifted
 
 _INDEFINITE = -0.01
-"""Smaller eigenvalues are no rounding errors, not even of operators in single precision."""
+"""Bound on negative eigenvalues from rounding errors, also for operators in single precision."""
 
-_QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test finds numbers that are not finite
+_QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test detects numbers that are not finite
 
 
 @dataclass(slots=True)
 class BlockCGState:
-    """Blocks and small matrices of block CG between two iterations. The residual is Q C."""
+    """State of block CG between iterations: blocks and small matrices. The residual is Q C."""
 
     x: Any
     q: Any  # a basis of the residuals; orthonormal in the inner product of M
-    u: Any  # M Q; None without a preconditioner, where Q takes its place
+    u: Any  # M Q; None without a preconditioner, where Q is used
     p: Any  # directions
     c: Any
     z: Any = field(metadata=SCRATCH)  # (A + damp) P
@@ -54,7 +54,7 @@ class BlockNumbers(NamedTuple):
     """The numbers of an iteration of a block method."""
 
     residual: Any  # squared norm of all residuals
-    relative: Any  # the largest squared norm of a column's residual over that at zero (CGLS: of its gradient)
+    relative: Any  # the largest relative squared norm of a column's residual (CGLS: gradient)
     largest: Any  # the largest squared norm itself
     definite: Any  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
 
@@ -74,7 +74,7 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
-    columns: Any = None  # units of the columns, relative to the largest, if they have their own
+    columns: Any = None  # units of the columns, relative to the largest, if they differ
     degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
@@ -92,7 +92,7 @@ class BlockCG(Shifted):
     def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any, at_zero: Any) -> BlockCGState:
         """Return the state with these starting points, their residuals, and memory for images.
 
-        `at_zero` are the residuals at zero, if they are others.
+        `at_zero` are the residuals at zero, if they differ.
         """
         u = self.preconditioned(r, None)
         gram, squares = self._measured(A, r, u)
@@ -108,7 +108,7 @@ class BlockCG(Shifted):
 
     @_QUIET
     def step(self, A: LinearOperator, state: BlockCGState) -> BlockCGState:
-        """Minimise over the span of the directions, and find the next ones."""
+        """Minimise over the span of the directions, and compute the next directions."""
         p, q, c, xp = state.p, state.q, state.c, state.x.engine.xp
         z = state.z = self.image(A, p, state.z)
         curvature, descent, gram = self._products(A, (p, z), (p, q), (q, q if state.u is None else state.u))
@@ -214,7 +214,7 @@ def block_cg(
         The right-hand sides: a list of arrays in the layout of `A`, or a block as :class:`collops.operators.Columns`
         describes it. Their precision determines the precision of the computation.
     X0 : like `Y`, optional
-        The starting points; zero by default.
+        The initial guesses; zero by default.
     niter : int
         Largest number of iterations. Each applies `A` once to every column.
     damp : float
@@ -230,8 +230,8 @@ def block_cg(
     Returns
     -------
     SolverResult
-        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` are those
-        of all residuals together.
+        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` has the
+        norms of all residuals together.
 
     Raises
     ------
@@ -240,14 +240,14 @@ def block_cg(
 
     Notes
     -----
-    With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, besides the messages of `A` and `M` for
-    each column, or for 64 of them together; see :class:`collops.operators.Columns`. All columns minimise over the
-    directions of all, so that more columns take fewer iterations: up to k extreme eigenvalues no longer delay the
-    convergence. The work besides the operator grows with the square of k: about 18 k^2 floating-point operations for
-    each point of the model, in products of matrices.
+    With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, in addition to the messages of `A` and
+    `M` for each column or each batch of up to 64; see :class:`collops.operators.Columns`. Every column minimises over
+    the directions of all columns, so that more columns take fewer iterations: up to k extreme eigenvalues no longer
+    delay the convergence. Apart from the operator, the work grows with the square of k: about 18 k^2 floating-point
+    operations for each point of the model, in matrix products.
 
-    The basis of the residuals is kept orthonormal as Dubrulle [2001] proposes, so that columns may depend on each
-    other and converge at different rates.
+    The basis of the residuals is orthonormalised as proposed by Dubrulle [2001], so that columns may be linearly
+    dependent and converge at different rates.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The folder of a solver's checkpoints: each is written completely or not at all, and read only if it is undamaged.
+"""The folder of a solver's checkpoints: writes are atomic, and reads verify checksums.
 
-A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
-synchronised to the disk, and renamed; only then is the one before it removed. Every chunk of the group has a checksum;
-the seal has those of all metadata.
+A checkpoint is a folder with a Zarr group and a seal. It is written under a temporary name, synchronised to disk, and
+renamed; only then is the previous checkpoint removed. Every chunk of the group has a checksum; the seal has the
+checksums of all metadata.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from collops.limits import free_room, in_words
 
 _NAME = re.compile(r"iteration-(\d{9,})")
 _LOCK, _STORE, _SEAL, _RECORD = ".lock", "arrays.zarr", "seal.json", "checkpoint"
-# What killed runs leave, of this version or an older one, and network file systems for removed files.
+# Files left by killed runs, of this version or an older one, and by network file systems for removed files.
 _LEFTOVER = re.compile(r"\.(?:unfinished|iteration-\d{9,}-.*|collops-.*)")
 _HIDDEN = re.compile(r"\.(?:lock|nfs.*)")
 _CHECKSUM_BYTES = 4  # behind each chunk
 
 
 class CheckpointFolder:
-    """A folder that all ranks see, made if it is not there.
+    """A folder on a file system shared by all ranks, created if it does not exist.
 
     Every method is collective, and an error on one rank is raised on all of them.
     """
@@ -53,9 +53,9 @@ class CheckpointFolder:
     def begin(self, resume: bool) -> dict[str, Any] | None:
         """Lock the folder until `close`, and return the record of the checkpoint to resume from, if any.
 
-        It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
-        damaged. Raises CheckpointError if another process has locked the folder, if it holds anything else, cannot be
-        written, or is not the same on all ranks; if it holds a checkpoint although `resume` is false, or a damaged one.
+        This is the newest checkpoint or, with a warning on rank 0, an older one if the newest is damaged.
+        Raises CheckpointError if another process has locked the folder, if it holds other files, is not writable, or
+        differs between ranks; if it holds a checkpoint although `resume` is false, or only a damaged checkpoint.
         """
 
         def find() -> list[Any]:
@@ -86,7 +86,7 @@ class CheckpointFolder:
             self._comm.barrier()  # no rank continues while the folder is locked
 
     def check_space(self, needed: int) -> None:
-        """Raise CheckpointError unless there is room for so many bytes."""
+        """Raise CheckpointError unless the disk has space for so many bytes."""
         with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
                 raise CheckpointError(
@@ -95,13 +95,13 @@ class CheckpointFolder:
                 )
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
+        """Write arrays by name, in nested dictionaries, and a record for JSON; then remove the previous checkpoint.
 
-        `iteration` is larger than that of the one before, which still exists if CheckpointError is raised.
+        `iteration` is larger than in the previous checkpoint, which still exists if CheckpointError is raised.
         """
         place = self._place(iteration)
         try:
-            # A damaged checkpoint of this iteration, as found at the start, may be replaced.
+            # A damaged checkpoint of this iteration, found at the start, may be replaced.
             with atomic_together(place, self._comm, complete=_seal) as unfinished:
                 write_store(unfinished / _STORE, arrays, {_RECORD: dict(record)}, compressed=False)
             with collective_errors(self._comm, OSError):
@@ -111,10 +111,10 @@ class CheckpointFolder:
             raise
         except (OSError, CollopsError) as problem:
             with raised_together():
-                raise CheckpointError(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
+                raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
-        """Return one of the arrays of a checkpoint in a layout; raise CheckpointError if it is damaged or misfits."""
+        """Return an array of a checkpoint in a layout; raise CheckpointError if it is damaged or does not fit."""
         place = self._place(iteration)
         try:
             return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
@@ -141,7 +141,7 @@ class CheckpointFolder:
         if self._lock is None:
             holder = Lock.holder(self._folder / _LOCK)
             raise CheckpointError(f"{self.path} is in use by {holder}: wait for its end, or name another folder")
-        for name in filter(_LEFTOVER.fullmatch, names):  # their writers have ended, since nobody held the lock
+        for name in filter(_LEFTOVER.fullmatch, names):  # their writers have exited, since the lock was free
             _remove(self._folder / name)
         iterations = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
         if not iterations:
@@ -155,7 +155,7 @@ class CheckpointFolder:
         try:
             return _examined(self._place(newest))
         except CheckpointError as damage:
-            # There are two if the machine failed before the older one was removed.
+            # Two exist if the machine failed before the older one was removed.
             if not others:
                 raise
             record = _examined(self._place(others[0]))

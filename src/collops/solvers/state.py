@@ -1,12 +1,12 @@
 """Solver states: dataclasses whose fields declare their role, and the walk over the values carried between iterations.
 
-A field has one of four roles, given where it is declared:
+A field has one of four roles, specified in its declaration:
 
 - without metadata, it is carried from one iteration to the next: an array, an integer, a floating-point number, or a
-  part of the state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
+  part of the state that is a dataclass of such fields. ``None``, Booleans and other objects are constants.
 - ``field(metadata=SCRATCH)``: memory that every step fills before it reads it.
 - ``field(metadata=CONSTANT)``: not changed by any step, such as the operator and the data.
-- ``field(init=False)``: made of the other fields by ``__post_init__``.
+- ``field(init=False)``: computed from the other fields by ``__post_init__``.
 
 CUDA graphs, compiled loops and checkpoints read this declaration through :func:`carried` and :func:`with_carried`.
 """
@@ -37,7 +37,7 @@ def carried(state: Any) -> dict[str, Any]:
 def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
     """Return a state with other arrays and numbers, by the names that :func:`carried` gives them.
 
-    It shares everything else with `state`, which stays as it is.
+    It shares everything else with `state`, which is not changed.
     """
     changes: dict[str, Any] = {}
     for field in _fields(state):
@@ -79,12 +79,12 @@ def local_arrays(value: Any) -> list[Any]:
 
 
 def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
-    """Return memory of a layout for every step; ``None`` on an engine whose arrays cannot be written to."""
+    """Return memory of a layout for every step; ``None`` on an engine of immutable arrays."""
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
 def copied(layout: Any, data: Any, dtype: Any) -> Any:
-    """Return a copy of `data`, of a stack in one block of memory, as :func:`collops.array.empty` makes it."""
+    """Return a copy of `data`; a stack is copied to one block of memory, as by :func:`collops.array.empty`."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
     copy = new_array(layout, data, dtype)
@@ -94,7 +94,7 @@ def copied(layout: Any, data: Any, dtype: Any) -> Any:
 
 
 def extended(kind: Any, state: Any, **others: Any) -> Any:
-    """Return a state, or a method, of another kind with the fields of this one and the `others`."""
+    """Return a state, or a method, of another class with the fields of `base` and the `others`."""
     return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
 
 

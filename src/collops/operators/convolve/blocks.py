@@ -1,7 +1,7 @@
 """Non-stationary convolution by matrix products: a block of samples is a small banded matrix times its surroundings.
 
-The matrices of short axes are made once. Those of long ones, which would take too much memory, are made again at each
-application, as many at a time as fit into the cache, since that takes less time than to load them.
+Matrices for short axes are computed once. For long axes they would take too much memory and are recomputed at each
+application, as many at a time as fit into the cache, which is faster than loading them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collops.array.dtypes import real_of
 from collops.backend import engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
-_MIN_BLOCK = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
-_MAX_KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
-_MAX_GROUP = 1 << 20  # bytes of those that are made at a time
+_MIN_BLOCK = 32  # minimum samples of a block; longer filters get longer blocks, so that half of each matrix is not zero
+_MAX_KEPT = 64 << 20  # maximum bytes of stored matrices, for each direction
+_MAX_GROUP = 1 << 20  # bytes of matrices computed at a time
 
 
 class FilterBank:
     """Filters at regularly spaced samples, with linear interpolation between them and the nearest one beyond them.
 
     `hs` are the filters, (filters, taps), with an odd number of taps and the centre in the middle; `ih` are their
-    samples, of an axis with `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
-    spacing, ``half`` the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
+    samples on an axis of `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
+    spacing, ``half`` is the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
     """
 
     def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: Any) -> None:
@@ -93,12 +93,12 @@ class Convolution:
             if begin + count * length <= self._extent:
                 _multiply(matrices, extended[:, begin:], out[:, begin : begin + count * length])
                 continue
-            whole = self._extent - begin  # of the only block of its group
+            whole = self._extent - begin  # the only block of its group
             surroundings = slice(begin, begin + whole + 2 * self._bank.half)
             _multiply(matrices[:, :whole, : reach - length + whole], extended[:, surroundings], out[:, begin:])
 
     def _groups(self, make: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield groups of matrices, each with its first sample; the last block is a group of its own."""
+        """Yield pairs of first sample and group of matrices; the last block is a separate group."""
         whole = self._extent // self._length
         for first in range(0, whole, self._count):
             yield first * self._length, make(first * self._length, min(self._count, whole - first))
@@ -122,7 +122,7 @@ class Convolution:
 
 
 def _diagonals(filters: np.ndarray, count: int, rows: int, step: int) -> np.ndarray:
-    """Return `count` matrices whose row i has filter i in the columns from i on; each starts `step` filters on."""
+    """Return `count` matrices; row i has filter i in the columns from i on; filters advance by `step` per matrix."""
     taps = filters.shape[1]
     matrices = np.zeros((count, rows, rows + taps - 1), filters.dtype)
     far, down, right = matrices.strides

@@ -12,7 +12,7 @@ from collops.operators.convolve.blocks import FilterBank
 
 _THREADS = 256
 _WARP = 32
-_BYTES = 16  # of the columns of a tile; tiles are those of convolve.cu
+_BYTES = 16  # bytes of the columns of a tile; for tiles see convolve.cu
 _TYPES = "fdFD"
 
 
@@ -24,7 +24,7 @@ class Convolution:
 
         char = bank.taps.dtype.char
         if char not in _TYPES:
-            raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
+            raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support dtype {bank.taps.dtype} on devices")
         self._char = char
         self._taps = cupy.asarray(bank.taps)
         self._extent = np.int64(extent)

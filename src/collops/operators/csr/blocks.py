@@ -22,7 +22,7 @@ def make_block(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
 
 
 def _host_block(matrix: Any) -> Any:
-    """Return the block of a matrix on the host, most of whose rows are filled."""
+    """Return the block of a matrix on the host, most of whose rows have entries."""
     if matrix.nnz >= kernels.LONG and matrix.dtype.char in "fd" and kernels.loops() is not None:
         return _CompiledBlock(matrix)
     return _SciPyBlock(matrix)
@@ -31,7 +31,7 @@ def _host_block(matrix: Any) -> Any:
 class _SciPyBlock:
     """A matrix on the host, multiplied by SciPy.
 
-    Its kernels add to given memory where all types agree. Its operator ``@`` would allocate the product, which costs a
+    SciPy's kernels add to existing memory if all types agree. Its operator ``@`` allocates the product, which costs a
     tenth of the time of a product with seven entries a row.
     """
 
@@ -95,9 +95,9 @@ class _CompiledBlock(_SciPyBlock):
 
 
 class _FewRows:
-    """A matrix on the host whose other rows are empty: products read and write only the rows that are not.
+    """A matrix on the host with many empty rows: products read and write only the rows with entries.
 
-    On each of several ranks, the block of the columns of other ranks is such a matrix.
+    The block of a rank's rows in the columns of other ranks is such a matrix.
     """
 
     __slots__ = ("_filled", "_rows")

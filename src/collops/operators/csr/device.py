@@ -1,8 +1,8 @@
 """Sparse blocks on the GPU, by a kernel that a CUDA graph can record, unlike CuPy's calls of cuSPARSE.
 
 On an H200 it multiplies a 27-point stencil at 3.3 TB/s; cuSPARSE's two algorithms, called directly, at 3.1 and 2.3. The
-adjoint multiplies by a transposed copy, made at its first use, so that its sums need no atomic operations and have
-the same bits in every run.
+adjoint multiplies by a transposed copy, made at its first use, so that its sums need no atomic operations and are
+reproducible bit by bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 32
 _MAX_LANES = 32
-_LONG_ROW = 16  # entries of a row
+_LONG_ROW = 16  # entries per row
 
 
 class DeviceBlock:
@@ -30,7 +30,7 @@ class DeviceBlock:
 
     def __init__(self, matrix: Any, dtype: np.dtype) -> None:
         if dtype.name not in _ELEMENTS:
-            raise UnsupportedTypeError(f"sparse matrices multiply {', '.join(_ELEMENTS)} on devices, not {dtype}")
+            raise UnsupportedTypeError(f"sparse matrices on devices need one of {', '.join(_ELEMENTS)}, not {dtype}")
         self._host = matrix
         self._dtype = dtype
         self._rows = _Rows(matrix, dtype, 1)
@@ -62,7 +62,7 @@ class _Rows:
         lanes = 1
         while lanes < _MAX_LANES and 2 * lanes * count <= matrix.nnz:
             lanes *= 2
-        # Several elements for each thread: fewer lanes, less to add up across them.
+        # Several elements for each thread: fewer lanes make the sum across lanes cheaper.
         lanes = max(1, lanes // (4 if lanes >= _LONG_ROW else 2))
         device = cupy.cuda.Device()
         kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide)

@@ -36,12 +36,12 @@ class CSRMatrix(OnTransport, LinearOperator):
     local : sparse matrix
         This rank's rows, of SciPy in any format, with global columns: shape ``(own rows, all columns)``.
     columns : Layout, optional
-        Of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
-        square matrix, else as even as can be.
+        Layout of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
+        square matrix, else an even split.
     comm : Communicator, optional
         The ranks; the world by default.
     transport : str or type
-        How neighbours' values travel; see :class:`collops.StarForest`.
+        Transport of the neighbours' values; see :class:`collops.StarForest`.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     ghosts : numpy.ndarray
         Global columns of other ranks that this rank's rows need.
     forest : StarForest
-        From the elements of the domain to the ghosts.
+        The exchange from the elements of the domain to the ghosts.
 
     Raises
     ------
@@ -61,12 +61,12 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     Notes
     -----
-    The rows of rank :math:`r` are :math:`A_r = D_r + O_r`, where :math:`D_r` has the columns that the rank itself
-    holds, and :math:`O_r` those of other ranks. Forward starts the exchange of the latter's elements, multiplies by
-    :math:`D_r`, and then by :math:`O_r`. Adjoint multiplies by :math:`O_r^H`, starts to send what belongs to other
-    ranks, and multiplies by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
+    The rows of rank :math:`r` are :math:`A_r = D_r + O_r`, where :math:`D_r` has the columns of the rank itself and
+    :math:`O_r` the columns of other ranks. Forward starts the exchange of the ghosts, multiplies by :math:`D_r`, and
+    then by :math:`O_r`. Adjoint multiplies by :math:`O_r^H`, starts to send the products to the owners, and multiplies
+    by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
 
-    On devices a kernel of our own multiplies, which is faster than cuSPARSE, and which a CUDA graph can record.
+    On devices a custom kernel multiplies, which is faster than cuSPARSE and can be recorded in a CUDA graph.
     Products of JAX arrays can be traced, and differentiated with respect to the vector.
 
     Examples
@@ -99,7 +99,7 @@ class CSRMatrix(OnTransport, LinearOperator):
                 _check_split(columns, "columns", matrix.shape[1], comm)
         known = comm.allgather_metadata([*map(int, matrix.shape), str(matrix.dtype)])
         if len({width for _, width, _ in known}) > 1:
-            raise LayoutError(f"the ranks' rows must have equally many columns, not {[row[1] for row in known]}")
+            raise LayoutError(f"all ranks' rows must have the same number of columns, not {[row[1] for row in known]}")
         sizes = [count for count, _, _ in known]
         rows = Layout.split(sum(sizes), comm.size, sizes=sizes)
         if columns is None:
@@ -115,18 +115,18 @@ class CSRMatrix(OnTransport, LinearOperator):
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
         self._buffers = Buffers()
 
-    # Ways to make one
+    # Constructors
 
     @classmethod
     def from_global(cls, matrix: Any, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
-        """Return the matrix that every rank has as a whole. Collective.
+        """Return the matrix from a global matrix that every rank has. Collective.
 
         Parameters
         ----------
         matrix : sparse matrix
             The same on every rank.
         comm, **options
-            As for the class, and `rows`: a layout of the rows, split as evenly as can be by default.
+            As for the class, and `rows`: a layout of the rows, split evenly by default.
         """
         from scipy import sparse
 
@@ -149,18 +149,18 @@ class CSRMatrix(OnTransport, LinearOperator):
         comm: Communicator | None = None,
         **options: Any,
     ) -> CSRMatrix:
-        """Return the matrix of triples that any ranks have. Collective.
+        """Assemble the matrix from triples of all ranks. Collective.
 
         Parameters
         ----------
         i, j : sequence of int
             Global rows and columns of this rank's triples.
         values : array
-            Their values; all values at one place, of any rank, are added.
+            Their values; values of the same entry, from any rank, are added.
         shape : tuple of int
             Shape of the matrix.
         rows : Layout, optional
-            Layout of its rows: one axis, split. As even as can be by default.
+            Layout of its rows: one axis, split. An even split by default.
         comm, **options
             As for the class.
 
@@ -173,13 +173,12 @@ class CSRMatrix(OnTransport, LinearOperator):
 
         Notes
         -----
-        Ranks may give values of different dtypes, which are promoted as by NumPy; ranks without
-        triples do not count.
+        Values of different dtypes are promoted as by NumPy; ranks without triples are ignored.
         """
         comm = communicator_or_world(comm)
         extents = as_shape(shape)
         if len(extents) != 2:
-            raise LayoutError(f"a matrix has two axes, not the shape {extents}")
+            raise LayoutError(f"a matrix needs two axes, not the shape {extents}")
         rows = _rows_of(rows, extents[0], comm)
         check_memory(rows, np.dtype(np.int64), engine("numpy"))
         return cls(_local_rows(comm, rows, extents[1], i, j, values), comm=comm, **options)
@@ -216,7 +215,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
-        other = self._retyped(dtype)  # with the same star forest, whose buffers have a dtype each
+        other = self._retyped(dtype)  # with the same star forest, which has buffers for each dtype
         other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
         other._blocks, other._buffers = {}, Buffers()
         return other
@@ -253,7 +252,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         if not y.engine.mutable:
             # The compiler overlaps the messages with the product itself.
             return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(operand, result, add=False), "sum"))
-        # Nothing is added to the result before the exchange is finished: no ghost is this rank's own.
+        # The exchange writes no element of this rank, so that the result is complete only after it.
         leaving = self.forest.start_reduce(ghosts, result, "sum")
         own.multiply_adjoint(operand, result, add=False)
         leaving.finish()
@@ -288,10 +287,10 @@ class CSRMatrix(OnTransport, LinearOperator):
         Raises
         ------
         LayoutError
-            If they are not.
+            If rows and columns have different layouts.
         """
         if self.columns is not self.rows:
-            raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
+            raise LayoutError("the diagonal needs a square matrix whose rows and columns are split alike")
         return DistributedArray(self.rows, self.comm, self._own.diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
@@ -326,19 +325,19 @@ def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None
             f"the {what} need a layout of one axis, {count} elements and {comm.size} ranks, not {layout!r}"
         )
     if len(layout.sizes[0]) != comm.size:
-        raise LayoutError(f"the {what} must be split over all ranks, with no copies, unlike {layout}")
+        raise LayoutError(f"the {what} must be split over all ranks without replicas, not {layout}")
 
 
 def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, values: Any) -> Any:
-    """Return this rank's rows of the triples of all ranks, with global columns; equal places add up. Collective."""
+    """Return this rank's rows of the triples of all ranks, with global columns; duplicates are summed. Collective."""
     from scipy import sparse
 
     with collective_errors(comm):
         i, j, values = as_indices(i, "rows"), as_indices(j, "columns", "column", columns), np.asarray(values)
         if len(i) != len(j):
-            raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
+            raise LayoutError(f"{len(i)} rows need equally many columns, not {len(j)}")
         if values.shape != i.shape:
-            raise LayoutError(f"{len(i)} triples need as many values, not an array of shape {values.shape}")
+            raise LayoutError(f"{len(i)} triples need equally many values, not an array of shape {values.shape}")
         if values.dtype.kind not in "biufc":
             raise UnsupportedTypeError(f"the values of triples must be numbers, not {values.dtype}")
         ranks, local = owners(rows, comm.rank, i)
@@ -349,17 +348,17 @@ def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, 
 
 
 def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
-    """Return the part of rows in the own columns, the rest with its columns renumbered, and their global numbers."""
+    """Return the rows in the local columns, the rows in remote columns (renumbered), and their global columns."""
     from scipy import sparse
 
     count = matrix.shape[0]
     own = (matrix.indices >= first) & (matrix.indices < end)
-    away = np.flatnonzero(~own)  # few, as a rule, unlike the entries
+    away = np.flatnonzero(~own)  # usually few, unlike the entries
     rows = np.searchsorted(matrix.indptr, away, side="right") - 1
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
     ghosts, places = np.unique(matrix.indices[away], return_inverse=True)
-    # SciPy keeps wide indices, with which a product reads a third more memory than with narrow ones.
+    # SciPy keeps 64-bit indices, with which a product reads a third more memory than with 32-bit indices.
     wide = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
     kind = np.int64 if wide else np.int32
     inner = sparse.csr_array(

@@ -1,8 +1,8 @@
 """Matrix products by cuBLAS, called directly: CuPy does not allow its own calls of cuBLAS in a capture.
 
-The reason is that cuBLAS may allocate memory at its first call on a stream. Here every stream gets a workspace
-beforehand, so that nothing is allocated in a capture. cuBLAS counts columns first: an array in C order is its own
-transpose to it.
+The reason is that cuBLAS may allocate memory at its first call on a stream. This module assigns a workspace to every
+stream beforehand, so that nothing is allocated during a capture. cuBLAS uses column-major order: it reads an array in
+C order as the transpose.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALL = slice(None)
 
 
 class _CublasColumns(DenseMatrix):
-    """A dense matrix on a CUDA device, in single or double precision, that multiplies columns by one call."""
+    """A dense matrix on a CUDA device, in single or double precision; one call multiplies a batch of columns."""
 
     def _products(self, X: Any, matrix: Any, out: Any) -> Any:
         if X.dtype.kind == "c" and not self._complex:
@@ -59,7 +59,7 @@ class _CublasColumns(DenseMatrix):
 
 
 class SmallMatrix(_CublasColumns, KernelMatrix):
-    """The local operator of a small real matrix: our kernels multiply vectors, and cuBLAS columns."""
+    """The local operator of a small real matrix: custom kernels multiply vectors, cuBLAS multiplies columns."""
 
 
 class CublasMatrix(_CublasColumns):
@@ -71,7 +71,7 @@ class CublasMatrix(_CublasColumns):
         self._device = int(self.matrix.device.id)
         self._gemv = _routine("gemv_v2", self.dtype.char)
         self._zero, self._one, _ = _constants(self.dtype.char)
-        # The leading matrix counts columns first; the other one is its transpose.
+        # The leading matrix is in column-major order; the other operand is the transpose.
         self._leading = self._transposed if self.matrix.flags.c_contiguous else self.matrix
 
     def _product(self, matrix: Any, x: Any, out: Any) -> Any:
@@ -93,7 +93,7 @@ class CublasMatrix(_CublasColumns):
 
 
 class CublasBatch:
-    """A batch of matrices (batch, rows, columns) in C order on a CUDA device, each of which multiplies one matrix."""
+    """A batch of matrices (batch, rows, columns) in C order on a CUDA device; each multiplies one matrix."""
 
     capturable = by_rows = True
 
@@ -121,8 +121,8 @@ class CublasBatch:
         result = out
         if self.dtype.kind != "c" and x.dtype.kind == "c":
             x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
-        # The product of the transposes in reverse order; our adjoint is the conjugate of their matrix, transposed
-        # again.
+        # cuBLAS computes the product of the transposes in reverse order; the adjoint is the conjugate transpose of
+        # the matrix as cuBLAS reads it.
         columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
         leading = self._matrices.shape[2]
         first, last, _ = rows.indices(columns)
@@ -164,26 +164,26 @@ def _has_rows(array: Any, dtype: np.dtype) -> bool:
 
 
 class _Handle:
-    """A cuBLAS handle of one device and one thread, with a workspace for each stream that it has worked on."""
+    """A cuBLAS handle of one device and one thread, with a workspace for each stream it has used."""
 
     def __init__(self, device: int) -> None:
         self.library = _library()
         self.value = ctypes.c_void_p()
         self._stream: int | None = None
         self._workspaces: dict[int, Any] = {}
-        # NVIDIA's advice for the size.
+        # size recommended by NVIDIA
         hopper = int(cupy.cuda.Device(device).compute_capability) >= _HOPPER
         self._nbytes = (32 if hopper else 4) * _MEBIBYTE
         with cupy.cuda.Device(device):
             _check(self.library.cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate")
 
     def on(self, stream: int) -> ctypes.c_void_p:
-        """Return the handle, working on `stream`."""
+        """Return the handle, set to `stream`."""
         if stream != self._stream:
             workspace = self._workspaces.get(stream)
             if workspace is None:
                 workspace = self._workspaces[stream] = cupy.cuda.alloc(self._nbytes)
-            # Setting the stream resets the workspace, so that this order matters.
+            # Order matters: setting the stream resets the workspace.
             _check(self.library.cublasSetStream_v2(self.value, ctypes.c_void_p(stream)), "cublasSetStream")
             address, nbytes = ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(self._nbytes)
             _check(self.library.cublasSetWorkspace_v2(self.value, address, nbytes), "cublasSetWorkspace")
@@ -191,11 +191,11 @@ class _Handle:
         return self.value
 
 
-_local = threading.local()  # has the handles of a thread by device
+_local = threading.local()  # holds the handles of a thread by device
 
 
 def _handle(device: int) -> ctypes.c_void_p:
-    """Return this thread's handle of a device, working on the current stream."""
+    """Return this thread's handle of a device, set to the current stream."""
     handles: dict[Any, _Handle] = vars(_local)
     handle = handles.get(device)
     if handle is None:
@@ -220,7 +220,7 @@ def _constants(char: str) -> tuple[int, int, np.ndarray]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the cuBLAS that CuPy uses, so that there are never two versions in one process."""
+    """Return the cuBLAS library that CuPy has loaded, so that a process never has two versions."""
     cupy.cuda.device.get_cublas_handle()  # loads it
     loaded = re.search(r"/.*/libcublas\.so.*", Path("/proc/self/maps").read_text())
     if loaded is None:
@@ -230,7 +230,7 @@ def _library() -> ctypes.CDLL:
 
 def _check_extents(*extents: int) -> None:
     if max(extents) > _MAX_EXTENT:
-        raise LayoutError(f"cuBLAS counts with 32 bits, too few for matrices with the extents {extents}")
+        raise LayoutError(f"cuBLAS uses 32-bit extents, too small for matrices with the extents {extents}")
 
 
 def _check(status: int, call: str) -> None:

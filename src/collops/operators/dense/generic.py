@@ -1,4 +1,4 @@
-"""Dense matrices on hosts, where SciPy's BLAS multiplies them, and of JAX, whose compiler chooses the kernels."""
+"""Dense matrices on hosts, multiplied by SciPy's BLAS, and of JAX, whose compiler chooses the kernels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def bfloat16_matrix(matrix: Any) -> DenseMatrix:
 
 
 def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
-    """Return a product of two matrices of any engine, on hosts by BLAS where it can."""
+    """Return a product of two matrices of any engine, on hosts by BLAS if it supports them."""
     if type(out) is np.ndarray and out.dtype.char in _GEMM and out.size and b.shape[0]:
-        # BLAS counts columns first: it computes the transposed product of the transposed matrices.
+        # BLAS uses column-major order: it computes the transposed product of the transposed matrices.
         conjugate = _CONJUGATE_TRANSPOSE if adjoint else 0
         _gemm(out.dtype.char)(1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=conjugate, overwrite_c=True)
         return out

@@ -13,13 +13,13 @@ from collops.operators.memory import Buffers, Coefficients, contiguous, store
 class DenseMatrix:
     """The local operator of a dense matrix of any engine, which also multiplies vectors of JAX.
 
-    The matrix is not copied if it is contiguous in either order; for vectors of another engine it is copied at their
-    first use. Subclasses replace the product.
+    The matrix is not copied if it is contiguous in either order; it is copied to another engine at the first vector of
+    that engine. Subclasses override the product.
     """
 
     def __init__(self, matrix: Any) -> None:
         self._engine = engine_of(matrix)
-        matrix = self._engine.xp.asarray(matrix)  # numpy.matrix has products of its own
+        matrix = self._engine.xp.asarray(matrix)  # numpy.matrix overrides the product
         if self._engine.mutable and not (matrix.flags.c_contiguous or matrix.flags.f_contiguous):
             matrix = self._engine.xp.ascontiguousarray(matrix)
         self.matrix = matrix
@@ -39,7 +39,7 @@ class DenseMatrix:
         """Return the conjugate transpose times `y`."""
         if not self._complex:
             return self._product(self._transposed, y, out)
-        # The adjoint of a matrix in C order is a product with the conjugate alone, which BLAS does not have: the
+        # The adjoint of a matrix in C order needs a conjugate without a transpose, which BLAS does not support: the
         # vectors are conjugated instead.
         result = self._product(self._transposed, self._conjugate_of(y), out)
         engine = engine_of(result)
@@ -67,7 +67,7 @@ class DenseMatrix:
         if engine is not self._engine:
             there = self._coefficients.on(engine)
             matrix = there if matrix is self.matrix else there.T
-        # dot() writes only into an array of exactly the result's dtype.
+        # dot() requires an output array of exactly the result's dtype.
         if out is not None and x.dtype == self.dtype == out.dtype:
             return engine.xp.dot(matrix, x, out=out)
         return store(engine.matmul(matrix, x), out)
@@ -80,9 +80,9 @@ class DenseMatrix:
 
 
 class BatchedMatrix:
-    r"""Matrices (batch, rows, columns) in C order; each multiplies a matrix of its own.
+    r"""Matrices (batch, rows, columns) in C order; each multiplies a separate matrix.
 
-    BLAS transposes as it reads, but has no product with a conjugate alone. Without stored adjoints (`keep_adjoint`),
+    BLAS can transpose, but cannot conjugate without a transpose. Without stored adjoints (`keep_adjoint`),
     the adjoint of complex matrices is therefore computed as :math:`\overline{G^T \overline{y}}`: the vectors are
     conjugated, not the matrices. `at_once` chooses one call for the whole batch, or one for each matrix. ``by_rows``
     tells whether some rows of all products can be computed alone.
@@ -97,7 +97,7 @@ class BatchedMatrix:
         self.dtype: np.dtype = matrices.dtype
         self._complex = self.dtype.kind == "c"
         transposes = matrices.swapaxes(1, 2)
-        # Transposes without conjugation are views of the same memory, and as fast.
+        # Transposes without conjugation are views, and equally fast.
         self._adjoints = contiguous(transposes.conj(), matrices.dtype) if keep_adjoint else transposes
         self._conjugates = self._complex and not keep_adjoint
         self._buffers = Buffers()

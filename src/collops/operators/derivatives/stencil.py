@@ -1,4 +1,4 @@
-"""Products with bands along the axes of distributed arrays: the exchange of the sides, and the kernel of an engine."""
+"""Products with bands along the axes of distributed arrays: the exchange of faces, and the kernel of an engine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 _kernels_for = kernel_table("collops.operators.derivatives.kernels", "generic", numpy="array_kernels", cupy="cuda")
-_ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
+_ALIGNED = 16  # elements: alignment of faces, for wide loads
 
 
 class Stencil:
-    """Bands along axes of an array, with all that they need from other ranks in one exchange.
+    """Bands along axes of an array, with one exchange of all remote values.
 
-    `bands` are pairs of an axis and a matrix. `several` says whether each product has a source of its own, or a target
-    of its own; products with one target are added up. Collective: all ranks make it, in the same order.
+    `bands` are pairs of an axis and a matrix. `several` says whether each product has a separate source or a separate
+    target; products with a common target are added up. Collective: all ranks create it, in the same order.
     """
 
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several) -> None:
@@ -47,7 +47,7 @@ class Stencil:
             )
             for number, (axis, band) in enumerate(bands)
         ]
-        # A face that several ranks send lands in pieces, which are put together after the exchange.
+        # A face that several ranks send arrives in pieces, which are assembled after the exchange.
         self._pieces: list[tuple[Face, tuple[slice, ...], Face]] = []
         receives = []
         for peer, number, box in moves.receives:
@@ -76,8 +76,8 @@ class Stencil:
     ) -> Any:
         """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
 
-        The products are written into `targets`, or, with `add`, added to the only one, where the engine is mutable.
-        Then pairs for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if any.
+        On a mutable engine, the products are written into `targets` or, with `add`, added to the only target, and pairs
+        for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if any.
         """
         key = engine, sources[0].dtype, add, squares is not None
         kernel = self._kernels.get(key)
@@ -118,7 +118,7 @@ class Stencil:
 
 
 def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:
-    """Return the derivative, the side (0 before, 1 after) and the region of each face that a block needs."""
+    """Return the index of the band, the side (0 before, 1 after) and the region of each face that a block needs."""
     found = []
     for term, (axis, band) in enumerate(bands if math.prod(block.shape) else ()):
         start, stop = block.offset[axis], block.offset[axis] + block.shape[axis]

@@ -1,4 +1,4 @@
-"""Transforms on GPUs by cuFFT, with plans that are made once and transform along any axis without moving it."""
+"""Transforms on GPUs by cuFFT, with cached plans for any axis, which need no transposition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from cupy.cuda import cufft
 from collops.operators.fourier.engines import scaling
 from collops.operators.fourier.lines import find_lines
 
-_MAX_CALLS = 16  # calls for one transform; above, it is faster to move its axis to the end
+_MAX_CALLS = 16  # maximum number of calls for one transform; with more, transposing the axis to the end is faster
 _LENGTHS_OF_PLANS = range(
     513, 1025
-)  # for which our kernel has few columns a block, and up to which cuFFT makes one pass
+)  # range in which the custom kernel has few columns per block and cuFFT still makes one pass
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}
 _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
@@ -23,7 +23,7 @@ _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
 class Transforms:
     """Transforms of CuPy arrays, and their plans.
 
-    Plans are never dropped: a recorded CUDA graph may still use their memory.
+    Plans are never evicted: a recorded CUDA graph may still use their memory.
     """
 
     multiplies, chirps = False, True
@@ -44,7 +44,7 @@ class Transforms:
         before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
         by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and length in _LENGTHS_OF_PLANS
         if others and len(lines) == len(others) and not by_plan and _fit(source, target):
-            if whole in axes:  # first: the others read what is in the cache, and write where they have read
+            if whole in axes:  # first: the following transforms read from the cache, and work in place
                 self._transform(source, target, (whole,), kind, direction)
                 source = target
             for axis, transform in zip(others, lines, strict=True):
@@ -64,7 +64,7 @@ class Transforms:
 
     def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
         """Transform non-negative frequencies back to a real array; `source` is overwritten."""
-        # Only the real parts of zero and Nyquist count, but cuFFT does not promise to ignore the imaginary ones.
+        # The imaginary parts of zero and Nyquist must not matter, but cuFFT does not guarantee to ignore them.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
         source[(slice(None),) * axis + (alone,)].imag = 0
         self._transform(source, target, (axis,), _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
@@ -72,7 +72,7 @@ class Transforms:
         return target
 
     def _transform(self, source: Any, target: Any, axes: tuple[int, ...], kind: int, direction: int) -> None:
-        """Run the plan that fits; arrays are in C order."""
+        """Run the matching plan; arrays are in C order."""
         if source.size == 0:
             return
         first, end = axes[0], axes[-1] + 1
@@ -98,7 +98,7 @@ class Transforms:
     def _plan(self, kind: int, inputs: tuple[int, ...], outputs: tuple[int, ...], stride: int, batch: int) -> Any:
         """Return the plan of `batch` transforms, whose elements are `stride` apart, on the current device.
 
-        With a stride of 1 the transforms follow each other, else their first elements do.
+        With a stride of 1, the transforms are consecutive; otherwise, their first elements are.
         """
         key = (cupy.cuda.runtime.getDevice(), kind, inputs, outputs, stride, batch)
         plan = self._plans.get(key)
@@ -112,7 +112,7 @@ class Transforms:
 
 
 def _fit(source: Any, target: Any, inputs: int = 0, outputs: int = 0) -> bool:
-    """Return whether arrays, and parts of them of so many elements, begin where cuFFT can read complex numbers."""
+    """Return whether arrays, and their parts of so many elements, are aligned for complex numbers of cuFFT."""
     offsets = source.data.ptr, target.data.ptr, inputs * source.itemsize, outputs * target.itemsize
     return math.gcd(*offsets) % max(source.itemsize, target.itemsize) == 0
 

@@ -13,14 +13,14 @@ from collops._nvrtc import cuda_kernel
 from collops.backend import engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
-_SECTOR = 32  # bytes of memory that are read at once
-_FEW_BYTES = 1 << 15  # of the shared memory of a block, so that there are several at once
-_MANY_BYTES = 1 << 16  # of a block that needs many threads, since there are at most two others
+_SECTOR = 32  # bytes of one memory transaction
+_FEW_BYTES = 1 << 15  # bytes of shared memory per block, so that several blocks are resident
+_MANY_BYTES = 1 << 16  # bytes for a block with many threads, since at most two others are resident
 _MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 class Lines(NamedTuple):
-    """The kernels of one length and precision, in both directions, with what their launches need."""
+    """The kernels of one length and precision, in both directions, with their launch parameters."""
 
     kernels: tuple[Any, Any]
     columns: int
@@ -38,9 +38,9 @@ class Lines(NamedTuple):
 
 
 def find_lines(array: Any, axis: int) -> Lines | None:
-    """Return the transforms along an axis of arrays like this one; ``None`` if another way has to be taken.
+    """Return the transforms along an axis of arrays like this one; ``None`` if the kernel does not support them.
 
-    These are lengths with large factors, those that are too long, and arrays with few columns.
+    Unsupported are lengths with large factors, long transforms, and arrays with few columns.
     """
     lines = _lines(array.device.id, array.shape[axis], array.dtype.char)
     if lines is None or math.prod(array.shape[axis + 1 :]) < lines.columns:
@@ -49,7 +49,7 @@ def find_lines(array: Any, axis: int) -> Lines | None:
 
 
 def radices(length: int) -> tuple[int, ...] | None:
-    """Return factors of a length by which the kernel transforms it, in order; ``None`` if there are none."""
+    """Return the radices of the kernel's steps for a length, in order; ``None`` if the length is not supported."""
     factors = []
     for radix in _RADICES:
         while length % radix == 0:
@@ -65,7 +65,7 @@ def digits(factors: Sequence[int]) -> int:
 
 @cache
 def _lines(device: int, length: int, char: str) -> Lines | None:
-    """Return the kernels for a length and a complex type; ``None`` if there are none."""
+    """Return the kernels for a length and a complex type; ``None`` if they are not supported."""
     factors = radices(length)
     if factors is None:
         return None

@@ -1,4 +1,4 @@
-"""Redistribution piece by piece: GPUs copy pieces to and from each other's memory while they transform others."""
+"""Pipelined redistribution: GPUs copy pieces to and from each other's memory while they transform other pieces."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _COUNT = 3
 """Pieces of each part. More pieces would overlap more of the work, but each one has a start-up time."""
 
 _LARGE = 16 << 20
-"""Bytes of a part on a device from which on pieces pay."""
+"""Minimum size per rank, in bytes, for pipelining."""
 
 
 def pays(nbytes: int, workspace: Workspace) -> bool:
-    """Return whether parts of so many bytes should move piece by piece."""
+    """Return whether redistributing parts of so many bytes should be pipelined."""
     return workspace.engine.memory == "device" and workspace.engine.mutable and nbytes >= _LARGE
 
 
 class _Side(NamedTuple):
-    """For each piece, the copy that brings it from a layout, and the copy that returns it there."""
+    """For each piece, the copy from a layout, and the copy back to it."""
 
     come: list[PeerCopy]
     go: list[PeerCopy]
 
     def can(self, shape: tuple[int, ...]) -> bool:
-        """Return whether pieces can come from an array of this shape, and go to one."""
+        """Return whether pieces can be copied from and to an array of this shape."""
         return all(copy.can(shape) for copy in (*self.come, *self.go))
 
 
 class Pipeline(NamedTuple):
-    """A move to another layout, transforms there in place, and a move back or to a third layout.
+    """A move to another layout, transforms in place, and a move back or to a third layout.
 
     Each part is cut into pieces of these `shapes`. All ranks write the first piece to each other's memory, then the
     second, and so on. Meanwhile they transform the pieces that have arrived, and read them back.
@@ -80,7 +80,7 @@ class Pipeline(NamedTuple):
         leaving: list[Pending] = []
         for number, piece in enumerate(pieces):
             arriving[number].wait()
-            workspace.barrier()  # all ranks have written this piece, and transformed the one before
+            workspace.barrier()  # all ranks have written this piece, and transformed the previous one
             if number:
                 leaving.append(last.go[number - 1].start(workspace.addresses, target))
             for apply in applies:
@@ -100,10 +100,10 @@ def find_pipeline(
     comm: Communicator,
     itemsize: int,
 ) -> Pipeline | None:
-    """Return the pipeline of moves from the layout `before` to `parts`, and on to `after`. Collective.
+    """Return the pipeline of moves from the layout `before` to `parts`, and then to `after`. Collective.
 
-    `itemsize` is that of elements. ``None`` if elements have copies, if there is no axis that is not transformed, along
-    which the parts are cut, or if what would be copied is in too many or too short runs.
+    `itemsize` is the size of an element. Returns ``None`` if elements are replicated, if all axes are transformed, so
+    that parts cannot be cut along another one, or if the contiguous runs to copy are too many or too short.
     """
     axis = next((axis for axis in range(parts.ndim) if all(axis not in each.axes for each in transforms)), None)
     if axis is None or any(len(layout.split_axes) < len(layout.process_grid) for layout in (before, parts, after)):

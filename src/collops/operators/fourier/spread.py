@@ -1,6 +1,6 @@
-"""Products in the frequency domain, piece by piece on GPUs: each rank multiplies some of the frequencies.
+"""Pipelined products in the frequency domain on GPUs: each rank multiplies some of the frequencies.
 
-GPUs write one piece to each other's memory while they compute the next one.
+GPUs write one piece to each other's memory while they compute the next piece.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class SpreadProduct(NamedTuple):
     writes each frequency to the rank that multiplies it. The target is computed in `pieces`, slices of its second axis:
     each rank multiplies its frequencies for one piece and writes the products to all ranks, then the next piece.
 
-    The memory that other ranks can reach has three parts: the spectra that this rank multiplies, the products of all
-    ranks, which begin at the element `after`, and an array for what this rank computes. ``shapes`` are the shapes of
-    the share, of the spectra that this rank multiplies, of its products, and of the products of all ranks.
+    The memory that other ranks can access has three parts: the spectra that this rank multiplies, the products of all
+    ranks, which begin at the element `after`, and a work array of this rank. ``shapes`` are the shapes of the share, of
+    the spectra that this rank multiplies, of its products, and of the products of all ranks.
     """
 
     there: AxisTransform
@@ -89,10 +89,10 @@ def find_product(
     comm: Communicator,
     engine: Engine,
 ) -> SpreadProduct | None:
-    """Return the product that takes spectra in the layout `spectra` to products in the layout `products`. Collective.
+    """Return the product that maps spectra in the layout `spectra` to products in the layout `products`. Collective.
 
     Both layouts are split by frequency. Returns ``None`` unless GPUs of one host can write to each other's memory, the
-    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` can transform the parts of all ranks.
+    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` supports the parts of all ranks.
     """
     ranks, (frequencies, rows, columns) = range(comm.size), products.shape
     shares = Layout.split(spectra.shape, comm.size, 1)

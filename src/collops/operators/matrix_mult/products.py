@@ -1,4 +1,4 @@
-"""Products of some rows of the matrix with some columns of the model, which are whole on every rank."""
+"""Products of complete rows of the matrix with complete columns of the model on every rank (``kind="block"``)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collops.operators.memory import Buffers
 class Rows:
     """Some rows of the matrix times some columns of the model.
 
-    The ranks of `column`, ``None`` if there is one, have other rows of the matrix and the same columns of the model.
-    For data that are wanted whole, `data` are their numbers of rows; forward then gathers them by one message. Adjoint
+    The ranks of `column` have other rows of the matrix and the same columns of the model; it is ``None`` for a single
+    rank. To gather the rows of the data in forward, by one message, `data` has the ranks' numbers of rows. Adjoint
     sends one allreduce.
     """
 
@@ -37,7 +37,7 @@ class Rows:
         return other
 
     def forward(self, x: Any, out: Any) -> Any:
-        """Return the product, in `out` if that is given."""
+        """Return the product, in `out` unless it is ``None``."""
         if self._data is None:
             return self._multiply(self._rows, x, out)
         assert self._column is not None
@@ -48,7 +48,7 @@ class Rows:
         return self._column.allgatherv(part, self._data, out=out)
 
     def adjoint(self, y: Any, out: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` if that is given."""
+        """Return the product of the conjugate transpose, in `out` unless it is ``None``."""
         if self._column is None:
             return self._multiply(self._rows, y, out, adjoint=True)
         result = self._multiply(self._rows, y[self._here] if self._data is not None else y, out, adjoint=True)

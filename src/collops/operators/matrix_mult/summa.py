@@ -1,8 +1,8 @@
-"""SUMMA on any grid of processes: rounds of gathered columns of the matrix and rows of the model, multiplied and added.
+"""SUMMA on any process grid: in rounds, gather columns of the matrix and rows of the model, multiply and add.
 
-The inner extent is cut wherever a block of the matrix or of the model ends, and each piece between two cuts once more
-for each round. So all ranks send in every round: one message gathers the matrix within rows of processes, another the
-model within columns. Matrix and model may be cut differently, and the grid need not be square.
+The inner extent is cut at the end of every block of the matrix or of the model, and each interval between two cuts is
+divided among the rounds. Thus all ranks send in every round: one message gathers the matrix within rows of processes,
+another the model within columns. Matrix and model may be cut differently, and the grid need not be square.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collops.operators.memory import Buffers, contiguous, store
 class Panel(NamedTuple):
     """A range of the inner extent, of some `width`.
 
-    `column` is the column of processes that holds its part of the matrix, `row` the row that holds its part of the
-    model; `in_matrix` and `in_model` are its columns and rows in the owners' blocks.
+    `column` is the column of processes that owns this range of the matrix, `row` the row of processes that owns it in
+    the model; `in_matrix` and `in_model` are its columns and rows in the owners' blocks.
     """
 
     width: int
@@ -37,7 +37,7 @@ class Panel(NamedTuple):
 def rounds(columns: Sequence[int], rows: Sequence[int], number: int = 1) -> list[list[Panel]]:
     """Return the panels of at most `number` rounds, in order, given the cuts of the inner extent in matrix and model.
 
-    A round has a part of every range between two cuts, so that every rank sends as much as in the others.
+    A round has a part of every interval between two cuts, so that every rank sends equally much in all rounds.
     """
     column_ends, row_ends = list(accumulate(columns, initial=0)), list(accumulate(rows, initial=0))
     found: list[list[Panel]] = [[] for _ in range(number)]
@@ -56,10 +56,10 @@ def rounds(columns: Sequence[int], rows: Sequence[int], number: int = 1) -> list
 
 
 class _Round(NamedTuple):
-    """The messages and products of a round: numbers of columns and rows by owner, and which rows of the model.
+    """The messages and products of a round: numbers of columns and rows by owner, and the rows of the model.
 
-    `rows` pairs slices of the rows of the round with those of this rank's block of the model: where the model is sent,
-    they are of what this rank gives or gets, else of the whole round.
+    `rows` pairs slices of the round's rows with slices of this rank's block of the model: the rows that this rank
+    sends or receives if the model is sent, else all rows of the round.
     """
 
     columns: list[int]
@@ -75,8 +75,9 @@ class Summa:
     """The products of one rank, round by round.
 
     Forward gathers the columns of the matrix and the rows of the model; adjoint gathers the matrix, and reduces and
-    scatters the result. The messages of the next round overlap with the product of this one if the engine can do both
-    at once. `row` and `column` are the ranks of this row and column of processes, ``None`` if it has no other rank.
+    scatters the result. The messages of the next round overlap with the product of this round if the engine has
+    several streams. `row` and `column` are the communicators of this row and column of processes, ``None`` for a single
+    rank.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Summa:
         self._engine = engine = engine_of(block)
         self._multiply = forms_for(engine).multiply
         self._rows = len(block)
-        self._transposed = row is not None  # columns are sent: they must be contiguous
+        self._transposed = row is not None  # columns that are sent must be contiguous
         self._plan: list[_Round] = []
         self._mine = []
         for panels in plan:
@@ -98,11 +99,11 @@ class Summa:
             self._mine.append(contiguous(columns.conj().T if self._transposed else columns, block.dtype))
         self._widest = max((each.width for each in self._plan), default=0)
         self._buffers = Buffers()
-        # On devices, messages travel on a second stream during the products; a CUDA graph can capture both.
+        # On devices, messages run on a second stream during the products; a CUDA graph can capture both.
         self._side = SideStream() if len(plan) > 1 and engine.streams else None
         if self._side is not None:
             events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
-            self._arrived, self._multiplied = events[:2], events[2:]  # of the two buffers that alternate
+            self._arrived, self._multiplied = events[:2], events[2:]  # index of the two alternating buffers
 
     def converted(self, dtype: Any) -> Summa:
         """Return a copy with the matrix in another dtype."""
@@ -140,7 +141,7 @@ class Summa:
                     result = result if memory is not None else self._engine.put(result, there, product)
                 self._mark_product(number)
                 continue
-            # The previous sum in this buffer has been sent: the round that has just arrived was sent after it.
+            # The previous sum in this buffer has been sent, since the round that has just arrived was sent after it.
             part = self._buffer("part", number, each.width, y.shape[1], y.dtype)
             part = self._multiply(a, y, part, adjoint=not self._transposed)
             self._mark_product(number)
@@ -149,7 +150,7 @@ class Summa:
         return result
 
     def _arriving(self, fetch: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the number of each round and ``fetch(number)``, whose messages travel during the product before."""
+        """Yield the number of each round and ``fetch(number)``, whose messages overlap with the previous product."""
         if self._side is not None:
             self._side.begin()
         following = self._send(0, partial(fetch, 0)) if self._plan else None
@@ -158,14 +159,14 @@ class Summa:
             if self._side is not None:
                 self._engine.xp.cuda.get_current_stream().wait_event(self._arrived[number % 2])
             if number + 1 < len(self._plan):
-                # The buffers of the next round were last read by the product before this one.
+                # The previous product was the last to read the buffers of the next round.
                 following = self._send(number + 1, partial(fetch, number + 1), after_product=number > 0)
             yield number, arrived
         if self._side is not None:
             self._side.end().wait()
 
     def _send(self, number: int, message: Callable[[], Any], after_product: bool = False) -> Any:
-        """Return ``message()``, sent while products are computed; if need be, after the last one with its buffers."""
+        """Return ``message()``, sent on the second stream; with `after_product`, once its buffers have been read."""
         if self._side is None:
             return message()
         if after_product:
@@ -181,7 +182,7 @@ class Summa:
             self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
 
     def _matrix(self, number: int, dtype: Any) -> Any:
-        """Return the columns of a round, gathered along this row of processes: conjugated and transposed."""
+        """Return the columns of a round, gathered along this row of processes, conjugated and transposed."""
         each, mine = self._plan[number], self._mine[number]
         if self._row is None:
             return mine
@@ -189,7 +190,7 @@ class Summa:
         return self._gathered(self._row, mine, each.columns, memory)
 
     def _model(self, number: int, x: Any) -> Any:
-        """Return the rows of a round, gathered along this column of processes; ``None`` if all are here."""
+        """Return the rows of a round, gathered along this column of processes; ``None`` if all are local."""
         if self._column is None:
             return None
         each = self._plan[number]
@@ -215,7 +216,7 @@ class Summa:
         assert self._column is not None
         each, breadth = self._plan[number], part.shape[1]
         widest, size = max(each.model), len(each.model)
-        if min(each.model) < widest:  # a reduction that scatters has blocks of one size
+        if min(each.model) < widest:  # reduce_scatter needs blocks of equal size
             padded = self._buffer("padded", number, size * widest, breadth, part.dtype)
             for owner, (begin, end) in enumerate(pairwise(accumulate(each.model, initial=0))):
                 start = owner * widest
@@ -232,7 +233,7 @@ class Summa:
         return result
 
     def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: Any) -> Any:
-        """Return one of two buffers that alternate, as large as the widest round needs."""
+        """Return one of two alternating buffers, large enough for the widest round."""
         most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
         memory = self._buffers.local((name, number % 2), (most * breadth,), dtype, self._engine)
         shape = rows, breadth
@@ -250,7 +251,7 @@ def _round(panels: Sequence[Panel], row: Communicator | None, column: Communicat
 
 
 def _runs(ranges: Iterable[slice]) -> list[tuple[slice, slice]]:
-    """Return ranges with neighbours merged, each after its place in their concatenation."""
+    """Return ranges with neighbours merged, each paired with its range in their concatenation."""
     runs: list[tuple[slice, slice]] = []
     end = 0
     for there in ranges:
@@ -263,5 +264,5 @@ def _runs(ranges: Iterable[slice]) -> list[tuple[slice, slice]]:
 
 
 def _block_of(begin: int, ends: Sequence[int]) -> int:
-    """Return which block holds the element `begin`: the last of several that start there, which is not empty."""
+    """Return the block that holds the element `begin`: the last, nonempty one of the blocks that start there."""
     return max(number for number, first in enumerate(ends[:-1]) if first <= begin)

@@ -1,6 +1,6 @@
-"""Steps of sparse and proximal methods on the GPU: the launches of what ``steps.cu`` has.
+"""Steps of sparse and proximal methods on the GPU: the launches of the kernels of ``steps.cu``.
 
-Nothing here waits for the device, and everything can be captured in a CUDA graph.
+No function synchronises with the device, and all of them can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PER_BLOCK = 4 * _BLOCK
 _MAX_BLOCKS = 1 << 20
 _BLOCKS_PER_PROCESSOR = 8
 _MEASURES = 3
-_COMPONENTS = 4  # of one launch of group_shrink
+_COMPONENTS = 4  # maximum number of parts of one launch of group_shrink
 _ELEMENTS = {"f": "-DELEMENT=2", "d": "-DELEMENT=3", "F": "-DELEMENT=4", "D": "-DELEMENT=5"}
 _NULL = np.uint64(0)
 _NO, _YES = np.int32(0), np.int32(1)
@@ -40,7 +40,7 @@ def _kernel(name: str, dtype: np.dtype) -> Any:
 
 
 def scratch() -> tuple[Any, Any, int]:
-    """Return memory for the partial sums of :func:`advance`, its ticket, and how many blocks that does for."""
+    """Return memory for the partial sums of :func:`advance`, its ticket, and the maximum number of blocks."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device().attributes["MultiProcessorCount"]
     return cupy.zeros(_MEASURES * blocks, np.float64), cupy.zeros(1, np.uint32), blocks
 
@@ -108,7 +108,7 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
 
 
 def launch_lsqr(name: str, scalars: Any, factors: Any, *values: Any) -> tuple[Any, Any]:
-    """Return both arrays after a part of an iteration of LSQR, which one thread computes in their memory."""
+    """Return both arrays after a part of an iteration of LSQR, which one thread computes in place."""
     suffix = "float" if factors.dtype == np.float32 else "double"
     kernel("lsqr.cu", f"{name}_{suffix}")(_ONE, _ONE, (scalars, factors, *values))
     return scalars, factors
@@ -150,7 +150,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts."""
+    """Histograms for selecting an order statistic of absolute values; see the class for hosts."""
 
     DIGIT = 11  # bits
 
@@ -163,7 +163,7 @@ class Selection:
         self._dtype = dtype
 
     def start(self, rank: int) -> None:
-        """Begin to look for the element with this rank, counted from 0."""
+        """Begin the search for the element with this rank, counted from 0."""
         _kernel("start_selection", self._dtype)(_ONE, _ONE, (self._place, np.int64(rank)))
 
     def clear(self) -> None:
@@ -171,7 +171,7 @@ class Selection:
         self.counts.fill(0)
 
     def count(self, values: Any, number: int) -> None:
-        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        """Count the values that agree with the digits found so far, by their digit `number`."""
         if values.size:
             shift = np.int32((self.passes - 1 - number) * self.DIGIT)
             arguments = (_contiguous(values), np.int64(values.size), shift, self._place, self.counts)
@@ -182,7 +182,7 @@ class Selection:
         _kernel("choose_digit", self._dtype)(_ONE, _ONE, (self._place, self.counts))
 
     def find_next(self, values: Sequence[Any]) -> Any:
-        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
+        """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
         _kernel("start_next", self._dtype)(_ONE, _ONE, (self._bits,))
         for array in values:
             if array.size:
@@ -192,14 +192,14 @@ class Selection:
         return self._next
 
     def interpolated(self, fraction: float) -> Any:
-        """Return what lies a fraction of the way from the element to the one of the next rank."""
+        """Interpolate between the selected element and the next one by a fraction."""
         out = cupy.empty((), self._next.dtype)
         _kernel("interpolate", self._dtype)(_ONE, _ONE, (self._place, self._next, np.float64(fraction), out))
         return out
 
 
 def _grid(values: Any) -> tuple[int]:
-    # Each block clears and adds up its own counts, so that few blocks with many values are better than many.
+    # Each block clears and sums its own counts, so that few blocks with many values are faster.
     return (min(-(-values.size // (8 * _BLOCK)), 1024),)
 
 
@@ -217,13 +217,13 @@ def _contiguous(array: Any) -> Any:
 
 
 def _operand(array: Any, dtype: np.dtype, target: Any = None, prepared: Any = None) -> Any:
-    """Return an input as the kernel needs it; where it is the output, what was prepared for that."""
+    """Return an input as the kernel needs it; for the output array, the array prepared for the output."""
     if array is None:
         return _NULL
     if array is target:
         return prepared
     if array.dtype.kind == "c" and dtype.kind != "c":
-        raise UnsupportedTypeError(f"complex values do not fit into an array of {dtype}")
+        raise UnsupportedTypeError(f"complex values need a complex array, not {dtype}")
     return cupy.ascontiguousarray(array, dtype)
 
 

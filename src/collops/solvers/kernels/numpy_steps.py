@@ -101,9 +101,9 @@ def group_shrink(
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found, digit after digit.
+    """Histograms for selecting an order statistic of absolute values, digit by digit (radix selection).
 
-    The bits of numbers that are not negative are in the order of the numbers themselves. `dtype` is real, of single or
+    The bit patterns of non-negative floating-point numbers have the order of the numbers. `dtype` is real, of single or
     double precision.
     """
 
@@ -119,7 +119,7 @@ class Selection:
         self._next = np.zeros(1, dtype)
 
     def start(self, rank: int) -> None:
-        """Begin to look for the element with this rank, counted from 0."""
+        """Begin the search for the element with this rank, counted from 0."""
         self._prefix, self._rank = 0, rank
 
     def clear(self) -> None:
@@ -127,7 +127,7 @@ class Selection:
         self.counts.fill(0)
 
     def count(self, values: np.ndarray, number: int) -> None:
-        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        """Count the values that agree with the digits found so far, by their digit `number`."""
         shift = (self.passes - 1 - number) * self.DIGIT
         for (piece,) in _pieces(values):
             bits = np.ascontiguousarray(np.abs(piece)).view(self._integer).astype(np.uint64).reshape(-1)
@@ -144,7 +144,7 @@ class Selection:
         self._prefix = self._prefix << self.DIGIT | digit
 
     def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
+        """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
         found = self.found()
         self._next[0] = np.inf
         for array in values:
@@ -158,7 +158,7 @@ class Selection:
         return np.array(self._prefix, self._integer).view(self._dtype)[()]
 
     def interpolated(self, fraction: float) -> Any:
-        """Return what lies a fraction of the way from the element to the one of the next rank."""
+        """Interpolate between the selected element and the next one by a fraction."""
         found = self.found()
         return found if self._left > 0 or not fraction else found + (self._next[0] - found) * self._dtype.type(fraction)
 
@@ -179,7 +179,7 @@ def _number(value: Any) -> float:
 
 
 def _pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Cut arrays of one shape, or None in place of some, into the same pieces, as views."""
+    """Yield matching pieces of arrays of one shape, as views; an array may be None."""
     first = arrays[0]
     if first.size <= PIECE:
         if first.size:

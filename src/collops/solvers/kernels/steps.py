@@ -1,6 +1,6 @@
 """Steps of sparse and proximal methods in the array API: expressions that can be traced and differentiated.
 
-Each returns new arrays and ignores the memory that is passed for them.
+Each function returns new arrays and ignores memory passed for results.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Percentiles of distributed values, which JAX cannot trace: each pass reads the numbers of the one before."""
+    """Percentiles of distributed values, which JAX cannot trace: each pass reads the counts of the previous pass."""
 
     def __init__(self, dtype: np.dtype) -> None:
         raise UnsupportedTypeError(
@@ -84,12 +84,12 @@ class Selection:
 
 
 def factor(xp: Any, rule: Rule, size: Any, t: Any) -> Any:
-    """Return the factor by which a rule multiplies values of an absolute size; 0 for those that it sets to 0."""
+    """Return the factor of a rule for values of an absolute size; 0 for values that it sets to 0."""
     if rule is Rule.HARD_AT:
         return (~(size <= t)).astype(size.dtype)
     if rule is Rule.HARD:
         return (~(size <= xp.sqrt(2 * t))).astype(size.dtype)
-    # A size of 1 in place of those that do not matter keeps quotients and their derivatives finite.
+    # Replacing irrelevant sizes by 1 keeps quotients and their derivatives finite.
     if rule is Rule.PROJECT:
         within = size <= t
         return xp.where(within, 1, t / xp.where(within, 1, size))

@@ -17,7 +17,7 @@ from collops.solvers.shrinkage import shrink
 
 
 class Separable(ProxOperator):
-    """A sum of functions of single elements. Subclasses implement ``_prox_of_sum``, where `y` may be ``None``.
+    """A sum of functions of single elements. Subclasses implement ``_prox_of_sum``; `y` may be ``None``.
 
     A proximal point takes one pass over memory and no message, a value one scalar allreduce.
     """
@@ -27,7 +27,7 @@ class Separable(ProxOperator):
 
 
 class L0(Separable):
-    r"""The function :math:`\sigma \|x\|_0`: the number of elements that are not 0, times sigma. It is not convex.
+    r"""The function :math:`\sigma \|x\|_0`: the number of nonzero elements, times sigma. It is not convex.
 
     Parameters
     ----------
@@ -136,14 +136,14 @@ class Box(Separable):
         if not self._arrays:
             lower, upper = float(lower), float(upper)
             if not lower <= upper:
-                raise InputError(f"the box has no element between {lower} and {upper}")
+                raise InputError(f"lower must be at most upper, not {lower} and {upper}")
         self._lower, self._upper = lower, upper
 
     def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
         if not self._arrays:
             return shrink(Rule.CLIP, self._lower, x, a=a, y=y, b=b, upper=self._upper, out=out)
         if x.dtype.kind == "c":
-            raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+            raise UnsupportedTypeError("bounds need real arrays, not complex ones")
         if y is not None:
             x = out = axpby(a, x, b, y, out=out)
         above = np.maximum(x, self._lower, out=like(x, out))
@@ -204,8 +204,8 @@ class L21(ProxOperator):
 
     Notes
     -----
-    Proximal points are those of :class:`Euclidean` for each :math:`x_j`. They send no message; a value takes one scalar
-    allreduce.
+    Proximal points are computed as for :class:`Euclidean` for each :math:`x_j`. They send no message; a value takes one
+    scalar allreduce.
 
     Examples
     --------
@@ -249,12 +249,10 @@ class L21(ProxOperator):
         """Return this rank's part of each component."""
         if isinstance(x, StackedArray):
             if len(x.leaves) != self._ndim or any(leaf.layout is not x.leaves[0].layout for leaf in x.leaves):
-                raise LayoutError(f"L21 of {self._ndim} components needs as many parts of one layout, not {x.layout}")
+                raise LayoutError(f"L21 of {self._ndim} components needs that many parts of one layout, not {x.layout}")
             return [leaf.local_array for leaf in x.leaves]
         if not x.ndim or x.shape[0] != self._ndim or 0 in x.layout.split_axes:
-            raise LayoutError(
-                f"L21 of {self._ndim} components needs them along the first axis, not split; not {x.layout}"
-            )
+            raise LayoutError(f"L21 of {self._ndim} components needs them along an unsplit first axis, not {x.layout}")
         return [x.local_array[number] for number in range(self._ndim)]
 
 
@@ -325,9 +323,9 @@ def lift_proximal(local: Any) -> ProxOperator:
     ----------
     local : object or ProxOperator
         Has ``prox(x, tau)`` or ``proxdual(x, tau)``, and ``local(x)`` for values, all for one-dimensional arrays; and
-        ``grad(x)`` where ``hasgrad`` is true. It must act on each element by itself, so that the result does not
-        depend on the layout. Each rank may pass its own, for its elements. A proximal operator of collops is returned
-        as it is.
+        ``grad(x)`` if ``hasgrad`` is true. It must act on each element separately, so that the result does not depend
+        on the layout. Each rank may pass a different object for its elements. A proximal operator of collops is
+        returned unchanged.
 
     Raises
     ------
@@ -336,8 +334,8 @@ def lift_proximal(local: Any) -> ProxOperator:
 
     Notes
     -----
-    No messages; a value takes one scalar allreduce. A Boolean value means 0 or infinity. The function is not captured,
-    since `local` may synchronise with the device.
+    No messages; a value takes one scalar allreduce. A Boolean value means 0 (true) or infinity. The function is not
+    captured, since `local` may synchronise with the device.
 
     Examples
     --------
@@ -350,7 +348,7 @@ def lift_proximal(local: Any) -> ProxOperator:
     if isinstance(local, ProxOperator):
         return local
     if not callable(getattr(local, "prox", None)) and not callable(getattr(local, "proxdual", None)):
-        raise UnsupportedTypeError(f"{type_name(local)} has neither prox nor proxdual, so it is no proximal operator")
+        raise UnsupportedTypeError(f"a proximal operator must have prox or proxdual, unlike {type_name(local)}")
     return LiftedProximal(local)
 
 
@@ -390,12 +388,12 @@ class LiftedProximal(ProxOperator):
 
 
 def _factors(sigma: Any) -> tuple[float, Any]:
-    """Return a factor as a number and an array of factors, of which one is 1 or ``None``."""
+    """Return a factor as a pair: a number and ``None``, or 1 and an array."""
     return (1.0, sigma) if hasattr(sigma, "leaves") else (check_number("sigma", sigma), None)
 
 
 def _ratio(size: float, x: Any) -> Any:
-    """Return ``size / max(norm of x, size)``, the same to the last bit on ranks with copies; finite, or `x` is 0."""
+    """Return ``size / max(norm of x, size)``, bitwise equal on ranks with replicas; finite unless `x` is 0."""
     xp = x.engine.xp
     norm = xp.sqrt(dots(*consistent((x, x)))[0])
     return divide(size, xp.maximum(norm, size))

@@ -1,4 +1,4 @@
-"""Functions of distributed arrays with proximal points: the base class, and functions made of other functions."""
+"""Functions of distributed arrays with proximal points: the base class, and combinations of functions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ProxOperator:
 
     Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``: by default each follows from the other by
     Moreau's identity. They return the result, for which they may use the memory of `out`: ``None``, an array like `x`,
-    or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class
-    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. The constructors of this
-    package raise InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
+    or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class that
+    computes the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. Constructors raise
+    InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
 
     Attributes
     ----------
@@ -51,10 +51,10 @@ class ProxOperator:
     has_gradient = False
     capturable = True
 
-    # What subclasses implement
+    # Implemented by subclasses
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        # `out` may be `x`, so x / tau needs memory of its own.
+        # `out` may be `x`, so that x / tau needs separate memory.
         dual = self._proxdual(axpby(1 / tau, x, 0.0, x), 1 / tau, None)
         return axpby(-tau, dual, 1.0, x, out=out)
 
@@ -68,13 +68,13 @@ class ProxOperator:
         return self._prox(moved, tau, moved)
 
     def _value(self, x: Any) -> Any:
-        raise UnsupportedTypeError(f"{type(self).__name__} has no value")
+        raise UnsupportedTypeError(f"{type(self).__name__} does not implement values")
 
     def _grad(self, x: Any, out: Any) -> Any:
-        raise UnsupportedTypeError(f"{type(self).__name__} has no gradient")
+        raise UnsupportedTypeError(f"{type(self).__name__} does not implement a gradient")
 
     def _remembered(self) -> dict[str, Any]:
-        """Return the attributes that calls change, which checkpoints store: layouts of arrays, ``None`` for numbers."""
+        """Return the attributes that calls change, for checkpoints: layouts of arrays, ``None`` for numbers."""
         return {}
 
     # Application
@@ -134,12 +134,12 @@ class ProxOperator:
     def chain(self, g: ProxOperator) -> ProxOperator:
         r"""Return :math:`f + g`, with the proximal point :math:`\mathrm{prox}_{\tau g}(\mathrm{prox}_{\tau f}(x))`.
 
-        This is the proximal point of the sum for some pairs only, such as `L1` and `L21`.
+        This equals the proximal point of the sum for some pairs only, such as `L1` and `L21`.
         """
         return Chain(self, g)
 
     def conjugate(self) -> ProxOperator:
-        """Return the convex conjugate, whose proximal points are those of :meth:`proxdual`. It has no value."""
+        """Return the convex conjugate, with the proximal points of :meth:`proxdual`. It does not implement values."""
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
@@ -155,7 +155,7 @@ class ProxOperator:
 
 
 class Composition(ProxOperator):
-    """A function made of one function `f`, with a gradient where `f` has one."""
+    """A function derived from a function `f`, with a gradient if `f` has one."""
 
     def __init__(self, f: ProxOperator) -> None:
         self._f = f
@@ -190,7 +190,7 @@ class PreComposition(Composition):
         super().__init__(f)
         a = _plain(a)
         if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
-            raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
+            raise InputError(f"a must be a number with a finite nonzero square, not {a!r}")
         self._a = float(a)
         self._b: Any = b if hasattr(b, "leaves") else check_number("b", b, smallest=-sys.float_info.max)
 
@@ -214,7 +214,7 @@ class PreComposition(Composition):
 
 
 class AffineAddition(Composition):
-    r""":math:`h(x) = f(x) + \mathrm{Re}(v^H x)`; the proximal point is that of f at :math:`x - \tau v`."""
+    r""":math:`h(x) = f(x) + \mathrm{Re}(v^H x)`, with the proximal point of f at :math:`x - \tau v`."""
 
     def __init__(self, f: ProxOperator, v: Any) -> None:
         super().__init__(f)
@@ -234,7 +234,7 @@ class AffineAddition(Composition):
 
 
 class Chain(ProxOperator):
-    """The sum of two functions, whose proximal point is that of the second at that of the first."""
+    """The sum of two functions; its proximal point applies the proximal operator of the first, then of the second."""
 
     def __init__(self, f: ProxOperator, g: ProxOperator) -> None:
         check_function("g", g)
@@ -272,7 +272,7 @@ def check_function(name: str, function: Any) -> None:
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
             f"{name} must be a proximal operator, not {type_name(function)}; "
-            "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
+            "collops.solvers.proximal.lift_proximal makes one from an operator on local arrays"
         )
 
 
@@ -285,12 +285,12 @@ def check_step(tau: Any, name: str = "tau") -> float:
 
 
 def _plain(number: Any) -> Any:
-    """Return a scalar of NumPy as a number of Python: one in single precision cannot be compared with large numbers."""
+    """Return a NumPy scalar as a Python number: single precision cannot be compared with large numbers."""
     return number.item() if isinstance(number, np.generic) else number
 
 
 def like(x: Any, out: Any) -> Any:
-    """Return `out`, or a new array like `x` if there is none."""
+    """Return `out`, or a new array like `x` if it is ``None``."""
     return new_array(x.layout, x, x.dtype) if out is None else out
 
 
@@ -311,6 +311,6 @@ def total(x: Any, parts: Any) -> Any:
 
 def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:
     if not hasattr(x, "leaves"):
-        raise UnsupportedTypeError(f"{type(operator).__name__} is of distributed arrays, not of {type_name(x)}")
+        raise UnsupportedTypeError(f"{type(operator).__name__} needs a distributed array, not {type_name(x)}")
     if out is not None:
         check_alike(x, out)

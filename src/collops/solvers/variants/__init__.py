@@ -1,7 +1,7 @@
-"""Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook's, and the one place where they are chosen.
+"""Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook steps, and the choice between them.
 
-A variant is a class with the options, tests and numbers of its method. A module that exists for speed
-names the record in ``benchmarks/results`` that shows its gain, or says that there is none.
+A variant is a class with the options, tests and numbers of its method. A module that exists for speed names the record
+in ``benchmarks/results`` that shows its gain, or states that there is none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["choose"]
 def choose(method: Any, y: Any, reductions: Any = 2) -> Any:
     """Return a method with the steps that suit its options and the data `y`.
 
-    Other methods, and methods of derived classes, are returned as they are. `reductions` is an option of
+    Other methods, and methods of derived classes, are returned unchanged. For `reductions` see
     :func:`collops.solvers.cgls`.
     """
     kind = type(method)

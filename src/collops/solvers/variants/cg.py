@@ -1,7 +1,7 @@
-"""CG with a preconditioner, and with norms that kernels leave on devices.
+"""CG with a preconditioner, and with norms that fused kernels compute on devices.
 
-The second saves a pass over the residual. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
-derivatives; Laplacian]", where CGLS does the same; one reduction there is without.
+Fused norms save a pass over the residual. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
+derivatives; Laplacian]", for the same optimisation in CGLS; its rows with one reduction are without it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["PreconditionedCG"]
 class PreconditionedCGState(CGState):
     """The additional state of preconditioned CG."""
 
-    z: Any = field(metadata=SCRATCH)  # M r; None without a preconditioner, where r takes its place
+    z: Any = field(metadata=SCRATCH)  # M r; None without a preconditioner, where r is used
 
 
 class PreconditionedCG(CG):
@@ -44,7 +44,7 @@ class PreconditionedCG(CG):
         return state
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         state.q = self.image(A, state.p, state.q)
         (pq,) = dots((state.p, state.q))
         curvature = curvature_of(A, pq)

@@ -1,7 +1,7 @@
-"""CGLS with damping, with a preconditioner, with norms that kernels leave on devices, and with one message.
+"""CGLS with damping, with a preconditioner, with norms that fused kernels compute on devices, and with one message.
 
-The norms save passes over vectors. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
-derivatives; Laplacian]", where an iteration takes 0.52 and 0.64 of the time with one reduction, which reads them again.
+Fused norms save passes over vectors. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
+derivatives; Laplacian]": an iteration takes 0.52 and 0.64 of the time with one reduction, which reads vectors again.
 
 One message saves one of three sums over ranks. Record: cgls-nvidia-h200-4, "VStack of matrices", which has two.
 """
@@ -30,7 +30,7 @@ from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
 @dataclass(slots=True)
 class DampedCGLSState(CGLSState):
-    """The additional state of CGLS with a preconditioner; both are ``None`` without."""
+    """The additional state of CGLS with a preconditioner; both fields are ``None`` without one."""
 
     g: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
     t: Any = field(metadata=SCRATCH)  # M s
@@ -58,7 +58,7 @@ class DampedCGLS(CGLS):
         return state
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         p, damp, damped = state.p, self.damp, takes_part(self.damp)
         state.q, square = A._forward_and_square(p, state.q)
         delta, *pp = dots(square, (p, p)) if damped else dots(square)
@@ -106,7 +106,7 @@ class DampedCGLS(CGLS):
 
 
 class OneMessageCGLS(DampedCGLS):
-    """CGLS without tolerances: its ranks need not agree on the gradient, which each has if the model is replicated.
+    """CGLS without tolerances: the gradient of a replicated model needs no rank-consistent norm, and no message.
 
     The square of the next residual follows from inner products that share the message of the curvature.
     """
@@ -116,7 +116,7 @@ class OneMessageCGLS(DampedCGLS):
         return extended(OneMessageCGLSState, state, one_message=has_copies(state.s))
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         if not state.one_message:
             return super().step(A, state)
         p, damp, damped = state.p, self.damp, takes_part(self.damp)

@@ -1,6 +1,6 @@
 """CG and CGLS with a single reduction: all inner products of an iteration share one message.
 
-It pays off where the latency of a message outweighs more passes over the vectors. Record: lsm-cpu-2-cores-2,
+This is faster if the latency of a message outweighs more passes over the vectors. Record: lsm-cpu-2-cores-2,
 "iteration": 0.96 of the time with two. On the GPUs of one host records show no gain.
 """
 
@@ -40,7 +40,7 @@ class SingleReductionCG(PreconditionedCG):
     The rearrangement is due to Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
     products are known once the operator has been applied to the residual. They derive the curvature of the next
     direction from the curvature of the last one and orthogonality, which loses accuracy: with ill-conditioned
-    matrices the error was up to 1e9 times larger. Here it is expanded into three inner products.
+    matrices the error was up to 1e9 times larger. This class expands it into three inner products instead.
     """
 
     name = "CG with a single reduction"
@@ -82,7 +82,7 @@ class SingleReductionCGLSState(DampedCGLSState):
 class SingleReductionCGLS(DampedCGLS):
     """CGLS with one reduction for each iteration: its inner products share a message.
 
-    It is rearranged as :class:`SingleReductionCG` is.
+    The rearrangement is as in :class:`SingleReductionCG`.
     """
 
     name = "CGLS with a single reduction"
@@ -137,5 +137,5 @@ class SingleReductionCGLS(DampedCGLS):
         return gamma, rho, ww, wq, qq
 
     def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
-        # The curvature along a direction is known one iteration earlier.
+        # The curvature along a direction is available one iteration earlier.
         return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))

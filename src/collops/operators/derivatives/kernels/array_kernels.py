@@ -1,6 +1,6 @@
-"""Products with bands by ufuncs into given memory, in blocks that stay in the cache from one ufunc to the next.
+"""Products with bands by ufuncs with ``out=``, in blocks that stay in the cache from one ufunc to the next.
 
-All slices are made beforehand; a call only walks through a list of them.
+All slices are computed beforehand; a call only iterates over them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Operand(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A coefficient times the sum or difference of two views, or times one."""
+    """A coefficient times one view, or times the sum or difference of two."""
 
     factor: float
     first: _Operand
@@ -46,7 +46,7 @@ class _Step(NamedTuple):
 
 
 class ArrayKernel:
-    """Bands on mutable arrays of any engine, by ufuncs that write into given memory."""
+    """Bands on mutable arrays of any engine, by ufuncs that write to the target."""
 
     splits = True
 
@@ -74,7 +74,7 @@ class ArrayKernel:
     ) -> Sequence[Any]:
         """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``.
 
-        Pairs whose products add up to the square of all targets are appended to the list `squares`, if that is given.
+        Pairs whose products add up to the square of all targets are appended to the list `squares`, if any.
         """
         if squares is not None and part != "rest":
             squares += [(target, target) for target in targets]
@@ -99,7 +99,7 @@ class ArrayKernel:
         return targets
 
     def _inner_steps(self, terms: Sequence[Term], block: Box) -> Iterator[_Step]:
-        """Yield the products of one block that need neither a face nor a special row."""
+        """Yield the products of one block outside faces and special rows."""
         for number, (axis, band, _, _) in enumerate(terms):
             fresh, bounds = self._first[number], block[axis]
             begin, end = max(bounds.start, band.inner_begin), min(bounds.stop, band.inner_end)
