@@ -178,10 +178,10 @@ def raise_error_behind(error: Exception) -> None:
     for known, cause in reversed(_errors):
         if known in text:
             raise cause from None
-    _, ours, reason = text.partition(_OURS)
+    _, kind_name, reason = text.partition(_OURS)
     if reason.startswith(KeyboardInterrupt.__name__):
         raise KeyboardInterrupt from None
-    if ours:
+    if kind_name:
         kind = CommunicationTimeout if reason.startswith(CommunicationTimeout.__name__) else CommunicationError
         raise kind(reason.removeprefix(f"{kind.__name__}: ")) from None
 

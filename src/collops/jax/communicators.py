@@ -93,10 +93,10 @@ class NativeComm:
         of the program, if known, and `manual` tells whether it is written for each device.
         """
         if self.joined is not None:
-            own = self.joined.devices
-            if count != len(own) or (count > 1 and not manual) or devices not in (None, own):
+            joined = self.joined.devices
+            if count != len(joined) or (count > 1 and not manual) or devices not in (None, joined):
                 raise InputError(
-                    f"a clique of {list(own)} is used in a program on {count} devices, or on others: use it inside "
+                    f"a clique of {list(joined)} is used in a program on {count} devices, or on others: use it inside "
                     "shard_map over the devices of the clique, in their order, and over all axes of the mesh"
                 )
         elif count != 1:

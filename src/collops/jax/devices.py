@@ -130,12 +130,12 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     >>> collops.jax.clique(jax.local_devices()[:1], comm=comm).size == comm.size
     True
     """
-    given = tuple(jax.local_devices() if devices is None else devices)
+    members = tuple(jax.local_devices() if devices is None else devices)
     if comm is None:
-        return _clique(given, None, (_described(given),))
+        return _clique(members, None, (_described(members),))
     if not isinstance(comm, Communicator):
         raise InputError(f"comm must be a collops communicator, not {type(comm).__name__}")
-    known = collective_values(comm, lambda: _described(given))
+    known = collective_values(comm, lambda: _described(members))
     if len(kinds := {kind for kind, _ in known}) > 1:
         raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
     if comm.size > 1 and kinds != {"cpu"}:
@@ -143,7 +143,7 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
             "clique(comm=...) joins the CPU devices of several ranks, not their GPUs: start a rank for each GPU and "
             "pass the communicator itself, or join the GPUs of one process by clique()"
         )
-    return _clique(given, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
+    return _clique(members, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
 
 
 def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
@@ -185,9 +185,9 @@ def device_transport(comm: Communicator) -> int:
     device = jax.local_devices()[0].local_hardware_id
     with collective_errors(comm):
         identity = list(_nccl().unique_id()) if comm.rank == 0 else []  # identifier for connecting all ranks by NCCL
-        place = f"{socket.gethostname()} {drivers.bus_of(device)}"  # of this rank's GPU
-    known = comm.allgather_metadata([place, identity])
-    if len({place for place, _ in known}) < comm.size:
+        address = f"{socket.gethostname()} {drivers.bus_of(device)}"  # of this rank's GPU
+    known = comm.allgather_metadata([address, identity])
+    if len({address for address, _ in known}) < comm.size:
         raise TransportError(
             "each rank needs a separate GPU: call collops.jax.use_local_device() before collops.world(), "
             "or let the launcher set CUDA_VISIBLE_DEVICES"
@@ -235,7 +235,7 @@ def _nccl() -> NcclLibrary:
 
 def _of_packages() -> list[str]:
     """Return the paths of NCCL in the package that jax[cuda] installs."""
-    found = importlib.util.find_spec("nvidia")
-    places = [] if found is None else list(found.submodule_search_locations or ())
-    paths = [Path(place) / "nccl" / "lib" / "libnccl.so.2" for place in places]
+    package = importlib.util.find_spec("nvidia")
+    folders = [] if package is None else list(package.submodule_search_locations or ())
+    paths = [Path(folder) / "nccl" / "lib" / "libnccl.so.2" for folder in folders]
     return [str(path) for path in paths if path.is_file()]

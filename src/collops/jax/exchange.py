@@ -259,13 +259,13 @@ def _jvp(
 ) -> Any:
     moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
-    kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
+    nonzero = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
     leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)
     arriving = tuple(message for message, moves in zip(sources, moving[count:], strict=True) if moves)
     if any(rank < 0 for rank, _ in arriving):
         raise InputError("a message from any rank has no derivative: name the source")
     results = exchange_p.bind(*primals, destinations=destinations, sources=sources, comm=comm, status=status)
-    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, comm=comm, status=None))
+    arrived = iter(exchange_p.bind(*nonzero, destinations=leaving, sources=arriving, comm=comm, status=None))
     if not sources:
         return results, list(arrived)
     return results, [
@@ -283,8 +283,8 @@ def _returning(destinations: Messages, sources: Messages) -> tuple[Messages, Mes
     wild = [tag for _, tag in sources if tag < 0]
     if not wild:
         return sources, destinations
-    own = destinations[0][1] if destinations else 0
-    back = tuple((rank, own if tag < 0 else tag) for rank, tag in sources)
+    own_tag = destinations[0][1] if destinations else 0
+    back = tuple((rank, own_tag if tag < 0 else tag) for rank, tag in sources)
     return back, tuple((rank, wild[0]) for rank, _ in destinations)
 
 
@@ -297,17 +297,17 @@ def _transpose(
     templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     to, origins = _returning(destinations, sources)
     returned = exchange_p.bind(*back, *templates, destinations=to, sources=origins, comm=comm, status=status)
-    taken = [
+    cotangents_of_sends = [
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
     rest = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    return [*taken, *rest]
+    return [*cotangents_of_sends, *rest]
 
 
-def _batch(values: Any, places: Any, **parameters: Any) -> Any:
-    size = next(value.shape[place] for value, place in zip(values, places, strict=True) if place is not None)
-    values = [batching.bdim_at_front(value, place, size) for value, place in zip(values, places, strict=True)]
+def _batch(values: Any, axes: Any, **parameters: Any) -> Any:
+    size = next(value.shape[axis] for value, axis in zip(values, axes, strict=True) if axis is not None)
+    values = [batching.bdim_at_front(value, axis, size) for value, axis in zip(values, axes, strict=True)]
     results = exchange_p.bind(*values, **parameters)
     if not parameters["sources"]:
         return results, [None]

@@ -232,8 +232,8 @@ def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) ->
 
         def on_operands(*operands: Any) -> Any:
             values = iter(operands)
-            given = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
-            args, kwargs = jax.tree.unflatten(tree, given)
+            arguments = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
+            args, kwargs = jax.tree.unflatten(tree, arguments)
             return traced(*args, **kwargs)
 
         operands = [leaf for leaf in leaves if isinstance(leaf, Tracer)]

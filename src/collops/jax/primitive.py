@@ -108,15 +108,15 @@ def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, o
 
     This is done at lowering, not when the primitive is bound, since integers have no derivatives.
     """
-    (given,), (result,) = context.avals_in, context.avals_out
+    (operand,), (result,) = context.avals_in, context.avals_out
     to_integers = functools.partial(sortable, op=op, xp=jnp)
-    keys = jax.eval_shape(to_integers, given)
+    keys = jax.eval_shape(to_integers, operand)
     arriving = context.replace(avals_out=[like(keys, keys.shape)])
     (value,) = mlir.lower_fun(to_integers, multiple_results=False)(arriving, value)
-    reduced = context.replace(avals_in=[like(keys, given.shape)], avals_out=[like(keys, result.shape)])
+    reduced = context.replace(avals_in=[like(keys, operand.shape)], avals_out=[like(keys, result.shape)])
     (value,) = called(reduced, value)
     leaving = context.replace(avals_in=reduced.avals_out)
-    value = mlir.lower_fun(lambda y: unsorted(y, given.dtype, jnp), multiple_results=False)(leaving, value)
+    value = mlir.lower_fun(lambda y: unsorted(y, operand.dtype, jnp), multiple_results=False)(leaving, value)
     context.set_tokens_out(reduced.tokens_out)
     return value
 
@@ -227,10 +227,10 @@ def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]
     start = 0 if counts is None else sum(counts[: comm.rank])
     elsewhere = root is not None and comm.rank != root
 
-    def own_part(whole: Any) -> Any:
+    def own_part(cotangent: Any) -> Any:
         if counts is not None:
-            return lax.slice_in_dim(whole, start, start + rows[0], axis=0)
-        return jnp.zeros_like(whole) if elsewhere else whole
+            return lax.slice_in_dim(cotangent, start, start + rows[0], axis=0)
+        return jnp.zeros_like(cotangent) if elsewhere else cotangent
 
     def summed(part: Any) -> Any:
         return forward.bind(part, **parameters)[0]
@@ -249,8 +249,8 @@ def _transpose_map(cotangent: Any, _: Any, *, forward: Any, adjoint: Any, shapes
     return [linear_map(adjoint, forward, whole(cotangent), shapes[::-1], collective[::-1])]
 
 
-def _batch_map(values: Any, places: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
-    x = jnp.moveaxis(values[0], places[0], 0)
+def _batch_map(values: Any, axes: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+    x = jnp.moveaxis(values[0], axes[0], 0)
     several = tuple((x.shape[0], *shape) for shape in shapes)
     return linear_map(jax.vmap(forward), jax.vmap(adjoint), x, several, collective), 0
 

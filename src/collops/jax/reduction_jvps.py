@@ -26,8 +26,8 @@ def _pushed_forward(x: Any, y: Any, t: Any, op: str, comm: NativeComm) -> Any:
     if op == "prod":
         factors = gathered(x[None], (1,) * comm.size, comm)
         return t * jnp.prod(factors.at[comm.rank].set(1), axis=0).astype(x.dtype)
-    here = (x == y).astype(x.dtype)
-    return t * here / reduced(here, "sum", comm)
+    extreme = (x == y).astype(x.dtype)
+    return t * extreme / reduced(extreme, "sum", comm)
 
 
 def _differentiate(primitive: Primitive, on_all: Callable[..., Any]) -> None:

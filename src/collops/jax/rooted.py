@@ -67,8 +67,8 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     if (name := folded_operation(op, x)) is not None:
         result = folded(x, name, comm)
     else:
-        given, op, converted = reduction(x, op, comm)
-        result = converted(_reduced_to(given, op, root, comm))
+        operand, op, converted = reduction(x, op, comm)
+        result = converted(_reduced_to(operand, op, root, comm))
     return result if comm.rank == root else x
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby
+from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
 from collops.array.operands import way_to
@@ -32,7 +32,6 @@ __all__ = [
     "LinearOperator",
     "Product",
     "is_complex",
-    "new_array",
     "product",
     "reinterpret",
 ]
@@ -60,7 +59,7 @@ class Direction(NamedTuple):
     batched: Callable[[Any, Any], Any] | None = None
     batch_engine: str = "numpy"
 
-    def with_squares(self, x: Any, out: Any, squares: list[tuple[Any, Any]] | None) -> Any:
+    def with_squares(self, x: Array, out: Array | None, squares: list[tuple[Any, Any]] | None) -> Any:
         """Return the product, and append pairs for ``Square.parts`` to `squares` unless that is ``None``."""
         if squares is None:
             return self.apply(x, out)
@@ -169,16 +168,16 @@ class LinearOperator:
         """Return the product and its faster forms; see `_directions`."""
         return Direction(self._adjoint if adjoint else self._forward)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply(x, self._new(self.range, x) if out is None else out, False)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply(y, self._new(self.domain, y) if out is None else out, True)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} implements no {'adjoint' if adjoint else 'forward'}")
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
-    def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
+    def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Any, Square]:
         """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
         if not sums_squares(out):  # as on hosts, where creating a record takes longer than a short product
             result = self._forward(x, out)
@@ -187,7 +186,7 @@ class LinearOperator:
         result = self._resolved(False).with_squares(x, out, squares)
         return result, Square(result, squares)
 
-    def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
+    def _adjoint_and_square(self, y: Array, out: Array | None) -> tuple[Any, Square]:
         if not sums_squares(out):
             result = self._adjoint(y, out)
             return result, Square(result)
@@ -195,7 +194,7 @@ class LinearOperator:
         result = self._resolved(True).with_squares(y, out, squares)
         return result, Square(result, squares)
 
-    def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
+    def _new(self, layout: AnyLayout, like: Array, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
 
         Its dtype is the common dtype of the operator and `like`, or the real type of the same precision.
@@ -217,7 +216,7 @@ class LinearOperator:
         """Global numbers of rows and columns."""
         return self.range.size, self.domain.size
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """Apply the operator. Collective.
 
         Parameters
@@ -250,7 +249,7 @@ class LinearOperator:
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
         if getattr(y, "layout", None) is not self.range or y.comm is not self.comm:
             self._raise_misfit(y, self.range, "adjoint takes an array")
@@ -376,13 +375,13 @@ class LinearOperator:
         >>> bool(1e-4 < abs(error).max() < 2.0**-8)
         True
         """
-        wanted = as_dtype(dtype)
-        if wanted == self.dtype:
+        requested = as_dtype(dtype)
+        if requested == self.dtype:
             return self
-        if wanted.name not in _PRECISIONS:
-            raise UnsupportedTypeError(f"operators are converted to {', '.join(_PRECISIONS)}, not {wanted}")
-        check_holds(wanted, self.dtype)
-        return self._astype(wanted)
+        if requested.name not in _PRECISIONS:
+            raise UnsupportedTypeError(f"operators are converted to {', '.join(_PRECISIONS)}, not {requested}")
+        check_holds(requested, self.dtype)
+        return self._astype(requested)
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if not self._has_coefficients:
@@ -502,7 +501,7 @@ class Combination(LinearOperator):
             return coefficient, term._adjoint
 
         # An operator that takes the real part takes the real part of the whole product, not of a factor.
-        def apply(y: Any, out: Any) -> Any:
+        def apply(y: Array, out: Array | None) -> Any:
             dtype = np.result_type(y.dtype, np.complex64)
             scaled = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("scaled", term), self.range, y, dtype))
             return term._adjoint(scaled, out)
@@ -549,13 +548,13 @@ class Product(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Product([factor.astype(dtype) for factor in self.factors])
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply_in_turn(self._chains[0], x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply_in_turn(self._chains[1], y, out)
 
-    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
+    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Array, out: Array | None) -> Any:
         for number, (apply, layout, dtype) in enumerate(chain[:-1]):
             # Two buffers per layout alternate: a factor reads one while it writes the other.
             x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
@@ -576,10 +575,10 @@ class Adjoint(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return self.operator._resolved(not adjoint)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self.operator._adjoint(x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self.operator._forward(y, out)
 
 
@@ -595,13 +594,13 @@ class Conjugate(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Conjugate(self.operator.astype(dtype))
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._conjugated(self.operator._forward, x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._conjugated(self.operator._adjoint, y, out)
 
-    def _conjugated(self, function: Callable[[Any, Any], Any], x: Any, out: Any) -> Any:
+    def _conjugated(self, function: Callable[[Any, Any], Any], x: Array, out: Array | None) -> Any:
         if x.dtype.kind == "c":
             x = _conjugate(x, self._buffers.get(x.layout, x.layout, x, x.dtype))
         result = function(x, out)
@@ -628,24 +627,24 @@ class Flat(LinearOperator):
         norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
         return super()._direction(adjoint)._replace(norm2=norm2, add=add)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._view(self.operator._forward, self._layouts[0], x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._view(self.operator._adjoint, self._layouts[1], y, out)
 
-    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any) -> Any:
+    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None) -> Any:
         """Apply a function of the operator's arrays to views of arrays in the layouts of this operator."""
         comm = self.operator.comm
         target = None if out is None or not out.engine.mutable else reinterpret(out, layouts[1], comm)
         result = function(reinterpret(x, layouts[0], comm), target)
         return out if target is not None and result is target else reinterpret(result, layouts[2], self.comm)
 
-    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any, squares: Any) -> Any:
+    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None, squares: Any) -> Any:
         return self._view(partial(form, squares=squares), layouts, x, out)
 
 
-def _conjugate(x: Any, out: Any) -> Any:
+def _conjugate(x: Array, out: Array | None) -> Any:
     """Return the conjugate of `x`, in `out` unless that is ``None`` or its engine's arrays are immutable."""
     if out is None or not x.engine.mutable:
         return x.conj()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout
+from collops.array import Array, DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.array.plans import as_layout
 from collops.array.redistribute import agree_on_values
@@ -90,13 +90,13 @@ class Diagonal(LinearOperator):
         other._set(self._local.astype(dtype))
         return other
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+    def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
         factors = diagonal.on(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
@@ -197,25 +197,25 @@ class Sum(LinearOperator):
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
         self.axis = normal_axis(axis, model.ndim)
-        self._spread = (*(slice(None),) * self.axis, None)
+        self._broadcast = (*(slice(None),) * self.axis, None)
         super().__init__(model, model.drop(self.axis), dtype, comm)
         groups = model.reduction_groups((self.axis,))
         others = None if groups is None else comm.subgroup(groups)
-        self._others = None if others is None or others.size == 1 else others
+        self._axis_comm = None if others is None or others.size == 1 else others
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
         total = x.local_array.sum(axis=self.axis, dtype=dtype, out=memory)
-        if self._others is not None:
-            total = self._others.allreduce(total, out=memory)
+        if self._axis_comm is not None:
+            total = self._axis_comm.allreduce(total, out=memory)
         return filled(out, total)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         check_holds(out.local_array.dtype, y.local_array.dtype)
-        return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._spread]))
+        return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._broadcast]))
 
 
 class Transpose(LinearOperator):
@@ -263,7 +263,7 @@ class Transpose(LinearOperator):
         self._orders = order, np.argsort(order).tolist()
         super().__init__(model, model._of_axes(order), dtype, comm)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
@@ -302,13 +302,13 @@ class Zero(LinearOperator):
 def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
     """Return this rank's part of the diagonal, shaped to multiply its part of the model."""
     axis = normal_axis(axis, model.ndim)
-    whole = tuple(diag.shape) == model.shape
-    if not whole and tuple(diag.shape) != (model.shape[axis],):
+    full = tuple(diag.shape) == model.shape
+    if not full and tuple(diag.shape) != (model.shape[axis],):
         raise LayoutError(
             f"a diagonal of shape {tuple(diag.shape)} fits neither the model {model.shape} nor its axis {axis}"
         )
-    kept = list(range(model.ndim)) if whole else [axis]
-    blocks = [tuple(model.slices(other)[a] for a in kept) for other in range(model.ranks)]
+    axes = list(range(model.ndim)) if full else [axis]
+    blocks = [tuple(model.slices(other)[a] for a in axes) for other in range(model.ranks)]
     if not isinstance(diag, DistributedArray):
         local = diag[blocks[rank]].copy()  # a copy, which does not keep a large global array alive
     elif diag.layout.is_replicated:
@@ -320,7 +320,7 @@ def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
             f"a diagonal in the layout {diag.layout} is distributed differently from the model {model}; "
             f"redistribute it: diag.redistribute(Layout.replicated({diag.shape}, {model.ranks}))"
         )
-    return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
+    return local if full else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
 
 def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
@@ -334,8 +334,8 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
     smaller, larger = (data, model) if _fits(data.shape, model.shape) else (model, data)
     for rank in range(comm.size):
         small, large = smaller.block(rank), larger.block(rank)
-        kept = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
-        if 0 not in small.shape and small.slices != kept:
+        common = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
+        if 0 not in small.shape and small.slices != common:
             raise LayoutError(
                 f"between {model} and {data}, elements would move to other ranks: "
                 f"give the shape {data.shape} or {model.shape} instead of one of the layouts, and redistribute arrays "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
+from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout
 from collops.array.operands import check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import (
@@ -108,7 +108,7 @@ class Columns(LinearOperator):
         return _joined(arrays)
 
     @staticmethod
-    def split(block: Any) -> list[Any]:
+    def split(block: Array) -> list[Any]:
         """Return the columns of a block: views if the engine has them. No messages.
 
         Raises
@@ -122,13 +122,13 @@ class Columns(LinearOperator):
             raise UnsupportedTypeError(f"a block must be a distributed array, not {type_name(block)}")
         return _columns(block, column_layout(block.layout))
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply_to_columns(x, out, False)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply_to_columns(y, out, True)
 
-    def _apply_to_columns(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply_to_columns(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         """Return the block of the images of the columns of `x`."""
         layout, inner = self.domain if adjoint else self.range, self.operator
         if (batched := self._batched.get(x.engine.name)) is not None:
@@ -159,7 +159,7 @@ class _Batched(LinearOperator):
         self._inherit([operator])
         self.operator = operator
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)
@@ -227,7 +227,7 @@ def column_layout(layout: AnyLayout) -> Any:
     return layout.drop(0)
 
 
-def column(block: Any, layout: Any, number: int) -> Any:
+def column(block: Array, layout: Any, number: int) -> Any:
     """Return a column of a block as an array of `layout` (see :func:`column_layout`): a view if the engine has them."""
     if isinstance(block, StackedArray):
         return StackedArray([column(part, one, number) for part, one in zip(block.arrays, layout, strict=True)])
@@ -256,7 +256,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
     return DistributedArray._made(block_layout(first.layout, len(arrays)), first.comm, locals_)
 
 
-def _keep(image: Any, target: Any) -> None:
+def _keep(image: Array, target: Any) -> None:
     """Copy an image into its column, unless it is already stored there."""
-    for new, place in zip(image.leaves, target.leaves, strict=True):
-        store(new.local_array, place.local_array)
+    for new, column in zip(image.leaves, target.leaves, strict=True):
+        store(new.local_array, column.local_array)

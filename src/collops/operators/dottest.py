@@ -74,14 +74,14 @@ def dottest(
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)
     v = random(op.range, comm=op.comm, dtype=dtype, engine=engine, seed=seed + 1)
     forward, adjoint = op.forward(u), op.adjoint(v)
-    left, right = dots((forward, v))[0].item(), dots((u, adjoint))[0].item()
+    left_product, right_product = dots((forward, v))[0].item(), dots((u, adjoint))[0].item()
     scale = max(float(forward.norm()) * float(v.norm()), float(u.norm()) * float(adjoint.norm()))
     if not op.clinear:
-        left, right = left.real, right.real
-    passed = bool(abs(left - right) <= rtol * scale)
+        left_product, right_product = left_product.real, right_product.real
+    passed = bool(abs(left_product - right_product) <= rtol * scale)
     if not passed and raises:
         raise CollopsError(
-            f"the dot test of {op!r} failed: <A u, v> = {left:.10g}, <u, A^H v> = {right:.10g}, "
-            f"difference {abs(left - right):.3g}, allowed {rtol * scale:.3g}"
+            f"the dot test of {op!r} failed: <A u, v> = {left_product:.10g}, <u, A^H v> = {right_product:.10g}, "
+            f"difference {abs(left_product - right_product):.3g}, allowed {rtol * scale:.3g}"
         )
     return passed

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
@@ -125,7 +125,7 @@ class Fredholm1(LinearOperator):
         self._engine = engine_of(matrices)
         self._buffers = Buffers()
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         product, operand_side, result_side = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from collops.array import DistributedArray, StackedLayout
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import FORMS, Direction, LinearOperator
@@ -60,11 +60,11 @@ class LocalOperator(Protocol):
     shape: tuple[int, int]
     dtype: np.dtype
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         """Return the product with a 1-D array; `out`, 1-D and contiguous, may be used for it unless it is ``None``."""
         ...
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         """Return the product of the conjugate transpose with a 1-D array; `out` likewise."""
         ...
 
@@ -107,9 +107,9 @@ def lift_local(op: Any) -> LocalOperator:
     matrix = _matrix_behind(op)
     if matrix is not None:
         return forms_for(engine_of(matrix)).local_matrix(matrix)
-    ours = _form_of_pylops(op)
-    if ours is not None:
-        return ours
+    native = _form_of_pylops(op)
+    if native is not None:
+        return native
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
     if shape is not None and len(shape) == 2 and dtype is not None:
         if hasattr(op, "tocsr"):
@@ -138,18 +138,18 @@ class LiftedOperator:
         package = type(operator).__module__.partition(".")[0]
         self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         if self._on_host and engine_of(x).traced:
             return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
         return store(_of_engine(self._matvec(x), x), out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(_of_engine(self._rmatvec(y), y), out)
 
 
-def _of_engine(result: Any, x: Any) -> Any:
+def _of_engine(result: LocalArray, x: LocalArray) -> Any:
     """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory."""
     engine = engine_of(x)
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
@@ -164,13 +164,13 @@ class DiagonalMatrix:
         self._diagonal = Coefficients(diagonal)
         self._conjugate = Coefficients(diagonal.conj()) if self.dtype.kind == "c" else self._diagonal
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+    def _product(self, diagonal: Coefficients, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
         factor = diagonal.on(engine)
         if out is None or out.dtype != self.dtype or x.dtype != self.dtype:
@@ -181,24 +181,24 @@ class DiagonalMatrix:
 class SparseMatrix(LiftedOperator):
     """A sparse matrix of SciPy or CuPy in any format, stored as compressed rows."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         rows = matrix.tocsr()
         columns = rows.T  # compressed columns of the same memory
 
-        def adjoint(y: Any) -> Any:
+        def adjoint(y: LocalArray) -> Any:
             return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
         super().__init__(rows, lambda x: rows @ x, adjoint)
         self.columns_engine = engine_of(rows.data).name
 
-    def forward_columns(self, X: Any, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: Any) -> Any:
         return _by_few_columns(self._matvec, X, out)
 
-    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: Any) -> Any:
         return _by_few_columns(self._rmatvec, Y, out)
 
 
-def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
+def _by_few_columns(multiply: Callable[[Any], Any], X: LocalArray, out: Any) -> Any:
     step = _MAX_COLUMNS if engine_of(X).memory == "host" else len(X)
     for begin in range(0, len(X), step):
         some = slice(begin, begin + step)
@@ -228,22 +228,22 @@ class OneRank:
         forward, adjoint = operator._directions
         self._sides = (forward, operator.domain, operator.range), (adjoint, operator.range, operator.domain)
 
-    def forward_local(self, x: Any, out: Any, squares: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: Any, squares: Any = None) -> Any:
         return self._product(self._sides[0], x, out, squares)
 
-    def adjoint_local(self, y: Any, out: Any, squares: Any = None) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any, squares: Any = None) -> Any:
         return self._product(self._sides[1], y, out, squares)
 
-    def _product(self, side: tuple[Direction, Any, Any], source: Any, out: Any, squares: Any) -> Any:
+    def _product(self, side: tuple[Direction, Any, Any], source: LocalArray, out: Any, squares: Any) -> Any:
         direction, layout, range = side
         comm = self.operator.comm
         memory = None if out is None else out.reshape(range.shape)
         target = None if out is None else DistributedArray._made(range, comm, memory)
-        found = None if squares is None else []
+        parts = None if squares is None else []
         x = DistributedArray._made(layout, comm, source.reshape(layout.shape))
-        value = direction.with_squares(x, target, found).local_array
+        value = direction.with_squares(x, target, parts).local_array
         if squares is not None:
-            squares += found if value is memory else [(out, out)]
+            squares += parts if value is memory else [(out, out)]
         return out if value is memory else store(value.reshape(-1), out)
 
 
@@ -252,7 +252,7 @@ def applied_on_host(
     adjoint: Callable[[np.ndarray], Any],
     shape: tuple[int, ...],
     dtype: np.dtype,
-    x: Any,
+    x: LocalArray,
 ) -> Any:
     """Return ``forward(x)`` of a vector of JAX, possibly traced, by a callback from the program to Python.
 
@@ -264,7 +264,7 @@ def applied_on_host(
     engine = engine_of(x)
     kind = engine.dtype(np.result_type(dtype, x.dtype))
 
-    def called(function: Callable[[np.ndarray], Any], size: int, vector: Any) -> Any:
+    def called(function: Callable[[np.ndarray], Any], size: int, vector: LocalArray) -> Any:
         result = jax.ShapeDtypeStruct((size,), kind)
         return jax.pure_callback(
             lambda array: np.asarray(function(np.array(array)), kind).reshape(size),
@@ -273,7 +273,7 @@ def applied_on_host(
             vmap_method="sequential",
         )
 
-    def transposed(vector: Any) -> Any:
+    def transposed(vector: LocalArray) -> Any:
         return called(adjoint, shape[1], vector.conj()).conj()
 
     vector = x.astype(kind).reshape(shape[1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -187,7 +187,7 @@ class MDC(LinearOperator):
         product = kernel(spectra, self._buffer("product", target.range, x))
         return target._adjoint(product, out)
 
-    def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
+    def _buffer(self, slot: str, layout: Any, x: Array) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from collops.array import StackedLayout, empty
+from collops.array import Array, StackedLayout, empty
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "store"]
+__all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "new_array", "store"]
 
 
 class Buffers:
@@ -37,7 +37,7 @@ class Buffers:
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Any] = {}
 
-    def get(self, slot: Hashable, layout: Any, like: Any, dtype: Any) -> Any:
+    def get(self, slot: Hashable, layout: Any, like: Array, dtype: Any) -> Any:
         """Return the distributed array in `slot`, on the engine and the ranks of `like`, with undefined values.
 
         A slot always has the same layout.
@@ -97,12 +97,12 @@ class Coefficients:
         return array
 
 
-def new_array(layout: Any, like: Any, dtype: Any) -> Any:
+def new_array(layout: Any, like: Array, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
-def allocator(layout: Any, like: Any, dtype: Any) -> Callable[[], Any]:
+def allocator(layout: Any, like: Array, dtype: Any) -> Callable[[], Any]:
     """Return a function without arguments that calls :func:`new_array`, with all checks made once, in advance."""
     prototype = new_array(layout, like, dtype)
     if isinstance(layout, StackedLayout):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Layout, StackedLayout, axpby
+from collops.array import Array, Layout, StackedLayout, axpby
 from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
@@ -60,7 +60,7 @@ class _LocalStack(LinearOperator):
         comm = communicator_or_world(comm)
         with collective_errors(comm):
             operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-            mine = [
+            local = [
                 [
                     *map(int, op.shape),
                     np.dtype(op.dtype).name,
@@ -69,18 +69,18 @@ class _LocalStack(LinearOperator):
                 ]
                 for op in operators
             ]
-        ranks = comm.allgather_metadata(mine)
-        every = [entry for entries in ranks for entry in entries]
-        if not every:
+        ranks = comm.allgather_metadata(local)
+        entries_of_all = [entry for entries in ranks for entry in entries]
+        if not entries_of_all:
             raise InputError("no rank has a local operator; a stack needs at least one")
         rows, columns = ([[entry[axis] for entry in entries] for entries in ranks] for axis in (0, 1))
         domain = self._shared(columns, "columns", dims, mask) if self.shares_domain else _split(columns, mask)
         range = self._shared(rows, "rows", dims, mask) if self.shares_range else _split(rows, mask)
-        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in every)), comm)
-        self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
+        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in entries_of_all)), comm)
+        self.capturable, self.clinear = (all(entry[column] for entry in entries_of_all) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
-        engines = {entry[5] for entry in every}
+        engines = {entry[5] for entry in entries_of_all}
         self._batch_engine = engines.pop() if len(engines) == 1 else None
         groups = domain.mask if self.shares_domain or self.shares_range else None
         self._group = comm if groups is None else comm.subgroup(groups)
@@ -325,7 +325,7 @@ class _DistributedStack(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool, squares: Any = None) -> Any:
         directions, shares_operand, shares_result = self._sides[adjoint]
         sources = [x] * len(directions) if shares_operand else x.arrays
         return (self._total if shares_result else self._stacked)(directions, sources, out, squares)
@@ -340,7 +340,7 @@ class _DistributedStack(LinearOperator):
         ]
         return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Any, squares: Any) -> Any:
+    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Array | None, squares: Any) -> Any:
         """Apply each operator to its source, and return the sum of the results, with the squares of the sum."""
         last = len(directions) - 1
         total = directions[0].with_squares(sources[0], out, None if last else squares)
@@ -443,7 +443,7 @@ def _slices(extents: Sequence[int], shared: bool) -> Sequence[slice | None]:
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
 
 
-def _pieces(blocks: Sequence[_Block], operand: Any, out: Any, xp: Any) -> Any:
+def _pieces(blocks: Sequence[_Block], operand: Any, out: Array | None, xp: Any) -> Any:
     """Return the concatenated results of the blocks; in `out` unless it is ``None``."""
     if out is None:
         # A rank without operators also contributes to the derivative of the operand, which may be a sum over all ranks.

@@ -62,8 +62,8 @@ def chebyshev(
     check_preconditioner(M, A.domain)
     degree = check_count("degree", degree)
     if bounds is None:
-        found = power_iteration(A if M is None else M @ A, niter=30, tol=1e-3)
-        largest = _SAFETY * abs(found.details["eigenvalue"])
+        power = power_iteration(A if M is None else M @ A, niter=30, tol=1e-3)
+        largest = _SAFETY * abs(power.details["eigenvalue"])
         bounds = largest / _RATIO, largest
     low, high = map(float, bounds)
     if not 0 < low < high < float("inf"):

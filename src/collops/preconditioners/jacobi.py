@@ -16,7 +16,7 @@ from collops.operators.dims import communicator_of
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 
 
-def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
+def jacobi(A: LinearOperator, *, comm: Any = None) -> LinearOperator:
     """Return the inverse of the diagonal of an operator. Collective.
 
     Parameters

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
@@ -21,7 +22,7 @@ Solve = Callable[[np.ndarray], Any]
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
 
 
-def check_matrix(A: Any) -> None:
+def check_matrix(A: LinearOperator) -> None:
     """Raise an error unless `A` is a sparse matrix with rows and columns split alike. No messages."""
     if not isinstance(A, CSRMatrix):
         raise UnsupportedTypeError(f"this preconditioner needs a CSRMatrix, not {type_name(A)}")
@@ -41,7 +42,7 @@ class LocalSolve(LinearOperator):
         super().__init__(layout, layout, dtype, comm)
         self._solves = [self._of_any_type(solve) for solve in factors]
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
             raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")
@@ -92,10 +93,10 @@ def _is_singular(matrix: Any, solve: Solve) -> bool:
     Errors are compared after scaling columns to a largest entry of 1, since scales of unknowns do not matter.
     """
     dtype = np.result_type(matrix.dtype, np.float32)
-    wanted = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(dtype)
+    expected = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(dtype)
     largest = abs(matrix).max(axis=0).toarray().ravel()
-    found = largest * solve(matrix @ (wanted / largest))
-    return not np.linalg.norm(found - wanted) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(wanted)
+    solution = largest * solve(matrix @ (expected / largest))
+    return not np.linalg.norm(solution - expected) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(expected)
 
 
 def _symmetric_pattern(matrix: Any) -> bool:

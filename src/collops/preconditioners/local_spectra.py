@@ -114,8 +114,8 @@ def local_spectra(
         signs = random.choice([-1.0, 1.0], size=shape).astype(dtype)
         image = (M @ A @ M)._forward(from_global(signs, A.domain, comm=A.comm, engine=engine), None)
         powers = [
-            gaussian_filter(_powers(each, halves, counts), smooth, mode="wrap")
-            for each in (image.engine.to_host(image.gather()), signs)
+            gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap")
+            for values in (image.engine.to_host(image.gather()), signs)
         ]
         spectra *= np.sqrt(powers[0] / np.maximum(powers[1], np.finfo(dtype).eps * powers[1].max()))
         largest = float(spectra.max())
@@ -137,7 +137,7 @@ class LocalSpectra(LinearOperator):
 
     def __init__(self, layout: Layout, dtype: Any, comm: Communicator, halves: list[int], factors: np.ndarray) -> None:
         super().__init__(layout, layout, dtype, comm)
-        self._layout, self._whole = layout, Layout.replicated(layout.shape, comm.size)
+        self._layout, self._replicated = layout, Layout.replicated(layout.shape, comm.size)
         self._halves, self._count = halves, [count // 2 for count in factors.shape[: layout.ndim]]
         real, window = real_of(dtype), _sines(halves)
         self._window = Coefficients(window.reshape(_paired([1] * layout.ndim, window.shape)).astype(real))
@@ -151,8 +151,8 @@ class LocalSpectra(LinearOperator):
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
-        found = self._filtered(x.redistribute(self._whole).local_array.astype(out.dtype), x.engine)
-        return filled(out, found[self._layout.slices(self.comm.rank)])
+        result = self._filtered(x.redistribute(self._replicated).local_array.astype(out.dtype), x.engine)
+        return filled(out, result[self._layout.slices(self.comm.rank)])
 
     def _filtered(self, image: Any, engine: Any) -> Any:
         """Return the sum of the filtered windows of a local array with the entire image."""
@@ -161,29 +161,29 @@ class LocalSpectra(LinearOperator):
         tiles = _paired(self._count, [2 * half for half in self._halves])
         extents = [(2 * count + 1) * half for count, half in zip(self._count, self._halves, strict=True)]
         inside = tuple(slice(half, half + extent) for half, extent in zip(self._halves, image.shape, strict=True))
-        given = engine.put(xp.zeros(extents, image.dtype), inside, image)
+        padded = engine.put(xp.zeros(extents, image.dtype), inside, image)
         total = xp.zeros(extents, image.dtype)
         for shift, factors in self._tilings.items():
             part = tuple(
                 slice(one * half, one * half + 2 * half * count)
                 for one, half, count in zip(shift, self._halves, self._count, strict=True)
             )
-            blocks, factor = given[part].reshape(tiles) * window, factors.on(engine)
+            blocks, factor = padded[part].reshape(tiles) * window, factors.on(engine)
             if image.dtype.kind == "c":
                 blocks = fft.ifftn(fft.fftn(blocks, axes=axes) * factor, axes=axes)
             else:  # the factors of opposite wavenumbers are equal
                 blocks = fft.rfftn(blocks, axes=axes) * factor[..., : tiles[-1] // 2 + 1]
                 blocks = fft.irfftn(blocks, s=tuple(tiles[1::2]), axes=axes)
-            total = engine.add(total, part, (blocks * window).reshape(given[part].shape))
+            total = engine.add(total, part, (blocks * window).reshape(padded[part].shape))
         return total[inside]
 
 
 def _powers(image: np.ndarray, halves: list[int], counts: list[int]) -> np.ndarray:
     """Return the power spectra of an image in all windows: axes of windows, then of wavenumbers."""
     window = _sines(halves) ** 2
-    wide = [(half, count * half - extent) for half, count, extent in zip(halves, counts, image.shape, strict=True)]
-    every = tuple(slice(None, None, half) for half in halves)
-    parts = np.lib.stride_tricks.sliding_window_view(np.pad(image, wide), window.shape)[every]
+    padding = [(half, count * half - extent) for half, count, extent in zip(halves, counts, image.shape, strict=True)]
+    strides = tuple(slice(None, None, half) for half in halves)
+    parts = np.lib.stride_tricks.sliding_window_view(np.pad(image, padding), window.shape)[strides]
     return np.abs(np.fft.fftn(parts * window, axes=range(-len(halves), 0))) ** 2
 
 
@@ -197,4 +197,4 @@ def _sines(halves: list[int]) -> np.ndarray:
 
 def _paired(first: Iterable[int], second: Iterable[int]) -> list[int]:
     """Return the elements of both, alternating."""
-    return [each for pair in zip(first, second, strict=True) for each in pair]
+    return [element for pair in zip(first, second, strict=True) for element in pair]

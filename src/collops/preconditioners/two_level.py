@@ -87,23 +87,23 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any
     """Return this rank's rows of P, and the entire matrix P^H A P, as SciPy arrays. Collective."""
     from scipy import sparse
 
-    comm, (own, other) = A.comm, (block.astype(dtype) for block in A.blocks)
+    comm, (local, remote) = A.comm, (block.astype(dtype) for block in A.blocks)
     counts = [int(count) for count in comm.allgather(np.array(labels.max(initial=-1) + 1))]
     total = sum(counts)
 
-    def rows(places: np.ndarray, values: np.ndarray) -> Any:
+    def rows(columns: np.ndarray, values: np.ndarray) -> Any:
         """Return a matrix with the same number of entries in each row."""
-        starts = np.arange(len(places) + 1) * places.shape[1]
-        return sparse.csr_array((values.reshape(-1), places.reshape(-1), starts), shape=(len(places), total))
+        starts = np.arange(len(columns) + 1) * columns.shape[1]
+        return sparse.csr_array((values.reshape(-1), columns.reshape(-1), starts), shape=(len(columns), total))
 
-    def images(places: np.ndarray, values: np.ndarray) -> Any:
+    def images(columns: np.ndarray, values: np.ndarray) -> Any:
         """Return this rank's rows of the product of A with such a matrix. Collective."""
-        return own @ rows(places, values) + other @ rows(A.forest.bcast(places), A.forest.bcast(values))
+        return local @ rows(columns, values) + remote @ rows(A.forest.bcast(columns), A.forest.bcast(values))
 
     places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
     indicators = np.ones(places.shape, dtype)
-    inverse = sparse.diags_array(1 / own.diagonal())
-    sums = abs(inverse) @ (abs(own).sum(axis=1) + abs(other).sum(axis=1))
+    inverse = sparse.diags_array(1 / local.diagonal())
+    sums = abs(inverse) @ (abs(local).sum(axis=1) + abs(remote).sum(axis=1))
     norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
     functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
     # Rows are padded with zeros to equal lengths, and exchanged like the ghosts' values.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots
+from collops.array import Array, Finite, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
@@ -51,7 +51,7 @@ class BiCGStab(SquareSystem):
     numbers = BiCGStabNumbers
     stops = (*SquareSystem.stops, (lambda self, now, first: now.pivot <= self.precision, Status.BREAKDOWN))
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> BiCGStabState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> BiCGStabState:
         x, r, v = starting_point(A, y, x0)
         t, *preconditioned = (scratch_array(r.layout, r, r.dtype) for _ in range(1 if self.M is None else 3))
         Mp, Ms = preconditioned or (None, None)
@@ -103,8 +103,8 @@ class BiCGStab(SquareSystem):
 @solver
 def bicgstab(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     M: LinearOperator | None = None,

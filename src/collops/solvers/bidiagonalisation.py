@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, divide, dots
+from collops.array import Array, axpby, divide, dots
 from collops.backend import Engine
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, GRADIENT_UNITS
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
@@ -91,7 +91,7 @@ class Bidiagonalisation(Method):
     def residual_norm(self, now: Any) -> Any:
         return now[0]
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g, change = A._adjoint(r, None), None
         if x is not None and takes_part(self.damp):
@@ -108,7 +108,7 @@ class Bidiagonalisation(Method):
             computed["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
         return now._replace(**computed)
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         length = None if getattr(self, "M", None) is None else now.xnorm
         return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
@@ -159,7 +159,9 @@ def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) ->
     return dots(*consistent((state.u, state.u)))[0]
 
 
-def checked_bounds(A: Any, y: Any, x0: Any, damp: Any, atol: Any, btol: Any, conlim: Any) -> dict[str, float]:
+def checked_bounds(
+    A: LinearOperator, y: Array, x0: Array | None, damp: Any, atol: Any, btol: Any, conlim: Any
+) -> dict[str, float]:
     """Return the options of a :class:`Bidiagonalisation`. No messages."""
     numbers = check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim)
     return {**numbers, "precision": precision_of(working_dtype(A, y, x0))}

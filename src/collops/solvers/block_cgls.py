@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from collops.array import axpby, divide, dots
+from collops.array import Array, axpby, divide, dots
 from collops.operators import Columns, LinearOperator
 from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, squares_of_columns
 from collops.solvers.cgls import CGLS
@@ -82,7 +82,7 @@ class BlockCGLS(BlockCG):
         gradient, residual = log2(now.largest), log2(now.residual)
         return gradient, gradient - residual, 2 * residual - gradient
 
-    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         _, r, _ = starting_point(A, y, x)
@@ -93,7 +93,7 @@ class BlockCGLS(BlockCG):
         _, relative, largest = self._norms(squares_of_columns(g), state.first)
         return now._replace(residual=self._in_one_unit(objectives).sum(), relative=relative, largest=largest)
 
-    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         g = self.optimality(A, y, x)
         gg, image = dots(*consistent((g, g)))[0], A._forward(g, None)
         norm = divide(dots(*consistent((image, image)))[0], gg) ** 0.5
@@ -107,7 +107,7 @@ class BlockCGLS(BlockCG):
 @solver
 def block_cgls(
     A: LinearOperator,
-    Y: Any,
+    Y: Array,
     X0: Any = None,
     *,
     niter: int = 100,
@@ -173,6 +173,6 @@ def block_cgls(
     check_operator("A", A)
     check_preconditioner(M, A.domain)
     normal = None if M is None else M @ M.H
-    whole, Y, X0, options = block_options(A, Y, X0, niter, normal, rtol, atol)
+    columns, Y, X0, options = block_options(A, Y, X0, niter, normal, rtol, atol)
     method = BlockCGLS(**options, damp=check_number("damp", damp))
-    return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)
+    return solve(method, columns, Y, X0, niter=niter, parts=[M], **run)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedArray
+from collops.array import Array, DistributedArray, StackedArray
 from collops.array.dtypes import accumulator
 from collops.array.kernels import kernels_for
 from collops.backend import Engine, engine_of
@@ -65,8 +65,8 @@ def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), 
         values = list(parts.values())
         if communicator is not None:
             values = communicator.allreduce(engine.xp.stack(values))
-        for place, number in enumerate(parts):
-            totals[number] = totals[number] + values[place]
+        for index, number in enumerate(parts):
+            totals[number] = totals[number] + values[index]
     return totals
 
 
@@ -77,9 +77,9 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
         others = [None] * len(X.arrays) if Y is None else Y.arrays
         parts = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
         return X._like(parts) if same else StackedArray(parts)
-    x, wide = X.local_array, accumulator(X.dtype)
-    matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(wide)
-    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(wide, copy=False))
+    x, precise = X.local_array, accumulator(X.dtype)
+    matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(precise)
+    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(precise, copy=False))
     product = product.reshape(len(product), *x.shape[1:])
     total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
     return X._like(total) if same else DistributedArray._made(block_layout(X.layout.drop(0), len(total)), X.comm, total)
@@ -119,7 +119,7 @@ def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
     return multiply(half, half.conj().T), values[0]
 
 
-def basis(block: Any, passes: int = 3) -> tuple[Any, Any]:
+def basis(block: Array, passes: int = 3) -> tuple[Any, Any]:
     """Return an orthonormal basis Q of a block, and S, where the block is ``Q S``. Collective: `passes` messages.
 
     One pass prevents columns from becoming parallel. Three passes make them orthonormal to rounding even if they are
@@ -161,8 +161,8 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
         return found
     products = []
     for piece in pieces(engine, x.shape[1]):
-        ours, theirs = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
-        products.append(multiply(ours, theirs.conj().T).conj())
+        left, right = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
+        products.append(multiply(left, right.conj().T).conj())
     return reduce(add, products) if products else engine.xp.zeros(shape, dtype)
 
 

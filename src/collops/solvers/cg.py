@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
-from collops.array import axpby, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -107,7 +107,7 @@ class CG(ConjugateGradients, Shifted):
         *ConjugateGradients.stops,
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> CGState:
         check_plain(self, self.M is not None)
         x, r, q = starting_point(A, y, x0, image_of=self.image)
         p = r.copy()
@@ -134,7 +134,7 @@ class CG(ConjugateGradients, Shifted):
         product, curvature = log2(before.product), log2(now.curvature)
         return product, curvature, 4 * product - 2 * curvature - log2(before.residual)
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0])
 
@@ -169,8 +169,8 @@ def condition_number(products: np.ndarray, curvatures: np.ndarray) -> float:
     diagonal = 1 / alpha
     diagonal[1:] += beta / alpha[:-1]
     ends = [
-        float(eigvalsh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1], select="i", select_range=(place, place))[0])
-        for place in (0, count - 1)
+        float(eigvalsh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1], select="i", select_range=(index, index))[0])
+        for index in (0, count - 1)
     ]
     return ends[1] / ends[0] if ends[0] > 0 else math.inf
 
@@ -178,8 +178,8 @@ def condition_number(products: np.ndarray, curvatures: np.ndarray) -> float:
 @solver
 def cg(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,

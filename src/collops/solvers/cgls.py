@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cg import CG, ConjugateGradients, condition_number
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2, not_finite, over
@@ -118,7 +118,7 @@ class CGLS(ConjugateGradients):
         gradient, residual = log2(now.gradient), log2(now.residual)
         return gradient, 2 * gradient - residual, 2 * residual - gradient
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> CGLSState:
         check_plain(self, self.M is not None or takes_part(self.damp))
         x, r, q = starting_point(A, y, x0)
         s = A._adjoint(r, new_array(A.domain, x, x.dtype))
@@ -149,7 +149,7 @@ class CGLS(ConjugateGradients):
         squared = condition_number(history.gradient, history.curvature)
         return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x is not None:
@@ -158,12 +158,12 @@ class CGLS(ConjugateGradients):
         gradient, residual = dots(*consistent((s, s), (r, r)))
         return now._replace(gradient=gradient, residual=residual)
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         xp, before = x.engine.xp if x.engine.traced else np, history.before
         norm = root_of_largest(history.curvature / xp.where(before > 0, before, 1))
         return explained_by_rounding(norm, y, x, now.residual**0.5, now.gradient**0.5)
 
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
         s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
         return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
@@ -175,8 +175,8 @@ class CGLS(ConjugateGradients):
 @solver
 def cgls(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, dots, random
+from collops.array import Array, DistributedArray, Layout, StackedArray, dots, random
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
@@ -188,8 +188,8 @@ def open_checkpoints(
     run: Any,
     method: Method,
     operator: Any,
-    data: Any,
-    x0: Any,
+    data: Array,
+    x0: Array | None,
     parts: Sequence[Any],
     history: History,
     stack: ExitStack,
@@ -205,7 +205,7 @@ def open_checkpoints(
         return None
     if not isinstance(path, str | PathLike) or not fspath(path):
         raise InputError(f"checkpoint must be the path of a folder, not {path!r}")
-    every = Every.of(run.every)
+    interval = Every.of(run.every)
     if mask_of(data) is not None:
         raise InputError("groups of ranks with separate problems cannot share a checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
@@ -213,7 +213,7 @@ def open_checkpoints(
     with mark(_LABEL):
         record = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, record, every, method, problem, parts, history, run.niter, data.comm, data.engine)
+    return Checkpoints(folder, record, interval, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
 def _size_of(stored: Any) -> int:
@@ -235,7 +235,7 @@ def _encoded(value: Any, engine: Engine) -> Any:
     return {"dtype": host.dtype.str, "shape": list(host.shape), "bytes": host.tobytes().hex()}
 
 
-def _decoded(text: Any, like: Any, engine: Engine) -> Any:
+def _decoded(text: Any, like: Array, engine: Engine) -> Any:
     """Return an encoded number in the form of `like`."""
     if not isinstance(text, dict):
         return text
@@ -273,18 +273,18 @@ class Every(NamedTuple):
     seconds: float | None = None
 
     @classmethod
-    def of(cls, every: Any) -> Every:
+    def of(cls, value: Any) -> Every:
         """Parse the interval between checkpoints; see ``every`` of :class:`collops.solvers.Run`."""
-        if every is None:
+        if value is None:
             return cls(seconds=_DEFAULT_SECONDS)
-        text = str(every).strip() if isinstance(every, str | int | np.integer) and not isinstance(every, bool) else ""
+        text = str(value).strip() if isinstance(value, str | int | np.integer) and not isinstance(value, bool) else ""
         if re.fullmatch(r"\d+", text) and int(text) > 0:
             return cls(iterations=int(text))
         time_of = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh])", text)
         if time_of and float(time_of[1]) > 0:
             return cls(seconds=float(time_of[1]) * _UNITS[time_of[2]])
         raise InputError(
-            f"every must be a positive number of iterations, or a time such as '30s', '10m' or '2h', not {every!r}"
+            f"every must be a positive number of iterations, or a time such as '30s', '10m' or '2h', not {value!r}"
         )
 
 
@@ -358,7 +358,7 @@ class Timer:
 _SEED = 5
 
 
-def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
+def fingerprint(method: Any, operator: LinearOperator, data: Array, x0: Array | None) -> dict[str, Any]:
     """Return the fingerprint of a problem, in a form for JSON. Collective.
 
     The operator and a preconditioner are applied once, to random numbers.

@@ -99,14 +99,14 @@ class CheckpointFolder:
 
         `iteration` is larger than in the previous checkpoint, which still exists if CheckpointError is raised.
         """
-        place = self._place(iteration)
+        path = self._path_of(iteration)
         try:
             # A damaged checkpoint of this iteration, found at the start, may be replaced.
-            with atomic_together(place, self._comm, complete=_seal) as unfinished:
+            with atomic_together(path, self._comm, complete=_seal) as unfinished:
                 write_store(unfinished / _STORE, arrays, {_RECORD: dict(record)}, compressed=False)
             with collective_errors(self._comm, OSError):
                 if self._comm.rank == 0:
-                    in_time(lambda: self._remove_others(place), self.path)
+                    in_time(lambda: self._remove_others(path), self.path)
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:
@@ -115,16 +115,16 @@ class CheckpointFolder:
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
         """Return an array of a checkpoint in a layout; raise CheckpointError if it is damaged or does not fit."""
-        place = self._place(iteration)
+        path = self._path_of(iteration)
         try:
-            return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
+            return load(path / _STORE / name, layout, comm=self._comm, engine=engine)
         except CommunicationError:
             raise
         except CollopsError as problem:
             with raised_together():
-                raise CheckpointError(_damaged(place, problem)) from problem
+                raise CheckpointError(_damaged(path, problem)) from problem
 
-    def _place(self, iteration: int) -> Path:
+    def _path_of(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
 
     def _latest(self, resume: bool) -> dict[str, Any] | None:
@@ -153,19 +153,19 @@ class CheckpointFolder:
                 "or remove it"
             )
         try:
-            return _examined(self._place(newest))
+            return _examined(self._path_of(newest))
         except CheckpointError as damage:
             # Two exist if the machine failed before the older one was removed.
             if not others:
                 raise
-            record = _examined(self._place(others[0]))
+            record = _examined(self._path_of(others[0]))
             warnings.warn(f"{damage}; resuming from iteration {others[0]}", RuntimeWarning, stacklevel=2)
             return record
 
-    def _remove_others(self, place: Path) -> None:
+    def _remove_others(self, path: Path) -> None:
         """Remove all checkpoints but one."""
         for other in self._folder.iterdir():
-            if _NAME.fullmatch(other.name) and other != place:
+            if _NAME.fullmatch(other.name) and other != path:
                 # Rename it first, so that no reader mistakes a partly removed folder for a checkpoint.
                 renamed = other.with_name(f".{other.name}-removed")
                 os.replace(other, renamed)
@@ -186,7 +186,7 @@ def _seal(unfinished: Path) -> None:
     (unfinished / _SEAL).write_text(json.dumps(digests))
 
 
-def _examined(place: Path) -> dict[str, Any]:
+def _examined(folder: Path) -> dict[str, Any]:
     """Return the record of a complete checkpoint; raise CheckpointError if something is missing or damaged.
 
     The checksums of its chunks are checked when they are read.
@@ -194,25 +194,25 @@ def _examined(place: Path) -> dict[str, Any]:
     import zarr
 
     try:
-        digests = json.loads((place / _SEAL).read_text())
+        digests = json.loads((folder / _SEAL).read_text())
         for name, digest in digests.items():
-            if _digest(place / name) != digest:
+            if _digest(folder / name) != digest:
                 raise ValueError(f"{name} has changed since it was written")
-        group = open_node(place / _STORE)
+        group = open_node(folder / _STORE)
         for _, node in group.members(max_depth=None):
             if isinstance(node, zarr.Array):
                 expected = math.prod(node.chunks) * node.dtype.itemsize + _CHECKSUM_BYTES
                 for path in chunk_files(node, [slice(0, extent) for extent in node.shape]):
                     if path.stat().st_size != expected:
-                        raise ValueError(f"{path.relative_to(place)} does not have the size with which it was written")
+                        raise ValueError(f"{path.relative_to(folder)} does not have the size with which it was written")
         record: Any = group.attrs[_RECORD]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise CheckpointError(_damaged(place, problem)) from problem
+        raise CheckpointError(_damaged(folder, problem)) from problem
     return record
 
 
-def _damaged(place: Path, problem: Exception) -> str:
-    return f"{place} is damaged ({_reason(problem)}): remove it to start from the beginning"
+def _damaged(path: Path, problem: Exception) -> str:
+    return f"{path} is damaged ({_reason(problem)}): remove it to start from the beginning"
 
 
 def _reason(problem: Exception) -> str:

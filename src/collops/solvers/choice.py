@@ -77,13 +77,13 @@ def cross_validate(
     check_count("niter", niter, smallest=1)
     check_count("patience", patience, smallest=1)
     used = 1.0 - held
-    whole = float((held * y).norm())
-    if not (whole and float((used * y).norm())):
+    norm = float((held * y).norm())
+    if not (norm and float((used * y).norm())):
         return np.ones(1)
     shares = [1.0]
 
     def watch(iteration: int, view: View) -> bool:
-        shares.append(float((held * (y - A.forward(view.x))).norm()) / whole)
+        shares.append(float((held * (y - A.forward(view.x))).norm()) / norm)
         return iteration - int(np.argmin(shares)) >= patience
 
     method(Diagonal(used) @ A, used * y, niter=niter, callback=watch, **options)

@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core, lax
 
-from collops.array import zeros
+from collops.array import Array, zeros
 from collops.comm.agreement import raised_together
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
 from collops.jax.primitive import linear_map
 from collops.jax.versions import lowered, product_precision
+from collops.operators import LinearOperator
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import ROUNDING, SolverResult, Status
@@ -55,7 +56,7 @@ class TracedResult:
         return _STATUSES[int(self.code)]
 
 
-def can_be_compiled(method: Method, data: Any) -> bool:
+def can_be_compiled(method: Method, data: Array) -> bool:
     """Return whether the loop of a method can be compiled; otherwise its steps run one by one.
 
     Raises UnsupportedTypeError if it cannot while a program is being traced, since the host then cannot read values.
@@ -70,7 +71,9 @@ def can_be_compiled(method: Method, data: Any) -> bool:
     return False
 
 
-def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) -> SolverResult | TracedResult:
+def solve_compiled(
+    method: Method, operator: LinearOperator, data: Array, x0: Array | None, run: Any
+) -> SolverResult | TracedResult:
     """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
     Returns a `TracedResult` while a program is being traced.
@@ -89,15 +92,15 @@ def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) 
         x, iterations, rows, code, _, units = outcome
         problem = Problem(method, operator, data, x0, Units(*units))
         return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-    given = Problem(method, operator, data, x0)
-    measured = _shows_extremes(given, outcome)
+    original = Problem(method, operator, data, x0)
+    measured = _shows_extremes(original, outcome)
     if measured:
         outcome = _program(method, operator, data, x0, options._replace(measured=True))(data, x0)
     x, iterations, rows, code, variance, units = outcome
     units = Units(*map(float, units))
     problem = Problem(method, operator, data, x0, units)
     if not units.trivial:
-        _check(given.within(units), outcome, measured)
+        _check(original.within(units), outcome, measured)
     done = int(iterations)
     numbers = method.numbers(*np.asarray(rows, np.float64)[: done + 1].T)
     seconds = time.perf_counter() - begin
@@ -149,7 +152,9 @@ def _check(problem: Problem, outcome: Any, measured: bool) -> None:
             )
 
 
-def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Callable[[Any, Any], Any]:
+def _program(
+    method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options
+) -> Callable[[Any, Any], Any]:
     """Return the compiled program of a problem, cached."""
     M = getattr(method, "M", None)
     known = _programs.setdefault(operator if M is None else M, {})
@@ -171,7 +176,7 @@ def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> C
     at_once = _compiled(plain, data.comm)
     derived = at_once if plain is closed else _compiled(closed, data.comm)
 
-    def program(data: Any, x0: Any) -> Any:
+    def program(data: Array, x0: Array | None) -> Any:
         leaves = jax.tree.leaves((data, x0))
         chosen = derived if any(isinstance(leaf, core.Tracer) for leaf in leaves) else at_once
         return jax.tree.unflatten(structure, chosen(leaves))
@@ -188,7 +193,7 @@ def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
     return lambda leaves: call(program.consts, leaves)
 
 
-def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
+def _run(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
     """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the units of rows.
 
     To be traced.
@@ -198,14 +203,14 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
     return problem.solution(x), *others, (jnp.asarray(problem.units.data), jnp.asarray(problem.units.operator))
 
 
-def _differentiable(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
+def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
     """Return the results of :func:`_loop`, with the derivatives that `run` specifies."""
     if run.differentiate == "unroll":
         return _loop(method, operator, data, x0, run.niter, unroll=True)
     if not hasattr(method, "optimality"):
-        x, iterations, rows, *rest = _loop(method, operator, data, x0, run.niter, verify=run.verify)
+        x, iterations, rows, *others = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         x, rows = jax.tree.map(lambda array: _forward_mode_only(method, array), (x, rows))
-        return x, iterations, rows, *rest
+        return x, iterations, rows, *others
 
     def iterated(_: Any, guess: Any) -> Any:
         # JAX differentiates nothing inside: neither with respect to these nor to the arrays of the operator.
@@ -213,14 +218,14 @@ def _differentiable(method: Any, operator: Any, data: Any, x0: Any, run: _Option
         # Auxiliary results need derivatives, even if zero: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
-    def optimality(z: Any) -> Any:
+    def optimality(z: Array) -> Any:
         if x0 is None or not method.damps_change:
             return method.optimality(operator, data, z)
         return method.optimality(operator, data - operator.forward(x0), z - x0)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
-    x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
-    iterations, rows, code, variance = rest
+    x, others = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
+    iterations, rows, code, variance = others
     return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
 
 
@@ -236,11 +241,18 @@ def _forward_mode_only(method: Any, array: Any) -> Any:
             "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
         )
 
-    return linear_map(lambda same: same, refuse, array, (array.shape, array.shape), (False, None))
+    return linear_map(lambda value: value, refuse, array, (array.shape, array.shape), (False, None))
 
 
 def _loop(
-    method: Any, operator: Any, data: Any, x0: Any, niter: int, *, unroll: bool = False, verify: bool = False
+    method: Any,
+    operator: LinearOperator,
+    data: Array,
+    x0: Array | None,
+    niter: int,
+    *,
+    unroll: bool = False,
+    verify: bool = False,
 ) -> Any:
     """Return solution, number of iterations, rows, number of the status, and variances or ``None``.
 
@@ -302,7 +314,7 @@ def _loop(
 
 
 def _verification(
-    method: Any, operator: Any, data: Any, x0: Any, state: Any, reference: Any, niter: int
+    method: Any, operator: LinearOperator, data: Array, x0: Array | None, state: Any, reference: Any, niter: int
 ) -> Callable[[Any, Any, Any], Any]:
     """Return a function that measures the solution of a loop that ended with status number `ending`.
 
@@ -322,10 +334,10 @@ def _verification(
             verdicts = method.at_rounding(operator, data, x, numbers, method.numbers(*rows.T))
             may_restart = (iteration < niter) & (attempts < MAX_RESTARTS) & method.restarts(now)
             limit, stagnated = (_STATUSES.index(status) for status in (Status.ITERATION_LIMIT, Status.STAGNATED))
-            found = jnp.where(may_restart, _AGAIN, jnp.where(iteration == niter, limit, stagnated))
+            status_number = jnp.where(may_restart, _AGAIN, jnp.where(iteration == niter, limit, stagnated))
             for verdict, status in zip(reversed(verdicts), reversed(ROUNDING), strict=True):
-                found = jnp.where(verdict, _STATUSES.index(status), found)
-            return found.astype(np.int32)
+                status_number = jnp.where(verdict, _STATUSES.index(status), status_number)
+            return status_number.astype(np.int32)
 
         decided = _is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE])
         code = jnp.where(decided, code, ending)
@@ -369,7 +381,7 @@ def _code(method: Any, row: Any, first: Any) -> Any:
     return code
 
 
-def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
+def _tangent(method: Any, operator: LinearOperator, niter: int) -> Callable[[Any, Any], Any]:
     """Return a function that solves the equations of a method for another right-hand side, in either direction."""
 
     def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:

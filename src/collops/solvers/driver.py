@@ -14,10 +14,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from collops.array import Array
 from collops.array.redistribute import check_given
 from collops.backend import Engine, is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
+from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
@@ -187,7 +189,9 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
 
 
 @solver
-def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] = (), **options: Any) -> SolverResult:
+def solve(
+    method: Any, A: Any, y: Any, x0: Array | None = None, *, parts: Sequence[Any] = (), **options: Any
+) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 
     Parameters
@@ -268,11 +272,11 @@ def _agreed_start(problem: Problem, run: Run, comm: Communicator) -> list[int]:
 
     Raises InputError on every rank if options that determine the messages or the solution differ between ranks.
     """
-    same = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
-    return comm.agree("a solver's start", same, () if problem.method.degrees is None else problem.exponents())
+    required = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
+    return comm.agree("a solver's start", required, () if problem.method.degrees is None else problem.exponents())
 
 
-def _same_on_all_ranks(method: Any, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
+def _same_on_all_ranks(method: Any, A: LinearOperator, y: Array, x0: Array | None, run: Run) -> dict[str, Any]:
     """Return the options that must be equal on all ranks: they determine the solver's messages, or the solution."""
     options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
     tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}

@@ -18,6 +18,7 @@ from typing import Any
 
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
+from collops.operators import LinearOperator
 from collops.profile import Message, MessageCounts, mark, messages
 from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
@@ -32,7 +33,7 @@ class Execution:
     Its `description` says how and why steps are launched or recorded; the `history` records their numbers.
     """
 
-    def __init__(self, method: Method, A: Any, history: History, description: str = "eager") -> None:
+    def __init__(self, method: Method, A: LinearOperator, history: History, description: str = "eager") -> None:
         self._method = method
         self._operator = A
         self._history = history
@@ -95,7 +96,7 @@ class GraphExecution(Execution):
 
     _history: DeviceHistory
 
-    def __init__(self, method: Method, A: Any, history: Any, comm: Communicator, required: bool) -> None:
+    def __init__(self, method: Method, A: LinearOperator, history: Any, comm: Communicator, required: bool) -> None:
         super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required

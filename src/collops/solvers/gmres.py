@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, divide, dots, zeros
+from collops.array import Array, axpby, divide, dots, zeros
 from collops.array.kernels import kernels_for
 from collops.backend import Engine
 from collops.operators import LinearOperator
@@ -110,7 +110,7 @@ class GMRES(SquareSystem):
     numbers = GMRESNumbers
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> GMRESState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GMRESState:
         x, r, _ = starting_point(A, y, x0)
         dtype, m = r.dtype, self.restart
         basis, directions = (
@@ -196,7 +196,7 @@ class GMRES(SquareSystem):
         return state
 
 
-def _memory(block: Any, layout: Any, number: int) -> Any:
+def _memory(block: Array, layout: Any, number: int) -> Any:
     """Return memory for a column: a view of the block if the engine is mutable, else ``None``."""
     return column(block, layout, number) if block.engine.mutable else None
 
@@ -204,12 +204,12 @@ def _memory(block: Any, layout: Any, number: int) -> Any:
 def _put(block: Any, number: int, array: Any, memory: Any) -> None:
     """Copy an array to a column of a block, unless it is `memory`, the view of that column."""
     if array is not memory:
-        for place, new in zip(block.leaves, array.leaves, strict=True):
-            check_holds(place.dtype, new.dtype)
-            place.local_array = place.engine.put(place.local_array, number, new.local_array)
+        for column, new in zip(block.leaves, array.leaves, strict=True):
+            check_holds(column.dtype, new.dtype)
+            column.local_array = column.engine.put(column.local_array, number, new.local_array)
 
 
-def _sum(weights: Any, block: Any, like: Any) -> Any:
+def _sum(weights: Any, block: Array, like: Array) -> Any:
     """Return a weighted sum of the first columns of a block, in the layout and dtype of `like`."""
     total = zeros(like.layout, comm=like.comm, dtype=like.dtype, engine=like.engine)
     weights = like.engine.from_host(weights)
@@ -219,7 +219,7 @@ def _sum(weights: Any, block: Any, like: Any) -> Any:
     return total
 
 
-def _replace(block: Any, k: int, matrix: Any) -> None:
+def _replace(block: Array, k: int, matrix: Any) -> None:
     """Replace columns k and k + 1 by the products of `matrix` with the columns up to k + 1."""
     engine = block.engine
     matrix = engine.from_host(matrix)
@@ -307,8 +307,8 @@ def _longer(vector: np.ndarray, value: Any) -> np.ndarray:
 @solver
 def gmres(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     restart: int = 30,

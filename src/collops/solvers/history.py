@@ -176,22 +176,22 @@ class DeviceHistory(History):
 class _Copies:
     """The values of an array on a device after each of the last `places` iterations."""
 
-    def __init__(self, array: Any, places: int) -> None:
+    def __init__(self, array: Any, slots: int) -> None:
         import cupy
 
-        self._places = cupy.empty((places, *array.shape), array.dtype)
+        self._slots = cupy.empty((slots, *array.shape), array.dtype)
         blocks = -(-array.nbytes // _BYTES_OF_A_BLOCK)
         self._grid = (max(1, min(blocks, _MAX_BLOCKS)),)
-        self._numbers = np.int64(array.nbytes), np.int64(places)
+        self._numbers = np.int64(array.nbytes), np.int64(slots)
 
     def keep(self, array: Any, following: Any) -> None:
         """Enqueue the copy of `array`; `following` is the number of the next row, on the device."""
         array = array if array.flags.c_contiguous else array.copy()
-        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._places, *self._numbers, following))
+        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._slots, *self._numbers, following))
 
     def restore(self, number: int, array: Any) -> None:
         """Restore the array to its values after a row."""
-        array[...] = self._places[number % len(self._places)]
+        array[...] = self._slots[number % len(self._slots)]
 
 
 def on_device(engine: Engine) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, dots, zeros_like
+from collops.array import Array, StackedArray, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -92,7 +92,7 @@ class HybridLSQR(Method):
         (lambda self, now, first: now.rest == 0, Status.CONVERGED),
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> HybridState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> HybridState:
         x, u, image = starting_point(A, y, x0)
         beta = _norm(u)
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
@@ -124,11 +124,13 @@ class HybridLSQR(Method):
         self._extend(A, state)
         change = np.linalg.norm(state.weights - before) + (state.alpha - state.alpha)
         # With as many vectors as unknowns or data the space is complete; the remainder is rounding.
-        rest = 0.0 if k == min(A.shape) else state.alpha
-        state.numbers = residual, damp, change, np.linalg.norm(state.weights), rest
+        remainder = 0.0 if k == min(A.shape) else state.alpha
+        state.numbers = residual, damp, change, np.linalg.norm(state.weights), remainder
         return state
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: HybridState, now: HybridNumbers) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: HybridState, now: HybridNumbers
+    ) -> Any:
         # No test refers to the residual at zero.
         return None if x is None else now._replace(residual=_norm(starting_point(A, y, x)[1]))
 
@@ -159,8 +161,8 @@ class HybridLSQR(Method):
             for v, product in zip(vectors, products, strict=False):
                 w = axpby(-product, v, 1.0, w, out=w)
             lengths.append(float(square) ** 0.5)
-            rest = float(square) - sum(abs(complex(product)) ** 2 for product in products)
-            alpha = 0.0 if rest < 0 else rest**0.5  # NaN stays
+            remainder = float(square) - sum(abs(complex(product)) ** 2 for product in products)
+            alpha = 0.0 if remainder < 0 else remainder**0.5  # NaN stays
         # After two passes, a vector in the span of the others is a rounding error.
         state.alpha = 0.0 if alpha <= 10 * self.precision * lengths[0] else alpha
         w = axpby(1 / state.alpha if state.alpha else 0.0, w, 0.0, w, out=w)
@@ -181,16 +183,16 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
     data, outside = beta * P[0, : len(s)], beta * abs(P[0, -1])
     trials = np.log(s[0]) + np.linspace(np.log(_MIN_DAMPING), np.log(1 / _MIN_DAMPING) / 2, _TRIALS)
 
-    def kept(log: float) -> np.ndarray:
+    def filtered(log: float) -> np.ndarray:
         """Return the filter factor of each singular vector for this damping."""
         return s * s / (s * s + np.exp(2 * log))
 
     def residual(log: float) -> float:
-        return float(np.hypot(np.linalg.norm((1 - kept(log)) * data), outside))
+        return float(np.hypot(np.linalg.norm((1 - filtered(log)) * data), outside))
 
     def score(log: float) -> float:
         """Return the objective of robust generalised cross-validation [Lukas 2006], with the number of all data."""
-        share = kept(log)
+        share = filtered(log)
         fit = residual(log) / (size - share.sum())
         return fit * fit * (_ROBUST + (1 - _ROBUST) * (share * share).sum() / size)
 
@@ -206,14 +208,14 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
     else:
         log = float(brentq(lambda log: residual(log) - noise, trials[0], trials[-1]))
     safe = np.where(s > 0, s, 1.0)
-    return float(np.exp(log)), residual(log), Qh.T @ (kept(log) * data / safe)
+    return float(np.exp(log)), residual(log), Qh.T @ (filtered(log) * data / safe)
 
 
 @solver
 def hybrid_lsqr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 50,
     noise: float | None = None,

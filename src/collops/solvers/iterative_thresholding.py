@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.array import Array
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import Run, solve, solver
@@ -136,7 +137,7 @@ class IterativeThresholding(Method):
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
         return () if before is not None or is_traced(self.alpha) or self.alpha == 0 else (log2(self.alpha),)
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         check_plain(self, self.varies)
         return self._begin(A, y, x0, working_dtype(A, y, x0))
 
@@ -151,8 +152,8 @@ class IterativeThresholding(Method):
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
         sums.combine()
-        for place in (_UPDATE, _BEFORE, _FIRST_COST):
-            sums.put(place, np.inf)
+        for index in (_UPDATE, _BEFORE, _FIRST_COST):
+            sums.put(index, np.inf)
         return ThresholdingState(
             x,
             x.copy() if self.accelerated else None,
@@ -278,8 +279,8 @@ def prepare(
 @solver
 def ista(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     SOp: LinearOperator | None = None,
@@ -377,7 +378,7 @@ def ista(
 
 
 @functools.partial(solver, passed_to=(ista, Run))
-def fista(A: LinearOperator, y: Any, x0: Any = None, **options: Any) -> SolverResult:
+def fista(A: LinearOperator, y: Array, x0: Array | None = None, **options: Any) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 
     For parameters, options, exceptions, messages and the result see :func:`ista`; but ``cost`` has the residual after

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, dots, zeros_like
+from collops.array import Array, Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
@@ -164,8 +164,8 @@ class LSMR(Bidiagonalisation):
 @solver
 def lsmr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, dots
+from collops.array import Array, Finite, axpby, dots
 from collops.backend import Engine
 from collops.errors import InputError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
@@ -103,7 +103,7 @@ class LSQR(Bidiagonalisation):
                 "lsqr with M does not support damp, which would penalise z: stack damp * Identity below A, or use cgls"
             )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         check_plain(self, self.M is not None or self.calc_var)
         x, u, image = starting_point(A, y, x0)
         v = A._adjoint(u, new_array(A.domain, x, x.dtype))
@@ -125,7 +125,7 @@ class LSQR(Bidiagonalisation):
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def _begin(self, u: Any, v: Any) -> tuple[Any, ...]:
+    def _begin(self, u: Array, v: Array) -> tuple[Any, ...]:
         """Return the scalars and factors at the start, V computed in place from A^H U, and the first direction."""
         engine = u.engine
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
@@ -156,8 +156,8 @@ class LSQR(Bidiagonalisation):
 @solver
 def lsqr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,
@@ -281,4 +281,4 @@ def after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square:
 
 def _elements(factors: Any) -> dict[str, Any]:
     """Return each of the factors as a 0-d array: views of `factors` if arrays are mutable."""
-    return {name: factors[place : place + 1].reshape(()) for place, name in enumerate(_FACTORS)}
+    return {name: factors[index : index + 1].reshape(()) for index, name in enumerate(_FACTORS)}

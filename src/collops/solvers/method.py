@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from collops.array import Array
 from collops.backend import is_traced
 from collops.solvers.result import Status
 
@@ -120,7 +121,7 @@ class Method:
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
-    def variant(self, y: Any, reductions: Any = 2) -> Any:
+    def variant(self, y: Array, reductions: Any = 2) -> Any:
         """Return the method with the steps that suit its options and the data; see :mod:`collops.solvers.variants`.
 
         :func:`solve` calls it once. The iterates are equal up to rounding.
@@ -129,7 +130,7 @@ class Method:
 
         return choose(self, y, reductions)
 
-    def init(self, A: Any, y: Any, x0: Any) -> Any:
+    def init(self, A: Any, y: Array, x0: Array | None) -> Any:
         """Return the state before the first iteration.
 
         `A` is the operator, or ``None``; `y` the data in its range; `x0` the starting point, or ``None``. The arrays
@@ -148,7 +149,7 @@ class Method:
         """
         return state.numbers
 
-    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: Any, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
         Recurrence residuals can decrease when true residuals no longer do [Greenbaum 1997]; the driver therefore
@@ -158,7 +159,7 @@ class Method:
         """
         return None
 
-    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: Any, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         """Return whether rounding errors explain the measured residual, and whether they explain the gradient.
 
         Collective. `history` has the numbers of all iterations as arrays, possibly NaN after the last.
@@ -178,7 +179,7 @@ class Method:
         """
         return ()
 
-    def image(self, A: Any, x: Any, out: Any) -> Any:
+    def image(self, A: Any, x: Array, out: Array | None) -> Any:
         """Return the image of `x` under the operator of the equations, optionally in the memory `out`."""
         return A._forward(x, out)
 
@@ -186,7 +187,7 @@ class Method:
         """Return whether the method can restart from a solution."""
         return True
 
-    def restarted(self, A: Any, y: Any, x: Any, state: Any) -> Any:
+    def restarted(self, A: Any, y: Array, x: Array, state: Any) -> Any:
         """Return the state for a restart from `x`. Collective."""
         return self.init(A, y, x)
 

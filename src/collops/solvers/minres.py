@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, zeros_like
+from collops.array import Array, Finite, axpby, divide, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
@@ -97,7 +97,7 @@ class MINRES(SquareSystem):
         """The multiple of the identity."""
         return -self.shift
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> MINRESState:
         x, r, image = starting_point(A, y, x0, image_of=self.image)
         z = self.preconditioned(r, scratch_array(r.layout, r, r.dtype))
         image = self.image(A, z, image)
@@ -127,16 +127,16 @@ class MINRES(SquareSystem):
         state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta
         state.root = xp.hypot(gbar, state.dbar)
         gamma = xp.hypot(gbar, state.beta)
-        there = gamma > _MAX_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
-        gamma = xp.where(there, gamma, 0)
-        state.cs, state.sn = divide(gbar, gamma), xp.where(there, divide(state.beta, gamma), 1)
+        nonzero = gamma > _MAX_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
+        gamma = xp.where(nonzero, gamma, 0)
+        state.cs, state.sn = divide(gbar, gamma), xp.where(nonzero, divide(state.beta, gamma), 1)
         phi, state.phibar = state.cs * state.phibar, state.sn * state.phibar + (state.alfa - state.alfa)
         state.tnorm2 = state.tnorm2 + state.alfa * state.alfa
         state.x = axpby(Finite((1.0, divide(phi + (state.phibar - state.phibar), gamma))), w, 1.0, state.x, out=state.x)
         state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
         return state
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, image = starting_point(A, y, x, image_of=self.image)
         z = self.preconditioned(r, None)
         if x is None:
@@ -147,7 +147,7 @@ class MINRES(SquareSystem):
         length = abs(square.real) ** 0.5
         return now._replace(residual=length, gradient=divide(abs(image_square.real) ** 0.5, length))
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         if self.M is not None:
             return super().at_rounding(A, y, x, now, history)
         return explained_by_rounding(now.anorm, y, x, now.residual, now.gradient * now.residual)
@@ -156,7 +156,7 @@ class MINRES(SquareSystem):
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
 
-def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
+def _measured(r: Array, z: Array, image: Array) -> tuple[Any, Any, Any]:
     """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
     double = r.engine.dtype(np.float64)
     square, product = (value.real.astype(double) for value in dots(*consistent((r, z), (z, image))))
@@ -166,8 +166,8 @@ def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
 @solver
 def minres(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     shift: float = 0.0,

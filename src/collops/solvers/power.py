@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, random
+from collops.array import Array, Finite, axpby, divide, dots, random
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import Method, log2, not_finite
@@ -65,7 +65,7 @@ class PowerIteration(Method):
         (lambda self, now, first: _begun(now) & _unchanged(self, now), Status.CONVERGED),
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> PowerState:
         engine = y.engine
         (square,) = dots(*consistent((y, y)))
         x = axpby(_inverse_root(engine.xp, square), y, 0.0, y)
@@ -80,13 +80,13 @@ class PowerIteration(Method):
         numbers = engine.put(state.numbers, slice(2, 4), state.numbers[:2])
         # |A x - value x|^2 for x of norm 1; rounding may make it negative.
         measured = {0: value.real, 1: value.imag, 4: xp.maximum(square - abs(value) ** 2, 0)}
-        for place, number in measured.items():
-            numbers = engine.put(numbers, place, number)
+        for index, number in measured.items():
+            numbers = engine.put(numbers, index, number)
         state.numbers = numbers
         scale = _inverse_root(xp, square)
         # If the scale is not finite, the vector is unchanged.
-        kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
-        state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
+        unchanged = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
+        state.x = axpby(Finite((1.0, scale)), state.image, unchanged, state.x, out=state.x)
         return state
 
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:

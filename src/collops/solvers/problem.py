@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, axpby, dots, zeros
+from collops.array import Array, DistributedArray, Layout, StackedArray, axpby, dots, zeros
 from collops.array.dtypes import real_of
 from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
@@ -18,8 +18,8 @@ from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.limits import in_words
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
 from collops.operators.dims import check_count
+from collops.operators.memory import new_array
 from collops.solvers.state import copied, scratch_array
 
 __all__ = [
@@ -49,7 +49,9 @@ _UNITS, _SMALL = 10.0, 1e-3
 """Rounding errors of residuals, in units of the precision; and their upper bound relative to the data."""
 
 
-def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) -> None:
+def check_problem(
+    operator: LinearOperator, data: Any, x0: Array | None, niter: Any, M: LinearOperator | None = None
+) -> None:
     """Check that the arguments are consistent. No messages: every rank has the layouts and raises the same error."""
     check_operator("A", operator)
     check_array("y", data, operator.range)
@@ -69,7 +71,7 @@ def check_plain(method: Any, needs_variant: bool) -> None:
         )
 
 
-def check_operator(name: str, operator: Any) -> None:
+def check_operator(name: str, operator: LinearOperator) -> None:
     """Raise UnsupportedTypeError unless an argument is a distributed operator."""
     if not isinstance(operator, LinearOperator):
         raise UnsupportedTypeError(
@@ -78,14 +80,14 @@ def check_operator(name: str, operator: Any) -> None:
         )
 
 
-def check_square(name: str, A: Any, advice: str = "") -> None:
+def check_square(name: str, A: LinearOperator, advice: str = "") -> None:
     """Raise an error with the `name` of a function unless `A` is an operator with one layout on both sides."""
     check_operator("A", A)
     if A.domain is not A.range:
         raise LayoutError(f"{name} needs an operator with one layout on both sides, not {A!r}{advice}")
 
 
-def check_preconditioner(M: Any, layout: Any) -> None:
+def check_preconditioner(M: LinearOperator | None, layout: Any) -> None:
     """Check that `M` is ``None`` or an operator from arrays of this layout to the same. No messages.
 
     By convention `M` approximates the inverse of the operator, and is the field ``M`` of a method.
@@ -111,7 +113,7 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; {way}")
 
 
-def check_reductions(value: Any, data: Any) -> Any:
+def check_reductions(value: Any, data: Array) -> Any:
     """Return the key of a variant of CG or CGLS: 2, 1 or ``"pipelined"``; raise InputError for other values.
 
     ``"pipelined"`` becomes 1 for `data` whose messages cannot overlap with computation.
@@ -152,7 +154,7 @@ def takes_part(coefficient: Any) -> bool:
     return coefficient != 0 if coefficient.__class__ is float else is_traced(coefficient) or coefficient != 0
 
 
-def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
+def working_dtype(operator: LinearOperator, data: Any, x0: Array | None) -> np.dtype:
     """Return the dtype of a solver's vectors: the precision of the data, complex if any argument is complex.
 
     The operator's dtype only determines whether numbers are complex: its precision is often a default of its package.
@@ -176,7 +178,7 @@ def precision_of(dtype: np.dtype) -> float:
 
 
 def checked_limits(
-    operator: LinearOperator, data: Any, x0: Any, damp: Any, tol: Any, rtol: Any, atol: Any
+    operator: LinearOperator, data: Array, x0: Array | None, damp: Any, tol: Any, rtol: Any, atol: Any
 ) -> dict[str, Any]:
     """Return the damping and tolerances of CG or CGLS. No messages.
 
@@ -249,8 +251,8 @@ def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
         templates[key] = None
         if has_copies(x):
             layout = Layout.split((0,), comm.size, mask=mask_of(x))
-            whole = StackedArray([x, zeros(layout, comm=comm, dtype=key[1], engine=x.engine)])
-            templates[key] = whole._like(whole.arrays[1:])  # without a reference to the memory of the array
+            stack = StackedArray([x, zeros(layout, comm=comm, dtype=key[1], engine=x.engine)])
+            templates[key] = stack._like(stack.arrays[1:])  # without a reference to the memory of the array
     template = templates[key]
     if template is None:
         return x, y
@@ -289,7 +291,7 @@ def starting_point(
 
 
 def explained_by_rounding(
-    norm: Any, y: Any, x: Any, residual: Any, gradient: Any, length: Any = None
+    norm: Any, y: Array, x: Array, residual: Array, gradient: Array, length: Any = None
 ) -> tuple[Any, Any]:
     """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, random
+from collops.array import Array, axpby, random
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.backend import is_traced
@@ -66,8 +66,8 @@ class Units(NamedTuple):
         if array is None:
             return None
         # One after another, since their product may be out of range.
-        for place, (unit, power) in enumerate(zip((self.data, self.operator), degree, strict=True)):
-            if power and place == 0 and self.columns is not None:
+        for index, (unit, power) in enumerate(zip((self.data, self.operator), degree, strict=True)):
+            if power and index == 0 and self.columns is not None:
                 xp, real = array.engine.xp, array.engine.dtype(real_dtype(array.dtype))
                 array = combine(array, xp.diag(xp.asarray(self.columns, dtype=real) ** power))
             elif power and not _is_one(unit):
@@ -125,11 +125,11 @@ class Problem:
         norm = self.method.residual_norm(numbers)
         return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
 
-    def solution(self, x: Any) -> Any:
+    def solution(self, x: Array) -> Any:
         """Convert a solution from the units of this problem to the units of the caller."""
         return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
 
-    def checked_solution(self, x: Any) -> Any:
+    def checked_solution(self, x: Array) -> Any:
         """Convert a solution, and raise InputError if its precision cannot represent it. Collective."""
         if self.units.trivial:
             return x
@@ -184,7 +184,7 @@ def divided(array: Any, unit: float) -> Any:
     return Units(unit).divided(array, (1, 0))
 
 
-def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> Units:
+def data_units(data: Array, exponents: Sequence[int], *, exact: bool = False) -> Units:
     """Return the unit of the data; with `exact`, ordinary data also get a unit near their size.
 
     `exponents` belong to the columns of the data, and then of the starting point, over all ranks.
@@ -224,7 +224,7 @@ def measured_units(problem: Problem, exponents: Sequence[int]) -> Units | None:
     return units._replace(operator=2.0 ** (2 * (max(sizes) // 2))) if sizes else None
 
 
-def operator_unit(A: LinearOperator, like: Any, dtype: np.dtype) -> float:
+def operator_unit(A: LinearOperator, like: Array, dtype: np.dtype) -> float:
     """Return an even power of two near the size of an operator; 1 if its size is ordinary. Collective: one product."""
     image = A._forward(random(A.domain, comm=A.comm, dtype=dtype, engine=like.engine.name), None)
     (exponent,) = group_of(image).agree("the size of an operator", str(dtype), [exponent_of(image)])
@@ -357,10 +357,10 @@ class _Scaled(LinearOperator):
         self._inherit([operator])
         self._operator, self._factor = operator, factor
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._operator._forward(_product(self._factor, x), None)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._operator._adjoint(_product(self._factor, y), None)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import Layout, StackedLayout
+from collops.array import Array, Layout, StackedLayout
 from collops.array.dtypes import real_of
 from collops.array.operands import agree_on_numbers, check_alike
 from collops.array.plans import reduction_plan
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
@@ -61,10 +61,10 @@ class StepSums:
         values = engine.xp.zeros(width + kept, dtype=engine.dtype(np.float64))
         return cls(values, width, counted, engine, communicator, step_kernels_for(engine).scratch())
 
-    def put(self, place: int | slice, value: Any) -> None:
+    def put(self, index: int | slice, value: Any) -> None:
         """Set one of the numbers, or several."""
-        place = slice(place, place + 1) if isinstance(place, int) else place
-        self.values = self.engine.put(self.values, place, value)
+        index = slice(index, index + 1) if isinstance(index, int) else index
+        self.values = self.engine.put(self.values, index, value)
 
     def clear(self) -> None:
         """Set the sums to 0."""
@@ -78,10 +78,10 @@ class StepSums:
             if total is not sums:
                 self.put(slice(self.width), total)
 
-    def contribute(self, place: int, value: Any) -> None:
+    def contribute(self, index: int, value: Any) -> None:
         """Set a sum to the first rank's value of a number that may be rounded differently on other ranks."""
         if self.communicator is None or self.communicator.rank == 0:
-            self.put(place, value)
+            self.put(index, value)
 
 
 def advance(
@@ -112,12 +112,12 @@ def advance(
     """
     leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
     bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
-    for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
-        before, places = now.local_array, (update, absolute, square) if counted else _NOWHERE
-        step = rule, threshold, bases[place], alpha, gradients[place], before, aheads[place], momentum
-        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, places, sums.memory, keep)
+    for leaf, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
+        before, indices = now.local_array, (update, absolute, square) if counted else _NOWHERE
+        step = rule, threshold, bases[leaf], alpha, gradients[leaf], before, aheads[leaf], momentum
+        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, indices, sums.memory, keep)
         if ahead is not None:
-            ahead.leaves[place].local_array = extrapolated
+            ahead.leaves[leaf].local_array = extrapolated
     return current, ahead
 
 
@@ -215,7 +215,7 @@ class Percentile:
         self._fraction = position - self._rank
         self._empty = like.size == 0
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Array) -> Any:
         """Return the percentile as a 0-d array or scalar of the engine. Collective."""
         if self._empty:
             return x.engine.xp.zeros(())

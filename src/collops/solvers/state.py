@@ -17,8 +17,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collops.array import DistributedArray, StackedArray
-from collops.operators.base import new_array
+from collops.array import Array, DistributedArray, StackedArray
+from collops.operators.memory import new_array
 
 __all__ = ["CONSTANT", "SCRATCH", "extended", "scratch_array"]
 
@@ -47,7 +47,7 @@ def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
         part = getattr(state, field.name)
         if _is_part(part):
             inner = zip(carried(part), names, strict=True)
-            changes[field.name] = with_carried(part, {own: values[name] for own, name in inner})
+            changes[field.name] = with_carried(part, {key: values[name] for key, name in inner})
         else:
             changes[field.name] = values[field.name]
     return dataclasses.replace(state, **changes)
@@ -55,15 +55,15 @@ def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
 
 def fixed(state: Any) -> dict[str, Any]:
     """Return the constants of a state by name, also those in unmarked fields, and of its parts."""
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         role = field.metadata.get("role", None if field.init else "rebuilt")
         if role is None and _is_part(value):
-            found |= {f"{field.name}.{name}": part for name, part in fixed(value).items()}
+            constants |= {f"{field.name}.{name}": part for name, part in fixed(value).items()}
         elif role == "constant" or (role is None and not _is_carried(value)):
-            found[field.name] = value
-    return found
+            constants[field.name] = value
+    return constants
 
 
 def is_array(value: Any) -> bool:
@@ -78,7 +78,7 @@ def local_arrays(value: Any) -> list[Any]:
     return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
-def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
+def scratch_array(layout: Any, like: Array, dtype: Any) -> Any:
     """Return memory of a layout for every step; ``None`` on an engine of immutable arrays."""
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
@@ -88,8 +88,8 @@ def copied(layout: Any, data: Any, dtype: Any) -> Any:
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
     copy = new_array(layout, data, dtype)
-    for part, given in zip(copy.leaves, data.leaves, strict=True):
-        part._hold(given.local_array)
+    for part, source in zip(copy.leaves, data.leaves, strict=True):
+        part._hold(source.local_array)
     return copy
 
 

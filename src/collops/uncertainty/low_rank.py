@@ -85,14 +85,14 @@ def randomized_svd(
     >>> found.values.round(6), found.U.shape
     (array([8., 4.]), (2, 3))
     """
-    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    columns, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
     for _ in range(check_count("power", power)):
-        Y = whole._forward(whole._adjoint(basis(Y, passes=1)[0], None), None)
+        Y = columns._forward(columns._adjoint(basis(Y, passes=1)[0], None), None)
     Q, _ = basis(Y)
-    W, S = basis(whole._adjoint(Q, None))
+    W, S = basis(columns._adjoint(Q, None))
     # A is about Q Q^H A = Q (W S)^H.
-    left, values, right = Y.engine.xp.linalg.svd(S)
-    return SingularTriplets(combine(Q, right.conj().T[:, :rank]), values[:rank], combine(W, left[:, :rank]))
+    U, values, Vh = Y.engine.xp.linalg.svd(S)
+    return SingularTriplets(combine(Q, Vh.conj().T[:, :rank]), values[:rank], combine(W, U[:, :rank]))
 
 
 def randomized_eigh(
@@ -141,11 +141,11 @@ def randomized_eigh(
     array([-8.,  4.])
     """
     check_square("randomized_eigh", A)
-    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    columns, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
     for _ in range(check_count("power", power)):
-        Y = whole._forward(basis(Y, passes=1)[0], None)
+        Y = columns._forward(basis(Y, passes=1)[0], None)
     Q, _ = basis(Y)
-    (T,) = grams((Q, whole._forward(Q, None)))
+    (T,) = grams((Q, columns._forward(Q, None)))
     xp = Y.engine.xp
     values, vectors = xp.linalg.eigh((T + T.conj().T) / 2)
     order = xp.argsort(-xp.abs(values))[:rank]
@@ -160,8 +160,8 @@ def _sampled_range(
     smaller = min(A.shape)
     if check_count("rank", rank, smallest=1) > smaller:
         raise InputError(f"rank must be at most {smaller}, the smaller extent of the operator, not {rank}")
-    whole = Columns(A, min(rank + check_count("oversample", oversample), smaller))
+    columns = Columns(A, min(rank + check_count("oversample", oversample), smaller))
     if A.dtype.kind == "c":
         dtype = np.result_type(dtype, np.complex64)
-    block = random(whole.domain, seed=seed, comm=A.comm, dtype=dtype, engine=engine)
-    return whole, whole._forward(block, None)
+    block = random(columns.domain, seed=seed, comm=A.comm, dtype=dtype, engine=engine)
+    return columns, columns._forward(block, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import random
+from collops.array import Array, random
 from collops.array.random_numbers import child_seed
 from collops.errors import InputError, LayoutError
 from collops.operators import Columns, Diagonal, LinearOperator
@@ -82,7 +82,7 @@ class GaussianPosterior:
             self.damp = _positive("prior", prior) ** -2
         self._deviation = self.damp**-0.5 if self.damp else 0.0
 
-    def mean(self, y: Any, *, niter: int = 100, rtol: float = 1e-5, **options: Any) -> SolverResult:
+    def mean(self, y: Array, *, niter: int = 100, rtol: float = 1e-5, **options: Any) -> SolverResult:
         """Compute the mean, which is also the most probable model. Collective.
 
         Parameters
@@ -202,9 +202,9 @@ class GaussianPosterior:
         count = check_count("probes", probes, smallest=2)
         dtype = np.result_type(dtype, np.complex64) if self.hessian.dtype.kind == "c" else dtype
         signs = [random_signs(self.hessian, seed, number, dtype, engine) for number in range(count)]
-        starts = [self._deviation**2 * each for each in signs]
-        found = block_cg(self.hessian, signs, starts, niter=niter, damp=self.damp, rtol=rtol, **options).x
-        products = (found * Columns.join(signs)).real
+        starts = [self._deviation**2 * sign for sign in signs]
+        solutions = block_cg(self.hessian, signs, starts, niter=niter, damp=self.damp, rtol=rtol, **options).x
+        products = (solutions * Columns.join(signs)).real
         return estimate_of(mean_of_columns(products), mean_of_columns(products**2), count)
 
 

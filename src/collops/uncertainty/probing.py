@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from collops.array import random, where
+from collops.array import Array, random, where
 from collops.array.random_numbers import child_seed
 from collops.operators import Columns, LinearOperator
 from collops.solvers.problem import check_count, check_square
@@ -83,7 +83,7 @@ def estimate_of(mean: Any, mean_square: Any, count: int) -> Estimate:
     return Estimate(mean, (where(variance > 0, variance, 0.0) / (count - 1)) ** 0.5)
 
 
-def mean_of_columns(block: Any) -> Any:
+def mean_of_columns(block: Array) -> Any:
     """Return the mean of the columns of a block. No messages."""
     columns = Columns.split(block)
     return sum(columns[1:], start=columns[0]) / len(columns)

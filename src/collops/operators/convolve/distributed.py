@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
@@ -93,23 +94,23 @@ class NonStationaryConvolve1D(LinearOperator):
         self._kernels: dict[Any, Any] = {}
         self._buffers = Buffers()
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         engine = x.engine
         if not engine.mutable:
             raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support arrays of the engine {engine.name}")
         dtype = self.dtype if x.dtype == self.dtype else np.result_type(self.dtype, x.dtype)
-        given = self._buffers.contiguous("given", x.local_array, dtype, engine)
+        source = self._buffers.contiguous("given", x.local_array, dtype, engine)
         result = self._buffers.result("result", out, dtype)
-        extended = self._halo.fill(given, self._buffers.local("extended", self._extended, dtype, engine))
+        extended = self._halo.fill(source, self._buffers.local("extended", self._extended, dtype, engine))
         if is_complex(dtype) and not is_complex(self.dtype):
             dtype = real_of(dtype)  # real and imaginary parts are convolved as neighbouring columns
         outer, inner = prod(self._block.shape[: self.axis]), prod(self._block.shape[self.axis + 1 :])
-        inner *= given.dtype.itemsize // dtype.itemsize
+        inner *= source.dtype.itemsize // dtype.itemsize
         kernel = self._kernels.get((engine, dtype))
         if kernel is None:
-            place = self._block.offset[self.axis], self._block.shape[self.axis]
+            block_range = self._block.offset[self.axis], self._block.shape[self.axis]
             kernel = self._kernels[engine, dtype] = _kernels_for(engine).Convolution(
-                self._bank.converted(dtype), *place
+                self._bank.converted(dtype), *block_range
             )
         kernel(
             extended.reshape(-1).view(dtype).reshape(outer, self._extended[self.axis], inner),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 
@@ -31,7 +32,7 @@ class Convolution:
         # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
         self._filters = np.int64(offset - bank.origin), np.int64(bank.step), *map(np.int32, bank.taps.shape)
 
-    def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None:
+    def __call__(self, extended: LocalArray, out: Any, *, adjoint: bool) -> None:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
@@ -47,6 +48,6 @@ class Convolution:
 def tiling(shape: tuple[int, int, int], itemsize: int) -> tuple[str, int]:
     """Return the compiler's option for results of a shape, (outer, samples, inner), and the number of threads."""
     outer, samples, inner = shape
-    wide = inner >= _WARP
-    rows, columns = (8 if itemsize < _BYTES else 4, _BYTES // itemsize) if wide else (4 if itemsize < 8 else 2, 1)
-    return f"-DWIDE={wide:d}", outer * -(-samples // rows) * -(-inner // columns)
+    coalesced = inner >= _WARP
+    rows, columns = (8 if itemsize < _BYTES else 4, _BYTES // itemsize) if coalesced else (4 if itemsize < 8 else 2, 1)
+    return f"-DWIDE={coalesced:d}", outer * -(-samples // rows) * -(-inner // columns)

@@ -44,14 +44,14 @@ def read_matrix(path: str | Path) -> Any:
         _check_file(Path(path))
         # SciPy before 1.15 returns matrices only; later versions warn unless the kind is specified.
         arrays = {"spmatrix": False} if "spmatrix" in inspect.signature(io.mmread).parameters else {}
-        found = io.mmread(path, **arrays)
+        matrix = io.mmread(path, **arrays)
     except InputError:
         raise
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     except (EOFError, TypeError, ValueError, OverflowError, zlib.error) as problem:
         raise InputError(f"{path} is not a Matrix Market file: {problem}") from None
-    return sparse.coo_array(found)
+    return sparse.coo_array(matrix)
 
 
 def _check_file(path: Path) -> None:
@@ -91,7 +91,7 @@ def _check_file(path: Path) -> None:
         numbers = [*([_INDEX, _INDEX] if announced else []), *filter(None, [_VALUES[field]])]
         entry = _SPACE.join(numbers)
         lines = re.compile(rb"(?:[ \t]*+(?:" + entry + rb"[ \t]*+)?\r?\n)*+", re.IGNORECASE)
-        found, number = 0, number + 1
+        entries_found, number = 0, number + 1
         while chunk := file.read(_CHUNK):
             chunk += file.readline()
             chunk += b"" if chunk.endswith(b"\n") else b"\n"
@@ -105,9 +105,9 @@ def _check_file(path: Path) -> None:
                     f"{_quoted(wrong)}"
                 )
             count = chunk.count(b"\n")
-            number, found = number + count, found + count - len(_BLANK_LINE.findall(b"\n" + chunk))
-    if found != entries:
-        raise InputError(f"{path} promises {entries} entries but has {found}: it is truncated or damaged")
+            number, entries_found = number + count, entries_found + count - len(_BLANK_LINE.findall(b"\n" + chunk))
+    if entries_found != entries:
+        raise InputError(f"{path} promises {entries} entries but has {entries_found}: it is truncated or damaged")
 
 
 def _described(form: str, field: str) -> str:

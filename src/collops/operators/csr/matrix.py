@@ -110,7 +110,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         matrix = matrix.astype(self.dtype, copy=False)
         self.nnz = int(matrix.nnz)
         first = columns.offset(comm.rank)[0]
-        self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
+        self._local, self._remote, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
         self._buffers = Buffers()
@@ -134,8 +134,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         if not sparse.issparse(matrix):
             raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type(matrix).__name__}")
         rows = _rows_of(options.pop("rows", None), matrix.shape[0], comm)
-        (mine,) = rows.slices(comm.rank)
-        return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
+        (local_rows,) = rows.slices(comm.rank)
+        return cls(sparse.csr_array(matrix)[local_rows], comm=comm, **options)
 
     @classmethod
     def from_coo(
@@ -216,7 +216,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
         other = self._retyped(dtype)  # with the same star forest, which has buffers for each dtype
-        other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
+        other._local, other._remote = self._local.astype(dtype), self._remote.astype(dtype)
         other._blocks, other._buffers = {}, Buffers()
         return other
 
@@ -234,44 +234,44 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
-        own, other = self._parts(x.engine, out.dtype)
+        local, remote = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(operand, self._ghost_values(x.engine, out.dtype))
-        result = own.multiply(operand, out.local_array, add=False)
+        result = local.multiply(operand, out.local_array, add=False)
         ghosts = arriving.finish()
         if len(self.ghosts):
-            result = other.multiply(ghosts, result, add=True)
+            result = remote.multiply(ghosts, result, add=True)
         return filled(out, result)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         operand, result = contiguous(y.local_array, out.dtype), out.local_array
-        own, other = self._parts(y.engine, out.dtype)
+        local, remote = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
-            ghosts = other.multiply_adjoint(operand, ghosts, add=False)
+            ghosts = remote.multiply_adjoint(operand, ghosts, add=False)
         if not y.engine.mutable:
             # The compiler overlaps the messages with the product itself.
-            return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(operand, result, add=False), "sum"))
+            return filled(out, self.forest.reduce(ghosts, local.multiply_adjoint(operand, result, add=False), "sum"))
         # The exchange writes no element of this rank, so that the result is complete only after it.
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        own.multiply_adjoint(operand, result, add=False)
+        local.multiply_adjoint(operand, result, add=False)
         leaving.finish()
         return out
 
     def _forward_columns(self, x: Any, out: Any) -> Any:
         operand = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(operand, np.empty((len(self.ghosts), operand.shape[1]), operand.dtype))
-        result = self._own @ operand
-        result += self._other @ arriving.finish()
+        result = self._local @ operand
+        result += self._remote @ arriving.finish()
         store(result.T, out.local_array)
         return out
 
     def _adjoint_columns(self, y: Any, out: Any) -> Any:
         operand = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
-        ghosts = (self._other.T @ operand).conj().astype(operand.dtype, copy=False)
-        result = np.empty((self._own.shape[1], operand.shape[1]), operand.dtype)
+        ghosts = (self._remote.T @ operand).conj().astype(operand.dtype, copy=False)
+        result = np.empty((self._local.shape[1], operand.shape[1]), operand.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        np.conjugate(self._own.T @ operand, out=result)
+        np.conjugate(self._local.T @ operand, out=result)
         leaving.finish()
         store(result.T, out.local_array)
         return out
@@ -279,7 +279,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     @property
     def blocks(self) -> tuple[Any, Any]:
         """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
-        return self._own, self._other
+        return self._local, self._remote
 
     def diagonal(self) -> DistributedArray:
         """Return the entries ``A[i, i]`` of a matrix whose rows and columns are split alike, on the host. No messages.
@@ -291,7 +291,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         """
         if self.columns is not self.rows:
             raise LayoutError("the diagonal needs a square matrix whose rows and columns are split alike")
-        return DistributedArray(self.rows, self.comm, self._own.diagonal())
+        return DistributedArray(self.rows, self.comm, self._local.diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
@@ -304,12 +304,12 @@ class CSRMatrix(OnTransport, LinearOperator):
         key = (engine, dtype)
         if key not in self._blocks:
             make_block = _blocks_for(engine).make_block
-            self._blocks[key] = (make_block(engine, self._own, dtype), make_block(engine, self._other, dtype))
+            self._blocks[key] = (make_block(engine, self._local, dtype), make_block(engine, self._remote, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        kept = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
-        return engine.xp.zeros(self.ghosts.shape, dtype) if kept is None else kept
+        buffer = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
+        return engine.xp.zeros(self.ghosts.shape, dtype) if buffer is None else buffer
 
 
 def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
@@ -343,8 +343,8 @@ def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, 
         ranks, local = owners(rows, comm.rank, i)
     kinds = comm.allgather_metadata(str(values.dtype) if values.size else None)
     dtype = np.result_type(*([kind for kind in kinds if kind] or [values.dtype]))
-    places, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
-    return sparse.csr_array((data, (places[:, 0], places[:, 1])), shape=(rows.local_size(comm.rank), columns))
+    indices, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
+    return sparse.csr_array((data, (indices[:, 0], indices[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 
 def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
@@ -352,20 +352,20 @@ def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
     from scipy import sparse
 
     count = matrix.shape[0]
-    own = (matrix.indices >= first) & (matrix.indices < end)
-    away = np.flatnonzero(~own)  # usually few, unlike the entries
+    is_local = (matrix.indices >= first) & (matrix.indices < end)
+    away = np.flatnonzero(~is_local)  # usually few, unlike the entries
     rows = np.searchsorted(matrix.indptr, away, side="right") - 1
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
-    ghosts, places = np.unique(matrix.indices[away], return_inverse=True)
+    ghosts, renumbered = np.unique(matrix.indices[away], return_inverse=True)
     # SciPy keeps 64-bit indices, with which a product reads a third more memory than with 32-bit indices.
-    wide = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
-    kind = np.int64 if wide else np.int32
+    wide_indices = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
+    kind = np.int64 if wide_indices else np.int32
     inner = sparse.csr_array(
-        (matrix.data[own], (matrix.indices[own] - first).astype(kind), (matrix.indptr - starts).astype(kind)),
+        (matrix.data[is_local], (matrix.indices[is_local] - first).astype(kind), (matrix.indptr - starts).astype(kind)),
         shape=(count, end - first),
     )
     outer = sparse.csr_array(
-        (matrix.data[away], places.reshape(-1).astype(kind), starts.astype(kind)), shape=(count, len(ghosts))
+        (matrix.data[away], renumbered.reshape(-1).astype(kind), starts.astype(kind)), shape=(count, len(ghosts))
     )
     return inner, outer, ghosts.astype(np.int64)

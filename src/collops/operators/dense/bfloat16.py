@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collops.array.dtypes import as_dtype
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import store
 
@@ -21,7 +21,7 @@ _BLOCK = 1 << 17  # elements converted to float32 at once: they stay in a cache
 _CONVERTED = 1 << 24  # elements rounded at once, with temporary arrays of four times their size
 
 
-def bits_of(matrix: Any) -> Any:
+def bits_of(matrix: LocalArray) -> Any:
     """Return a real 2-D mutable array rounded to bfloat16, as bits."""
     xp = engine_of(matrix).xp
     bits = xp.empty(matrix.shape, np.uint16)
@@ -32,7 +32,7 @@ def bits_of(matrix: Any) -> Any:
     return bits
 
 
-def _rounded(matrix: Any, xp: Any) -> Any:
+def _rounded(matrix: LocalArray, xp: Any) -> Any:
     """Return the bits of the values rounded to the nearest bfloat16, ties to even."""
     single = xp.ascontiguousarray(matrix, _SINGLE)
     bits = single.view(np.uint32)
@@ -59,7 +59,7 @@ class HostMatrix(DenseMatrix):
             np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
             yield rows, block
 
-    def _product(self, matrix: np.ndarray, x: Any, out: Any) -> Any:
+    def _product(self, matrix: np.ndarray, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
         if engine.traced:
             if self._traced is None:
@@ -91,17 +91,17 @@ class HostMatrix(DenseMatrix):
 class TracedMatrix(DenseMatrix):
     """A matrix of JAX in bfloat16; the compiler converts it within the product."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         super().__init__(matrix)
         self.dtype = _SINGLE
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         return store(_traced_product(matrix, x), out)
 
 
-def _traced_product(matrix: Any, x: Any) -> Any:
+def _traced_product(matrix: LocalArray, x: LocalArray) -> Any:
     return engine_of(x).matmul(matrix.astype(_SINGLE), _single(x))
 
 
-def _single(x: Any) -> Any:
+def _single(x: LocalArray) -> Any:
     return x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)

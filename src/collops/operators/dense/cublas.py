@@ -17,6 +17,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.errors import CollopsError, LayoutError
 from collops.operators.dense.device import KernelMatrix
 from collops.operators.dense.matrix import DenseMatrix
@@ -40,7 +41,7 @@ _ALL = slice(None)
 class _CublasColumns(DenseMatrix):
     """A dense matrix on a CUDA device, in single or double precision; one call multiplies a batch of columns."""
 
-    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
         if X.dtype.kind == "c" and not self._complex:
             check_holds(out.dtype, X.dtype)
             for part, result in ((X.real, out.real), (X.imag, out.imag)):
@@ -65,16 +66,16 @@ class SmallMatrix(_CublasColumns, KernelMatrix):
 class CublasMatrix(_CublasColumns):
     """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         super().__init__(matrix)
         _check_extents(*self.shape)
         self._device = int(self.matrix.device.id)
         self._gemv = _routine("gemv_v2", self.dtype.char)
-        self._zero, self._one, _ = _constants(self.dtype.char)
+        self._zero_address, self._one_address, _ = _constants(self.dtype.char)
         # The leading matrix is in column-major order; the other operand is the transpose.
         self._leading = self._transposed if self.matrix.flags.c_contiguous else self.matrix
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         if x.dtype.kind == "c" and not self._complex:
             return super()._product(matrix, x, out)
         x = contiguous(x, self.dtype)
@@ -85,8 +86,8 @@ class CublasMatrix(_CublasColumns):
         rows, columns = self._leading.shape
         status = self._gemv(
             *(_handle(self._device), _NORMAL if matrix is self._leading else _TRANSPOSED, rows, columns),
-            *(self._one, matrix.data.ptr, rows, x.data.ptr, 1),
-            *(self._zero, target.data.ptr, 1),
+            *(self._one_address, matrix.data.ptr, rows, x.data.ptr, 1),
+            *(self._zero_address, target.data.ptr, 1),
         )
         _check(status, "gemv")
         return store(target, out)
@@ -97,22 +98,22 @@ class CublasBatch:
 
     capturable = by_rows = True
 
-    def __init__(self, matrices: Any) -> None:
+    def __init__(self, matrices: LocalArray) -> None:
         _check_extents(*matrices.shape)
         self._matrices = matrices
         self.dtype: np.dtype = matrices.dtype
         self._device = int(matrices.device.id)
-        self._zero, self._one, _ = _constants(self.dtype.char)
+        self._zero_address, self._one_address, _ = _constants(self.dtype.char)
 
-    def forward(self, x: Any, out: Any, rows: slice = _ALL) -> Any:
+    def forward(self, x: LocalArray, out: Any, rows: slice = _ALL) -> Any:
         """Fill `out`, (batch, rows, n), or only `rows` of it, with products with `x`, (batch, columns, n)."""
         return self._product(_NORMAL, x, out, rows)
 
-    def adjoint(self, y: Any, out: Any, rows: slice = _ALL) -> Any:
+    def adjoint(self, y: LocalArray, out: Any, rows: slice = _ALL) -> Any:
         """Fill `out`, (batch, columns, n), or only `rows` of it, with products of conjugate transposes with `y`."""
         return self._product(_ADJOINT, y, out, rows)
 
-    def _product(self, operation: int, x: Any, out: Any, rows: slice) -> Any:
+    def _product(self, operation: int, x: LocalArray, out: Any, rows: slice) -> Any:
         if out.size == 0:
             return out
         if x.size == 0:
@@ -130,15 +131,15 @@ class CublasBatch:
         # Not an attribute, since a function of a library cannot be copied with the operator.
         status = _routine("gemmStridedBatched", self.dtype.char)(
             *(_handle(self._device), _NORMAL, operation, width, last - first, inner),
-            *(self._one, x.data.ptr, width, inner * width),
+            *(self._one_address, x.data.ptr, width, inner * width),
             *(self._matrices.data.ptr + skipped, leading, self._matrices.shape[1] * leading),
-            *(self._zero, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
+            *(self._zero_address, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
         )
         _check(status, "gemmStridedBatched")
         return out
 
 
-def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool = False) -> None:
+def multiply(a: LocalArray, b: LocalArray, c: LocalArray, *, adjoint: bool = False, accumulate: bool = False) -> None:
     """Set `c` to ``a @ b``, or to the product with the conjugate transpose of `a`; or add the product to `c`.
 
     All are matrices on a device, not empty, of one dtype: single or double precision, real or complex. Each row of `a`
@@ -146,7 +147,7 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
     """
     rows, columns = c.shape
     turned = not b.flags.c_contiguous
-    spacings = [max(each.strides[0] // each.itemsize, each.shape[1]) for each in (a, c)]
+    spacings = [max(matrix.strides[0] // matrix.itemsize, matrix.shape[1]) for matrix in (a, c)]
     _check_extents(rows, *spacings, *b.shape)
     zero, one, _ = _constants(c.dtype.char)
     status = _routine("gemm_v2", c.dtype.char)(
@@ -157,7 +158,7 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
     _check(status, "gemm")
 
 
-def _has_rows(array: Any, dtype: np.dtype) -> bool:
+def _has_rows(array: LocalArray, dtype: np.dtype) -> bool:
     """Return whether `array` is of `dtype`, and its rows are contiguous and do not overlap."""
     spacing, step = array.strides
     return array.dtype == dtype and step == array.itemsize and spacing >= array.shape[1] * step
@@ -177,7 +178,7 @@ class _Handle:
         with cupy.cuda.Device(device):
             _check(self.library.cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate")
 
-    def on(self, stream: int) -> ctypes.c_void_p:
+    def on_stream(self, stream: int) -> ctypes.c_void_p:
         """Return the handle, set to `stream`."""
         if stream != self._stream:
             workspace = self._workspaces.get(stream)
@@ -200,7 +201,7 @@ def _handle(device: int) -> ctypes.c_void_p:
     handle = handles.get(device)
     if handle is None:
         handle = handles[device] = _Handle(device)
-    return handle.on(cupy.cuda.get_current_stream().ptr)
+    return handle.on_stream(cupy.cuda.get_current_stream().ptr)
 
 
 @cache

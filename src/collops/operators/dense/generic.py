@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators.dense.bfloat16 import HostMatrix, TracedMatrix, bits_of
 from collops.operators.dense.matrix import BatchedMatrix, DenseMatrix
 from collops.operators.memory import store
@@ -18,12 +18,12 @@ _CONJUGATE_TRANSPOSE = 2
 local_matrix, batched = DenseMatrix, BatchedMatrix
 
 
-def bfloat16_matrix(matrix: Any) -> DenseMatrix:
+def bfloat16_matrix(matrix: LocalArray) -> DenseMatrix:
     """Return the local operator of a real matrix, rounded to bfloat16."""
     return HostMatrix(bits_of(matrix)) if engine_of(matrix).mutable else TracedMatrix(matrix.astype("bfloat16"))
 
 
-def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
     """Return a product of two matrices of any engine, on hosts by BLAS if it supports them."""
     if type(out) is np.ndarray and out.dtype.char in _GEMM and out.size and b.shape[0]:
         # BLAS uses column-major order: it computes the transposed product of the transposed matrices.

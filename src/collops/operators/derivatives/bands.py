@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.errors import InputError, LayoutError
 
 __all__ = ["MAX_SPECIAL", "REACH", "WIDTH", "Face", "Problem", "Several", "Term"]
@@ -44,12 +44,12 @@ class Band:
         self._rows = rows
         middle = len(rows) // 2
         self.stencil = rows[middle] if len(rows) else np.zeros(WIDTH)
-        same = [bool(np.array_equal(row, self.stencil)) for row in rows]
+        is_stencil = [bool(np.array_equal(row, self.stencil)) for row in rows]
         self.head = middle
-        while self.head > 0 and same[self.head - 1]:
+        while self.head > 0 and is_stencil[self.head - 1]:
             self.head -= 1
         end = middle
-        while end < len(rows) and same[end]:
+        while end < len(rows) and is_stencil[end]:
             end += 1
         self.tail = len(rows) - end
         self.special = np.concatenate([rows[: self.head], rows[end:]])
@@ -124,7 +124,7 @@ class Face(NamedTuple):
     begin: int
     end: int
 
-    def of(self, landing: Any) -> Any:
+    def of(self, landing: LocalArray) -> Any:
         """Return the planes as a view of the receive buffer."""
         return landing[self.begin : self.end].reshape(self.shape)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
-from collops.backend import kernel_table
+from collops.backend import LocalArray, kernel_table
 from collops.exchange import ExchangePlan
 from collops.exchange.boxes import extent
 from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
@@ -33,13 +33,13 @@ class Stencil:
 
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several) -> None:
         block = layout.block(comm.rank)
-        wanted = [_wanted(layout.block(rank), bands) for rank in range(layout.ranks)]
-        moves = transfers(layout, comm.rank, lambda rank: [region for _, _, region in wanted[rank]])
+        needed = [_needed_faces(layout.block(rank), bands) for rank in range(layout.ranks)]
+        moves = transfers(layout, comm.rank, lambda rank: [region for _, _, region in needed[rank]])
         self._shape = block.shape
         self._several = several
         self._size = 0
-        faces = [self._new_face(region) for _, _, region in wanted[comm.rank]]
-        sides = {(term, side): face for (term, side, _), face in zip(wanted[comm.rank], faces, strict=True)}
+        faces = [self._new_face(region) for _, _, region in needed[comm.rank]]
+        sides = {(term, side): face for (term, side, _), face in zip(needed[comm.rank], faces, strict=True)}
         self._terms = [
             Term(
                 *(axis, LocalBand(band, block.offset[axis], block.shape[axis])),
@@ -60,7 +60,7 @@ class Stencil:
         boxes = [box for _, _, box in (*moves.sends, *moves.receives)]
         self._longest = max((math.prod(extent(box)) for box in boxes), default=0)
         if moves.travels:
-            parts = [wanted[peer][number][0] for peer, number, _ in moves.sends]
+            parts = [needed[peer][number][0] for peer, number, _ in moves.sends]
             sends = [(peer, box) for peer, _, box in moves.sends]
             self._plan = ExchangePlan(comm, sends, receives, parts=parts if several is Several.SOURCES else None)
         self._buffers = Buffers()
@@ -104,7 +104,7 @@ class Stencil:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
         return run("rest" if overlaps else "whole", sources, targets, landing)
 
-    def _takes_long(self, landing: Any) -> bool:
+    def _takes_long(self, landing: LocalArray) -> bool:
         """Return whether the exchange takes longer than the second launch that overlapping needs."""
         assert self._plan is not None
         return not self._plan.comm.transport_of(landing).sends_short(self._longest * landing.itemsize)
@@ -117,9 +117,9 @@ class Stencil:
         return Face(shape, begin, end)
 
 
-def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:
+def _needed_faces(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:
     """Return the index of the band, the side (0 before, 1 after) and the region of each face that a block needs."""
-    found = []
+    faces = []
     for term, (axis, band) in enumerate(bands if math.prod(block.shape) else ()):
         start, stop = block.offset[axis], block.offset[axis] + block.shape[axis]
         low, high = band.columns(start, stop)
@@ -127,5 +127,5 @@ def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, 
             if bounds[0] < bounds[1]:
                 region = [(s.start, s.stop) for s in block.slices]
                 region[axis] = bounds
-                found.append((term, side, tuple(region)))
-    return found
+                faces.append((term, side, tuple(region)))
+    return faces

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 
 _RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # radix of the steps, as in real.cu
 _MAX_THREADS = 512  # of a block
@@ -31,11 +31,11 @@ def chirp_length(samples: int, before: int, after: int) -> int | None:
 class Axis(NamedTuple):
     """The samples of an axis and its selected frequencies: the struct of this name in ``real.cu``."""
 
-    given: int
+    extent: int
     shift: int
     samples: int
     first: int
-    taken: int
+    frequencies: int
     turn: int
 
 
@@ -61,7 +61,7 @@ class Chirp:
         for kernel in self._kernels:
             kernel.max_dynamic_shared_size_bytes = self._shared
 
-    def __call__(self, source: Any, target: Any, axis: int, back: bool) -> Any:
+    def __call__(self, source: LocalArray, target: LocalArray, axis: int, back: bool) -> Any:
         """Transform a local array along an axis; `back` computes the adjoint.
 
         `target` is in C order. Along the first axis, only the elements of each sample need to be contiguous, so that

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.backend import Engine, kernel_table
+from collops.backend import Engine, LocalArray, kernel_table
 from collops.exchange.peer_copy import mapped_memory
 from collops.operators.memory import Buffers, store
 
@@ -54,7 +54,9 @@ class Transforms:
         self._mutable = self.multiplies = engine.mutable
         self._threads = threads
 
-    def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
+    def fft(
+        self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], norm: str, inverse: bool, samples: int
+    ) -> Any:
         """Transform a complex array, scaled by the lengths of its axes at no extra cost."""
         transform, names = (self._module.ifftn, _INVERSE) if inverse else (self._module.fftn, _FORWARD)
         if not self._mutable:
@@ -63,15 +65,15 @@ class Transforms:
             target[...] = source
         return self._run(transform, target, target, axes=axes, norm=names[norm], overwrite_x=True)
 
-    def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
+    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> Any:
         """Return the non-negative frequencies of a real array."""
         return self._run(self._module.rfft, source, target, axis=axis, norm=_FORWARD[norm])
 
-    def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
+    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> Any:
         """Return a real array from its non-negative frequencies; missing ones count as zero."""
         return self._run(self._module.irfft, source, target, n=samples, axis=axis, norm=_INVERSE[norm])
 
-    def _run(self, transform: Any, source: Any, target: Any, **options: Any) -> Any:
+    def _run(self, transform: Any, source: LocalArray, target: LocalArray, **options: Any) -> Any:
         if not self._mutable:
             return transform(source, **options)
         if self._threads > 1 and source.size >= _MIN_FOR_THREADS:
@@ -103,7 +105,7 @@ class Workspace:
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
         self.barrier: Any = None
-        self._here = 0
+        self._rank = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
         """Return this workspace: copies of an operator share it, since no call reads data of an earlier call."""
@@ -114,7 +116,7 @@ class Workspace:
         transport = comm.transport_of(self.engine.xp.empty(0))
         if transport.short is not None:
             self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self.size * self.complex.itemsize)
-            self._here, self.barrier = comm.rank, transport.short.barrier
+            self._rank, self.barrier = comm.rank, transport.short.barrier
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
@@ -129,10 +131,10 @@ class Workspace:
         if self.addresses is None or slot != PIECES:
             return self._buffers.local(slot, (self.size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
-        memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
+        memory = cuda.UnownedMemory(self.addresses[self._rank], nbytes, None)
         return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))
 
-    def converted(self, array: Any, real: bool) -> Any:
+    def converted(self, array: LocalArray, real: bool) -> Any:
         """Return an array converted to the type of the computation, or itself."""
         if real and array.dtype.kind == "c":
             array = array.real

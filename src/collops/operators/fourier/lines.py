@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import engine
+from collops.backend import LocalArray, engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
 _SECTOR = 32  # bytes of one memory transaction
@@ -29,7 +29,7 @@ class Lines(NamedTuple):
     roots: Any
     real: type
 
-    def __call__(self, source: Any, target: Any, axis: int, scale: float, inverse: bool) -> None:
+    def __call__(self, source: LocalArray, target: LocalArray, axis: int, scale: float, inverse: bool) -> None:
         """Transform an array in C order along `axis`, and multiply it by `scale`. Both may be one array."""
         before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
         arguments = source, target, np.int64(after), self.roots, self.real(scale)
@@ -37,7 +37,7 @@ class Lines(NamedTuple):
         self.kernels[inverse](grid, (self.threads,), arguments, shared_mem=self.shared)
 
 
-def find_lines(array: Any, axis: int) -> Lines | None:
+def find_lines(array: LocalArray, axis: int) -> Lines | None:
     """Return the transforms along an axis of arrays like this one; ``None`` if the kernel does not support them.
 
     Unsupported are lengths with large factors, long transforms, and arrays with few columns.
@@ -60,7 +60,7 @@ def radices(length: int) -> tuple[int, ...] | None:
 
 def digits(factors: Sequence[int]) -> int:
     """Return radices as one number with two digits for each, the first one in the last digits."""
-    return sum(radix * 100**place for place, radix in enumerate(factors))
+    return sum(radix * 100**position for position, radix in enumerate(factors))
 
 
 @cache
@@ -71,8 +71,8 @@ def _lines(device: int, length: int, char: str) -> Lines | None:
         return None
     cupy, kind = engine("cupy").xp, np.dtype(char)
     line = length * kind.itemsize
-    narrow = _SECTOR // kind.itemsize
-    columns = next((n for n in (4 * narrow, 2 * narrow) if n * line <= _FEW_BYTES), narrow)
+    width = _SECTOR // kind.itemsize
+    columns = next((n for n in (4 * width, 2 * width) if n * line <= _FEW_BYTES), width)
     shared = columns * line
     if shared > cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]:
         return None

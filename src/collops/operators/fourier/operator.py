@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
@@ -102,13 +102,13 @@ class Fourier(LinearOperator):
         @cache
         def programs(itemsize: int | None) -> list[list[_Instruction]]:
             """Return the plans of forward and adjoint, in pieces unless `itemsize` is None. Collective at first use."""
-            kept, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
+            joined, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
             # The adjoint in forward order begins with a transform, which overlaps with the subsequent move.
-            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in kept)
-            there = _program([step.forward for step in kept], kept, arrays)
+            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in joined)
+            forward = _program([step.forward for step in joined], joined, arrays)
             if turned:
-                return [there, _program([step.commuted for step in kept], kept, arrays)]
-            return [there, _program([step.adjoint for step in kept[::-1]], kept[::-1], arrays[::-1])]
+                return [forward, _program([step.commuted for step in joined], joined, arrays)]
+            return [forward, _program([step.adjoint for step in joined[::-1]], joined[::-1], arrays[::-1])]
 
         self._programs = programs
         # Equal on all ranks, which must send the same messages.
@@ -116,25 +116,25 @@ class Fourier(LinearOperator):
         self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         if out is None:
             out = self._new(self.range, x)
         elif out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the data of a Fourier transform need a complex out, not {out.dtype}")
         return filled(out, self._run(False, x.local_array, not self.clinear, out))
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         if out is None:
             out = self._new(self.domain, y, real=not self.clinear)
         elif self.clinear and out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the model of this transform needs a complex out, not {out.dtype}")
         return filled(out, self._run(True, y.local_array, False, out))
 
-    def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
+    def _run(self, back: bool, source: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
         program = self._programs(None if workspace.addresses is None else workspace.complex.itemsize)[back]
-        local = workspace.converted(given, real)
+        local = workspace.converted(source, real)
         memory = workspace.result(out.local_array if out.engine.mutable else None, *program[-1][2:])
         for apply, slot, shape, real in program:
             target = memory if slot is None else workspace.take(slot, shape, real)
@@ -183,44 +183,44 @@ class _Step(NamedTuple):
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
 
-    def there(source: Any, target: Any, workspace: Workspace) -> Any:
+    def apply(source: Any, target: Any, workspace: Workspace) -> Any:
         return forward(source, target)
 
-    return _Step(there, lambda source, target, _: back(source, target), commuted=there)
+    return _Step(apply, lambda source, target, _: back(source, target), commuted=apply)
 
 
 def _in_pieces(
     steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int
 ) -> tuple[list[_Step], list[_Between]]:
     """Return the steps and arrays after joining the steps that can be applied piece by piece."""
-    kept: list[_Step] = []
+    joined: list[_Step] = []
     arrays = [between[0]]
     start, layouts = 0, None  # index of the last move, if all following steps can be applied to pieces
     for step, after in zip(steps, between[1:], strict=True):
         if step.layouts is not None:
-            joints = _joints(kept[start:])
+            joints = _joints(joined[start:])
             pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm, itemsize)
             if pipeline is None:
-                start, layouts = len(kept), step.layouts
+                start, layouts = len(joined), step.layouts
             else:
-                del kept[start:], arrays[start + 1 :]
+                del joined[start:], arrays[start + 1 :]
                 step, layouts = _Step(pipeline.forward, pipeline.adjoint, commuted=pipeline.commuted), None
         elif step.joint is None:
             layouts = None
-        kept.append(step)
+        joined.append(step)
         arrays.append(after)
-    return kept, arrays
+    return joined, arrays
 
 
-def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) -> AxisTransform | None:
+def _part(transform: AxisTransform, shape: tuple[int, ...], box: Box | None) -> AxisTransform | None:
     """Return the transform to the frequencies in a box of its result; ``None`` if the box cuts other axes too."""
-    if kept is None or any(
+    if box is None or any(
         (part.start, part.stop) != (0, extent)
-        for axis, (part, extent) in enumerate(zip(kept, shape, strict=True))
+        for axis, (part, extent) in enumerate(zip(box, shape, strict=True))
         if axis != transform.axis
     ):
         return None
-    chosen = kept[transform.axis]
+    chosen = box[transform.axis]
     return transform.part(chosen.start, chosen.stop - chosen.start)
 
 

@@ -45,11 +45,11 @@ def find_route(
         raise LayoutError(f"a result of shape {shape} on {domain.ranks} ranks cannot have the layout {target}")
 
     def transformable(layout: Layout, remaining: tuple[int, ...]) -> tuple[int, ...]:
-        whole = tuple(axis for axis in remaining if axis not in layout.split_axes)
+        unsplit = tuple(axis for axis in remaining if axis not in layout.split_axes)
         if first in remaining:
             # The first axis alone comes first; all other unsplit axes may follow in the same stage.
-            return (first, *(a for a in whole if a != first)) if first in whole else ()
-        return whole
+            return (first, *(a for a in unsplit if a != first)) if first in unsplit else ()
+        return unsplit
 
     @cache
     def best(layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
@@ -61,15 +61,15 @@ def find_route(
             after = alike(after, {axis: extents[axis]})
             work += math.prod(map(max, after.sizes)) * larger / max(1, after.shape[axis])
         stages = [Stage(layout, now)] if now else []
-        rest = tuple(axis for axis in remaining if axis not in now)
-        if not rest:
+        later = tuple(axis for axis in remaining if axis not in now)
+        if not later:
             # Replicas were needed for the transform only: by default every rank keeps its part, without a message.
             final = target or (alike(domain, extents) if after.is_replicated else after)
             return work + _cost_of_move(after, final), stages, final
         ways = []
         for candidate in _candidates(after):  # replication on every rank is always a candidate
-            if transformable(candidate, rest):
-                cost, further, final = best(candidate, rest)
+            if transformable(candidate, later):
+                cost, further, final = best(candidate, later)
                 ways.append((cost + work + _cost_of_move(after, candidate), stages + further, final))
         return min(ways, key=itemgetter(0))
 
@@ -92,11 +92,11 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
     axes = range(layout.ndim)
     grid_axes = [layout.axes[a] for a in layout.split_axes]
     seen = set()
-    for places in product((*axes, None), repeat=len(grid_axes)):
-        taken = [place for place in places if place is not None]
-        if len(set(taken)) != len(taken):
+    for assignment in product((*axes, None), repeat=len(grid_axes)):
+        assigned = [place for place in assignment if place is not None]
+        if len(set(assigned)) != len(assigned):
             continue
-        split_by = dict(zip(places, grid_axes, strict=True))
+        split_by = dict(zip(assignment, grid_axes, strict=True))
         chosen = [split_by.get(a) for a in axes]
         sizes = [layout.sizes[a] if chosen[a] == layout.axes[a] else None for a in axes]
         try:
@@ -122,7 +122,7 @@ def _cost_of_move(source: Layout, target: Layout) -> float:
 
 def _received(source: Layout, target: Layout, rank: int) -> int:
     have, need = source.block(rank), target.block(rank)
-    kept = math.prod(
+    overlap = math.prod(
         max(0, min(h.stop, n.stop) - max(h.start, n.start)) for h, n in zip(have.slices, need.slices, strict=True)
     )
-    return math.prod(need.shape) - kept
+    return math.prod(need.shape) - overlap

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
 
@@ -86,7 +86,7 @@ class AxisTransform:
         lines = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
         return lines * self._bins  # at least as many bytes as the padded real model
 
-    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the transform of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied(source, target, workspace)
@@ -109,7 +109,7 @@ class AxisTransform:
             work = transforms.fft(source, work, (self.axis,), self.norm, False, self._length)
         return work if self._after.identity else self._after.place(work, target, engine)
 
-    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied_by_adjoint(source, target, workspace)
@@ -141,11 +141,11 @@ class AxisTransform:
             result = transforms.fft(source, result, (self.axis,), self.norm, True, self._length)
         return result if self._before.identity else self._before.place_back(result, target, engine)
 
-    def _chosen(self, work: Any) -> Any:
+    def _chosen(self, work: LocalArray) -> Any:
         """Return the selected frequencies."""
         return work if work is None or self.count == self._bins else work[self._kept]
 
-    def _weighted(self, back: bool, source: Any, target: Any, workspace: Workspace) -> Any:
+    def _weighted(self, back: bool, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the first frequencies times their factors: frequencies between zero and Nyquist represent two."""
         engine = workspace.engine
         key = (back, source.ndim, workspace.complex, engine)
@@ -170,7 +170,7 @@ class AxisTransform:
         """
         return self.real and chirp_length(self._length, 1, count) is not None
 
-    def _chirp(self, source: Any, target: Any, workspace: Workspace) -> Chirp | None:
+    def _chirp(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Chirp | None:
         """Return the kernel that transforms such arrays in one pass; ``None`` if it does not support them."""
         if not (workspace.chirps and self.real):
             return None
@@ -187,7 +187,7 @@ class AxisTransform:
 
     # Short real transforms on hosts, by a product with a matrix
 
-    def _by_matrix(self, source: Any, target: Any, workspace: Workspace) -> bool:
+    def _by_matrix(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> bool:
         """Return whether a product with a matrix is faster, and `target` has the required order."""
         return (
             workspace.multiplies
@@ -197,7 +197,7 @@ class AxisTransform:
             and target.flags.c_contiguous
         )
 
-    def _multiplied(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def _multiplied(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         lines = source.reshape(self.extent, -1)
         parts = workspace.take("parts", (2 * self.count, lines.shape[1]), True)
         np.matmul(self._matrix(workspace), lines, out=parts)
@@ -205,7 +205,7 @@ class AxisTransform:
         data.real, data.imag = parts[: self.count], parts[self.count :]
         return target
 
-    def _multiplied_by_adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def _multiplied_by_adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         data = source.reshape(self.count, -1)
         parts = workspace.take("parts", (2 * self.count, data.shape[1]), True)
         parts[: self.count], parts[self.count :] = data.real, data.imag
@@ -243,11 +243,11 @@ class JointTransform:
         """Return the number of scratch elements: none."""
         return 0
 
-    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the transform of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, False, self.samples)
 
-    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, True, self.samples)
 
@@ -310,15 +310,17 @@ class _Placement:
         cut = [(from_, None) for _, from_ in _rotated(before, shift, common, before)]
         self._back: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
-    def place(self, source: Any, target: Any, engine: Engine) -> Any:
+    def place(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
         """Return an array whose axis has the extent `after`, in `target` unless that is ``None``."""
         return self._assembled(self._there, self._extents[1], source, target, engine)
 
-    def place_back(self, source: Any, target: Any, engine: Engine) -> Any:
+    def place_back(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
         """Return an array whose axis has the extent `before`, by the adjoint: truncated elements are zero."""
         return self._assembled(self._back, self._extents[0], source, target, engine)
 
-    def _assembled(self, pairs: list[_Pair], extent: int, source: Any, target: Any, engine: Engine) -> Any:
+    def _assembled(
+        self, pairs: list[_Pair], extent: int, source: LocalArray, target: LocalArray, engine: Engine
+    ) -> Any:
         if self.identity:
             return source if target is None else engine.put(target, ..., source)
         leading = (slice(None),) * self._axis
@@ -337,6 +339,6 @@ def _rotated(extent: int, shift: int, begin: int, end: int) -> list[tuple[slice,
     return [(slice(a, b), slice(a + by, b + by)) for a, b, by in pieces if a < b]
 
 
-def _with(array: Any, axis: int, extent: int) -> tuple[int, ...]:
+def _with(array: LocalArray, axis: int, extent: int) -> tuple[int, ...]:
     shape = array.shape
     return (*shape[:axis], extent, *shape[axis + 1 :])

@@ -68,18 +68,18 @@ def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
     than twice the memory of an even split over all ranks, plus 128 MiB, are excluded.
     """
     n, k, m, itemsize, _ = problem
-    found = list(choices)
+    candidates = list(choices)
 
     def held(choice: Choice) -> float:
         p, q = choice.grid
         if choice.kind == "block":
             return (n / p * k + k * m / q + n * m / (p * q)) * itemsize
-        whole = keeps_rows(choice, problem)
-        return (n / p * k / (1 if whole else q) + (k * m + n * m) / (p * q)) * itemsize
+        stores_rows = keeps_rows(choice, problem)
+        return (n / p * k / (1 if stores_rows else q) + (k * m + n * m) / (p * q)) * itemsize
 
-    ranks = found[0].grid[0] * found[0].grid[1]
+    ranks = candidates[0].grid[0] * candidates[0].grid[1]
     split = (n * k + k * m + n * m) / ranks * itemsize
-    small = [choice for choice in found if held(choice) <= max(2 * split, split + _SPARED)] or found
+    small = [choice for choice in candidates if held(choice) <= max(2 * split, split + _SPARED)] or candidates
     times = {choice: seconds(choice, problem) for choice in small}
     least = min(times.values())
 
@@ -101,8 +101,8 @@ def seconds(choice: Choice, problem: Problem) -> float:
     number = rounds_for(choice, problem)
     messages = number * ((p > 1) + (not keeps_rows(choice, problem))) * rates.latency
     messages += _received(choice, problem) / 2 / rates.bandwidth
-    apart = min(product, messages) / (number if memory == "device" else 1)
-    return 2 * (max(product, messages) + apart)
+    exposed = min(product, messages) / (number if memory == "device" else 1)
+    return 2 * (max(product, messages) + exposed)
 
 
 def _received(choice: Choice, problem: Problem) -> float:

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout
+from collops.array import Array, DistributedArray, Layout
 from collops.array.dtypes import check_byte_order, real_of
 from collops.array.layout_arguments import as_extents, as_ranks, as_shape
 from collops.backend import engine_of
@@ -135,18 +135,18 @@ class MatrixMult(LinearOperator):
         else:
             kind, grid = kind or "summa", grid or best_process_grid(comm.size)
             layout, block = _gathered_layout(A, grid, kind, comm), A
-        kept = np.dtype(block.dtype if dtype is None else dtype)
-        check_holds(kept, block.dtype)
+        stored = np.dtype(block.dtype if dtype is None else dtype)
+        check_holds(stored, block.dtype)
         self.kind = kind
         self.process_grid = grid
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
-        super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), kept, comm)
+        super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), stored, comm)
         self._engine = engine_of(block)
-        block = contiguous(block, kept)
-        self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
+        block = contiguous(block, stored)
+        self._algorithms = {stored: self._algorithm(block, layout, domain, gather_range)}
         self._buffers = Buffers()
 
-    def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
+    def _algorithm(self, block: Array, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
         p, q = self.process_grid
         ranks = range(self.comm.size)
         row = None if q == 1 else self.comm.subgroup(tuple(rank // q for rank in ranks))
@@ -164,7 +164,7 @@ class MatrixMult(LinearOperator):
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
         other = self._retyped(dtype)
-        other._algorithms = {dtype: self._of(dtype)}
+        other._algorithms = {dtype: self._multiplier(dtype)}
         return other
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
@@ -175,26 +175,26 @@ class MatrixMult(LinearOperator):
                 f"MatrixMult needs arrays of {self._engine.name}, the engine of its matrix, not of {engine.name}"
             )
         dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
-        given = self._buffers.contiguous("given", local, dtype, engine)
+        source = self._buffers.contiguous("given", local, dtype, engine)
         result = self._buffers.result("result", out, dtype)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
             # A real matrix multiplies real and imaginary parts as separate columns, and need not become complex.
             real = real_of(dtype)
-            getattr(self._of(real), direction)(given.view(real), result.view(real))
+            getattr(self._multiplier(real), direction)(source.view(real), result.view(real))
             return filled(out, result)
-        algorithm = self._of(dtype)
+        algorithm = self._multiplier(dtype)
         product = getattr(algorithm, direction)
         if not engine.traced:
-            return filled(out, product(given, result))
+            return filled(out, product(source, result))
         other = getattr(algorithm, back)
 
         def transposed(cotangent: Any) -> Any:
             return other(cotangent.conj(), None).conj()
 
         shape = out.local_array.shape
-        return filled(out, engine.linear_map(lambda x: product(x, result), transposed, given, shape))
+        return filled(out, engine.linear_map(lambda x: product(x, result), transposed, source, shape))
 
-    def _of(self, dtype: Any) -> Rows | Summa:
+    def _multiplier(self, dtype: Any) -> Rows | Summa:
         """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:
@@ -205,7 +205,7 @@ class MatrixMult(LinearOperator):
 def _fastest(problem: Problem, ranks: int, grid: tuple[int, int] | None, M: Any) -> Choice:
     """Return the fastest kind and grid, among those that fit the model's layout if any does."""
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0] if grid is None else [grid]
-    choices = [Choice(kind, each) for each in grids for kind in ("summa", "block")]
+    choices = [Choice(kind, candidate) for candidate in grids for kind in ("summa", "block")]
     if isinstance(M, Layout):
         choices = [choice for choice in choices if _fits(M, choice.grid, choice.kind)] or choices
     return fastest(choices, problem)
@@ -257,13 +257,13 @@ def _fits(model: Layout, grid: tuple[int, int], kind: str) -> bool:
     return fits and Layout(model.shape, model.ranks, grid, axes, model.sizes) is model
 
 
-def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole: bool) -> Layout:
+def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], gathered: bool) -> Layout:
     return Layout(
         (matrix.shape[0], model.shape[1]),
         matrix.ranks,
         grid,
-        (None if whole else 0, 1),
-        [None if whole else matrix.sizes[0], model.sizes[1]],
+        (None if gathered else 0, 1),
+        [None if gathered else matrix.sizes[0], model.sizes[1]],
     )
 
 

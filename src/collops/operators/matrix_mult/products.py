@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.operators.dense import forms_for
 from collops.operators.memory import Buffers
@@ -27,7 +27,7 @@ class Rows:
         self._column = column
         self._data = None if column is None else data
         if column is not None and data is not None:
-            self._here = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
+            self._local_rows = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
         self._buffers = Buffers()
 
     def converted(self, dtype: Any) -> Rows:
@@ -36,7 +36,7 @@ class Rows:
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: Any, out: Any) -> Any:
+    def forward(self, x: LocalArray, out: Any) -> Any:
         """Return the product, in `out` unless it is ``None``."""
         if self._data is None:
             return self._multiply(self._rows, x, out)
@@ -47,9 +47,9 @@ class Rows:
             return part if out is None else out
         return self._column.allgatherv(part, self._data, out=out)
 
-    def adjoint(self, y: Any, out: Any) -> Any:
+    def adjoint(self, y: LocalArray, out: Any) -> Any:
         """Return the product of the conjugate transpose, in `out` unless it is ``None``."""
         if self._column is None:
             return self._multiply(self._rows, y, out, adjoint=True)
-        result = self._multiply(self._rows, y[self._here] if self._data is not None else y, out, adjoint=True)
+        result = self._multiply(self._rows, y[self._local_rows] if self._data is not None else y, out, adjoint=True)
         return self._column.allreduce(result, out=out) if result.size else result

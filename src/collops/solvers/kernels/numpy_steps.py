@@ -15,7 +15,7 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.array.kernels.numpy_kernels import PIECE
-from collops.backend import engine
+from collops.backend import LocalArray, engine
 from collops.solvers.kernels import Rule
 from collops.solvers.kernels.steps import factor, group_norms, launch_lsqr, scratch
 
@@ -27,12 +27,12 @@ _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
 
 
 def advance(
-    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
     ahead = 0.0 if momentum is None else _number(momentum)
-    update, absolute, square = places
+    update, absolute, square = indices
     for v_now, v_base, v_gradient, v_ahead in _pieces(current, base, gradient, extrapolated):
         if v_gradient is None:
             value = v_base.copy()
@@ -42,10 +42,10 @@ def advance(
                 value += v_base
         if rule:
             _shrink(rule, value, threshold, threshold)
-        kept = value
+        finite = value
         size = _absolute_sum(value) if absolute >= 0 else _square(value) if keep else 0.0
         if keep and not math.isfinite(size):
-            kept = np.where(np.isfinite(value), value, v_now)
+            finite = np.where(np.isfinite(value), value, v_now)
         if update >= 0 or v_ahead is not None:
             np.subtract(value, v_now, out=v_now)
             if update >= 0:
@@ -57,11 +57,13 @@ def advance(
             sums[absolute] += size
         if square >= 0:
             sums[square] += _square(value)
-        v_now[...] = kept
+        v_now[...] = finite
     return current, extrapolated, sums
 
 
-def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
+def shrink(
+    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
+) -> Any:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     threshold, upper = _number(threshold), _number(upper)
     for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
@@ -140,17 +142,17 @@ class Selection:
         below = np.cumsum(self.counts)
         digit = int(np.searchsorted(below, self._rank, side="right"))
         self._rank -= int(below[digit] - self.counts[digit])
-        self._left = int(self.counts[digit]) - 1 - self._rank
+        self._equal_after = int(self.counts[digit]) - 1 - self._rank
         self._prefix = self._prefix << self.DIGIT | digit
 
     def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
-        found = self.found()
+        selected = self.found()
         self._next[0] = np.inf
         for array in values:
             for (piece,) in _pieces(array):
                 size = np.abs(piece)
-                self._next[0] = np.min(size, where=size > found, initial=self._next[0])
+                self._next[0] = np.min(size, where=size > selected, initial=self._next[0])
         return self._next
 
     def found(self) -> Any:
@@ -159,8 +161,10 @@ class Selection:
 
     def interpolated(self, fraction: float) -> Any:
         """Interpolate between the selected element and the next one by a fraction."""
-        found = self.found()
-        return found if self._left > 0 or not fraction else found + (self._next[0] - found) * self._dtype.type(fraction)
+        selected = self.found()
+        if self._equal_after > 0 or not fraction:
+            return selected
+        return selected + (self._next[0] - selected) * self._dtype.type(fraction)
 
 
 def _square(v: np.ndarray) -> float:
@@ -174,7 +178,7 @@ def _absolute_sum(v: np.ndarray) -> float:
     return float(np.abs(v).sum(dtype=real_of(v.dtype)))
 
 
-def _number(value: Any) -> float:
+def _number(value: LocalArray) -> float:
     return value.item() if hasattr(value, "item") else value
 
 

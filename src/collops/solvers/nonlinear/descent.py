@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import dots
+from collops.array import Array, dots
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -88,7 +88,7 @@ class Descent(Method):
         return now.unit * now.residual**0.5
 
     def begin(
-        self, x: Any, free: Callable[..., Any] = lambda x, gradient: gradient
+        self, x: Array, free: Callable[..., Any] = lambda x, gradient: gradient
     ) -> tuple[Point, Scales, list[float]]:
         """Evaluate the problem at the starting point, and choose the units. Collective.
 
@@ -107,11 +107,11 @@ class Descent(Method):
             squares[1:] = real_products((free(x, point.gradient),) * 2)
         return point, scales, squares
 
-    def at(self, x: Any, scales: Scales) -> Point:
+    def at(self, x: Array, scales: Scales) -> Point:
         """Evaluate the problem. Collective."""
         return self._point(x, self.problem.residual(x), scales)
 
-    def _point(self, x: Any, residual: Any, scales: Scales) -> Point:
+    def _point(self, x: Array, residual: Array, scales: Scales) -> Point:
         jacobian = self.problem.jacobian(x)
         if not isinstance(jacobian, LinearOperator):
             raise UnsupportedTypeError(f"jacobian must return a distributed operator, not {type_name(jacobian)}")
@@ -136,8 +136,8 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
 
     last: dict[float, Trial] = {}  # the search evaluates the value of a step, and then its slope
 
-    def at(place: np.ndarray) -> Trial:
-        step = float(place[0])
+    def trial_at(position: np.ndarray) -> Trial:
+        step = float(position[0])
         if step not in last:
             last.clear()
             last[step] = evaluate(step)
@@ -146,8 +146,8 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SciPy warns if the search fails
         step = line_search(
-            lambda place: at(place).value,
-            lambda place: np.array([at(place).slope]),
+            lambda position: trial_at(position).value,
+            lambda position: np.array([trial_at(position).slope]),
             np.zeros(1),
             np.ones(1),
             np.array([slope]),
@@ -155,7 +155,7 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
             c1=_SUFFICIENT_DECREASE,
             c2=_CURVATURE,
         )[0]
-    return (0.0, None) if step is None else (float(step), at(np.array([step])).kept)
+    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).kept)
 
 
 def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import axpby
+from collops.array import Array, axpby
+from collops.operators import LinearOperator
 from collops.solvers.cgls import cgls
 from collops.solvers.driver import solve, solver
 from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, real_products, wolfe
@@ -40,11 +41,11 @@ class GaussNewton(Descent):
     damp: float
     name = "Gauss-Newton"
 
-    def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GaussNewtonState:
         point, scales, (rho, gg) = self.begin(y.copy())
         return GaussNewtonState(*point, rho / 2, gg, gg, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
+    def step(self, A: LinearOperator, state: GaussNewtonState) -> GaussNewtonState:
         """Solve the linear problem with an accuracy that depends on the gradient, and search along its solution."""
         scales = Scales(state.unit, state.gradient_unit)
         forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
@@ -61,11 +62,11 @@ class GaussNewton(Descent):
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, scales.gradient * slope, (point, rho, gg))
 
-        step, found = wolfe(trial, state.value, slope)
-        if found is None:
+        step, trial_data = wolfe(trial, state.value, slope)
+        if trial_data is None:
             state.numbers = 2 * state.value, state.gg, 0.0, *scales
             return state
-        point, rho, state.gg = found
+        point, rho, state.gg = trial_data
         state.x, state.residual, state.gradient, state.value = *point, rho / 2
         state.numbers = rho, state.gg, step, *scales
         return state
@@ -76,7 +77,14 @@ class GaussNewton(Descent):
 
 @solver
 def gauss_newton(
-    problem: Any, x0: Any, *, niter: int = 20, inner: int = 20, damp: float = 0.0, tol: float = 1e-6, **run: Any
+    problem: Any,
+    x0: Array | None,
+    *,
+    niter: int = 20,
+    inner: int = 20,
+    damp: float = 0.0,
+    tol: float = 1e-6,
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by inexact Gauss-Newton. Collective.
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, where, zeros_like
+from collops.array import Array, StackedArray, axpby, where, zeros_like
 from collops.array.operands import check_alike
 from collops.errors import InputError
+from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import over
 from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, halving, real_products, wolfe
@@ -53,24 +54,24 @@ class LBFGS(Descent):
     upper: Any
     name = "L-BFGS"
 
-    def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> LBFGSState:
         point, scales, (rho, gg) = self.begin(self._projected(y.copy()), self._free)
         s, change = (StackedArray([zeros_like(point.gradient) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
         return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: Any, state: LBFGSState) -> LBFGSState:
+    def step(self, A: LinearOperator, state: LBFGSState) -> LBFGSState:
         """Search along the direction, and store the step and the change of the gradient."""
         direction, slope = self._direction(state)
         if self._bounded:
-            step, found = halving(lambda t: self._trial(state, direction, t), state.value)
+            step, trial_data = halving(lambda t: self._trial(state, direction, t), state.value)
         else:
-            step, found = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
-        if found is None:
+            step, trial_data = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
+        if trial_data is None:
             state.numbers = 2 * state.value, state.gg, 0.0, state.unit, state.gradient_unit
             return state
-        point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = found
+        point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = trial_data
         state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
         state.sg, state.yg = table[0], table[1]
         if sy > sys.float_info.epsilon * abs(slope):  # otherwise the matrix would not stay positive definite
@@ -120,7 +121,7 @@ class LBFGS(Descent):
         s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
-        pairs += [(old, new) for new in (g, y) for each in (state.s, state.y) for old in each]
+        pairs += [(old, new) for new in (g, y) for stored in (state.s, state.y) for old in stored]
         products = real_products(*pairs)
         now, table = products[:7], np.array(products[7:]).reshape(4, self.memory)
         slope = now[6] if self._bounded else now[2] / step
@@ -130,7 +131,7 @@ class LBFGS(Descent):
     def _bounded(self) -> bool:
         return self.lower is not None or self.upper is not None
 
-    def _projected(self, x: Any) -> Any:
+    def _projected(self, x: Array) -> Any:
         if self.lower is not None:
             x = where(x < self.lower, self.lower, x)
         return x if self.upper is None else where(x > self.upper, self.upper, x)
@@ -143,9 +144,9 @@ class LBFGS(Descent):
         return values if self.upper is None else where((x >= self.upper) & (gradient < 0), 0.0, values)
 
 
-def _with(stack: StackedArray, place: int, array: Any) -> StackedArray:
+def _with(stack: StackedArray, index: int, array: Any) -> StackedArray:
     arrays = list(stack.arrays)
-    arrays[place] = array
+    arrays[index] = array
     return stack._like(arrays)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from collops.array import DistributedArray, StackedArray
+from collops.array import Array, DistributedArray, StackedArray
 from collops.errors import UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 
@@ -52,7 +52,7 @@ class _TracedProblem:
         self._programs = cache(self._compiled)
         self._ranges: dict[Any, Any] = {}  # layout and dtype of the residual, by layout and dtype of x
 
-    def residual(self, x: Any) -> Any:
+    def residual(self, x: Array) -> Any:
         if not isinstance(x, DistributedArray | StackedArray) or not x.engine.traced:
             raise UnsupportedTypeError(f"a problem from a function of JAX needs arrays of JAX, not {_kind(x)}")
         residual = self._programs(x.comm.size == 1)[0](x)
@@ -65,7 +65,7 @@ class _TracedProblem:
         self._ranges[x.layout, x.dtype] = residual.layout, residual.dtype
         return residual
 
-    def jacobian(self, x: Any) -> LinearOperator:
+    def jacobian(self, x: Array) -> LinearOperator:
         if (x.layout, x.dtype) not in self._ranges:
             self.residual(x)
         return _Derivative(x, *self._ranges[x.layout, x.dtype], *self._programs(x.comm.size == 1)[1:])
@@ -78,10 +78,10 @@ class _TracedProblem:
 
         function = self._function
 
-        def derivative(x: Any, direction: Any) -> Any:
+        def derivative(x: Array, direction: Any) -> Any:
             return jax.jvp(function, (x,), (direction,))[1]
 
-        def adjoint(x: Any, y: Any) -> Any:
+        def adjoint(x: Array, y: Array) -> Any:
             return jax.vjp(function, x)[1](y.conj())[0].conj()  # JAX transposes without conjugation
 
         return tuple(map(jax.jit if one_rank else jit, (function, derivative, adjoint)))
@@ -91,15 +91,15 @@ class _Derivative(LinearOperator):
     """The derivative at a point."""
 
     def __init__(
-        self, x: Any, layout: Any, dtype: Any, forward: Callable[..., Any], adjoint: Callable[..., Any]
+        self, x: Array, layout: Any, dtype: Any, forward: Callable[..., Any], adjoint: Callable[..., Any]
     ) -> None:
         super().__init__(x.layout, layout, dtype, x.comm)
         self._x, self._programs = x, (forward, adjoint)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._programs[0](self._x, x)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._programs[1](self._x, y)
 
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import StackedArray, axpby, zeros_like
+from collops.array import Array, StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_count, check_operator, precision_of
@@ -116,10 +116,10 @@ class ADMML2(ADMM):
 def admm(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Any,
+    x0: Array | None,
     tau: float,
     *,
-    z0: Any = None,
+    z0: Array | None = None,
     niter: int = 10,
     gfirst: bool = False,
     tol: float | None = None,
@@ -183,11 +183,11 @@ def linearized_admm(
     f: ProxOperator,
     g: ProxOperator,
     A: LinearOperator,
-    x0: Any,
+    x0: Array | None,
     tau: float,
     mu: float,
     *,
-    z0: Any = None,
+    z0: Array | None = None,
     niter: int = 10,
     tol: float | None = None,
     rtol: float | None = None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, divide, dots
+from collops.array import Array, StackedArray, axpby, divide, dots
 from collops.array.operands import agree_on_numbers, check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
@@ -22,7 +22,7 @@ class Separable(ProxOperator):
     A proximal point takes one pass over memory and no message, a value one scalar allreduce.
     """
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._prox_of_sum(1.0, x, 0.0, None, tau, out)
 
 
@@ -50,10 +50,10 @@ class L0(Separable):
     def __init__(self, sigma: Any = 1.0) -> None:
         self._sigma, self._weights = _factors(sigma)
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         return shrink(Rule.HARD, tau * self._sigma, x, a=a, y=y, b=b, weights=self._weights, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         if self._weights is not None:
             return (self._weights * (x != 0)).sum()
         return self._sigma * x.norm(0)
@@ -91,7 +91,7 @@ class L1(Separable):
             raise UnsupportedTypeError(f"g must be a distributed array, not {type(g).__qualname__}")
         self._g = g
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         threshold, g = tau * self._sigma, self._g
         if g is None:
             return shrink(Rule.SOFT, threshold, x, a=a, y=y, b=b, weights=self._weights, out=out)
@@ -100,10 +100,10 @@ class L1(Separable):
         point = shrink(Rule.SOFT, threshold, x, y=g, b=-1.0, weights=self._weights, out=out)
         return axpby(1.0, g, 1.0, point, out=point)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return shrink(Rule.PROJECT, self._sigma, x, y=self._g, b=-tau, weights=self._weights, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         if self._g is not None:
             x = x - self._g
         if self._weights is not None:
@@ -139,7 +139,7 @@ class Box(Separable):
                 raise InputError(f"lower must be at most upper, not {lower} and {upper}")
         self._lower, self._upper = lower, upper
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         if not self._arrays:
             return shrink(Rule.CLIP, self._lower, x, a=a, y=y, b=b, upper=self._upper, out=out)
         if x.dtype.kind == "c":
@@ -149,7 +149,7 @@ class Box(Separable):
         above = np.maximum(x, self._lower, out=like(x, out))
         return np.minimum(above, self._upper, out=above)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         outside = ((x < self._lower) | (x > self._upper)).sum()
         return x.engine.xp.where(outside > 0, np.inf, 0.0)
 
@@ -181,13 +181,13 @@ class Euclidean(ProxOperator):
     def __init__(self, sigma: float = 1.0) -> None:
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return axpby(1 - _ratio(tau * self._sigma, x), x, 0.0, x, out=out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return axpby(_ratio(self._sigma, x), x, 0.0, x, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._sigma * x.norm()
 
 
@@ -222,13 +222,13 @@ class L21(ProxOperator):
         self._ndim = check_count("ndim", ndim, smallest=1)
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._shrunk(Rule.SOFT, tau * self._sigma, x, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._shrunk(Rule.PROJECT, self._sigma, x, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         norms = step_kernels_for(x.engine).group_norms(self._components(x))
         return self._sigma * total(x.leaves[0], [norms.sum()])
 
@@ -297,20 +297,20 @@ class Nuclear(ProxOperator):
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
         xp = x.engine.xp
-        left, values, right = xp.linalg.svd(self._matrix(x), full_matrices=False)
+        U, values, Vh = xp.linalg.svd(self._matrix(x), full_matrices=False)
         agree_on_numbers(x, tau, *np.ravel(self._sigma))
         values = xp.maximum(values - tau * xp.asarray(self._sigma, dtype=values.dtype), 0)
         out = like(x, out)
-        point = x.engine.matmul(left * values, right).reshape(out.local_array.shape)
+        point = x.engine.matmul(U * values, Vh).reshape(out.local_array.shape)
         out.local_array = out.engine.put(out.local_array, ..., point)
         return out
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         xp = x.engine.xp
         values = xp.linalg.svd(self._matrix(x), compute_uv=False)
         return (xp.asarray(self._sigma, dtype=values.dtype) * values).sum()
 
-    def _matrix(self, x: Any) -> Any:
+    def _matrix(self, x: Array) -> Any:
         if len(x.leaves) != 1 or not x.layout.is_replicated or math.prod(self._dim) != x.size:
             raise LayoutError(f"Nuclear of a matrix {self._dim} needs it on every rank, but the layout is {x.layout}")
         return x.leaves[0].local_array.reshape(self._dim)
@@ -361,20 +361,20 @@ class LiftedProximal(ProxOperator):
         self._local = local
         self.has_gradient = bool(getattr(local, "hasgrad", False))
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         if not callable(getattr(self._local, "prox", None)):
             return super()._prox(x, tau, out)
         return _applied(lambda part: self._local.prox(part, tau), x, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         if not callable(getattr(self._local, "proxdual", None)):
             return super()._proxdual(x, tau, out)
         return _applied(lambda part: self._local.proxdual(part, tau), x, out)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         return _applied(self._local.grad, x, out) if self.has_gradient else super()._grad(x, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return total(x, [self._local_value(leaf.local_array) for leaf in x.leaves])
 
     def _local_value(self, part: Any) -> Any:
@@ -392,7 +392,7 @@ def _factors(sigma: Any) -> tuple[float, Any]:
     return (1.0, sigma) if hasattr(sigma, "leaves") else (check_number("sigma", sigma), None)
 
 
-def _ratio(size: float, x: Any) -> Any:
+def _ratio(size: float, x: Array) -> Any:
     """Return ``size / max(norm of x, size)``, bitwise equal on ranks with replicas; finite unless `x` is 0."""
     xp = x.engine.xp
     norm = xp.sqrt(dots(*consistent((x, x)))[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import Array, axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.memory import Buffers
 from collops.solvers.cg import CG
@@ -92,18 +92,18 @@ class L2(ProxOperator):
     def _remembered(self) -> dict[str, Any]:
         return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         weight = tau * self._sigma
         if self._operator is None or not weight:
             return self._closed(1.0, x, 0.0, x, tau, out)
         return self._solved(x, weight, like(x, out))
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         if self._operator is None:
             return self._closed(a, x, b, y, tau, out)
         return super()._prox_of_sum(a, x, b, y, tau, out)
 
-    def _closed(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _closed(self, a: float, x: Array, b: float, y: Array, tau: float, out: Array | None) -> Any:
         """Return the point of ``a * x + b * y`` if the operator is the identity, or ``tau * sigma`` is 0."""
         weight = tau * self._sigma
         scale = 1 / (1 + weight)
@@ -114,7 +114,7 @@ class L2(ProxOperator):
             point = axpby(-tau * self._alpha * scale, self._q, 1.0, point, out=point)
         return point
 
-    def _solved(self, x: Any, weight: float, out: Any) -> Any:
+    def _solved(self, x: Array, weight: float, out: Array | None) -> Any:
         """Return the point with an operator: the solution of the equations divided by ``weight = tau * sigma``."""
         right = axpby(1 / weight, x, 0.0, x, out=self._buffers.get("right", x.layout, x, x.dtype))
         if self._b is not None:
@@ -136,7 +136,7 @@ class L2(ProxOperator):
         """``A^H b``."""
         return self._operator.adjoint(self._b)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _misfit(self, x: Any) -> Any:
+    def _misfit(self, x: Array) -> Any:
         """Return ``A x - b``, in a buffer if there is an operator."""
         image = x
         if self._operator is not None:
@@ -146,12 +146,12 @@ class L2(ProxOperator):
             return image
         return axpby(1.0, image, -1.0, self._b, out=None if image is x else image)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         misfit = self._misfit(x)
         value = 0.5 * self._sigma * dots((misfit, misfit))[0]
         return value if self._q is None else value + self._alpha * inner(self._q, x)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         misfit, out = self._misfit(x), like(x, out)
         if self._operator is not None:
             misfit = self._operator._adjoint(misfit, out)
@@ -161,7 +161,7 @@ class L2(ProxOperator):
         return gradient
 
 
-def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient: Any) -> Any:
+def solve_inner(method: Any, A: Any, y: Array, x0: Array | None, niter: int, first_gradient: Any) -> Any:
     """Return the solution after exactly `niter` iterations of CG or CGLS, without synchronising. Collective.
 
     Once the gradient is a rounding error, relative to `first_gradient` or by the method's test of least squares, it is

@@ -10,7 +10,7 @@ import numpy as np
 from collops.array import axpby, zeros_like
 from collops.errors import InputError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_number
 from collops.solvers.proximal.operator import ProxOperator, inner

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import Array, axpby, dots
 from collops.backend import engine
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.driver import solve, solver
@@ -58,7 +58,7 @@ class ProximalGradient(Splitting):
     backtracking: Backtracking | None
     name = "Proximal gradient"
 
-    def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
+    def init(self, A: Any, y: Array, x0: Array | None) -> ProximalGradientState:
         x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
@@ -122,7 +122,7 @@ class ProximalGradient(Splitting):
 def proximal_gradient(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Any,
+    x0: Array | None,
     *,
     epsg: Any = 1.0,
     tau: float | None = None,

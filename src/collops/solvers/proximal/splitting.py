@@ -91,14 +91,14 @@ class Splitting(Method):
         return state.sums.values
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
-        return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
+        return next((name for name, index in self.measured if not isfinite(now[index])), "objective")
 
     def residual_norm(self, now: SplittingNumbers) -> Any:
         return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
     def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
-        found = {"objective": history.objective.copy()} if self.objective else {}
-        return {**found, "z": state.z} if hasattr(state, "z") else found
+        details = {"objective": history.objective.copy()} if self.objective else {}
+        return {**details, "z": state.z} if hasattr(state, "z") else details
 
 
 class StepSizes:

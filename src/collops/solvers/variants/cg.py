@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import axpby, axpby_and_square, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, axpby_and_square, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.solvers.cg import CG, CGState, curvature_of
 from collops.solvers.problem import consistent, starting_point
@@ -29,13 +29,13 @@ class PreconditionedCGState(CGState):
 class PreconditionedCG(CG):
     """Preconditioned conjugate gradients [Saad 2003, algorithm 9.1]; `M` may be ``None``."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         state = self._begin(A, y, x0)
         state.gamma, rho = self._products(state)
         state.numbers = rho, rho, state.gamma
         return state
 
-    def _begin(self, A: LinearOperator, y: Any, x0: Any) -> PreconditionedCGState:
+    def _begin(self, A: LinearOperator, y: Array, x0: Array | None) -> PreconditionedCGState:
         """Return the state before the first iteration, without its inner products."""
         x, r, q = starting_point(A, y, x0, image_of=self.image)
         memory = None if self.M is None else scratch_array(A.domain, x, x.dtype)
@@ -80,5 +80,5 @@ class PreconditionedCG(CG):
         return consistent(*([] if self.M is None else [(r, state.z)]), (r, r), *others)
 
     def _named(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
-        gamma, *more = products
-        return (gamma, *products) if self.M is None else (gamma.real, *more)
+        gamma, *others = products
+        return (gamma, *products) if self.M is None else (gamma.real, *others)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collops.array import (
+    Array,
     axpby,
     axpby_and_square,
     dots,
@@ -22,7 +23,7 @@ from collops.array import (
 )
 from collops.array.fused import Square
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, CGLSState
 from collops.solvers.problem import consistent, has_copies, starting_point, takes_part
 from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
@@ -46,7 +47,7 @@ class OneMessageCGLSState(DampedCGLSState):
 class DampedCGLS(CGLS):
     """CGLS for the rows [A; damp I], with a preconditioner from the right [Björck 1996, section 7.4]; both optional."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         x, r, q = starting_point(A, y, x0)
         s = new_array(A.domain, x, x.dtype)
         g, t = (None if self.M is None else scratch_array(A.domain, x, x.dtype) for _ in range(2))
@@ -84,7 +85,9 @@ class DampedCGLS(CGLS):
         state.s, square = self._back(A, state, state.r, -1, state.x, state.s)
         return state.s, square
 
-    def _back(self, A: LinearOperator, state: Any, image: Any, sign: int, x: Any, out: Any) -> tuple[Any, Square]:
+    def _back(
+        self, A: LinearOperator, state: Any, image: Array, sign: int, x: Array, out: Array | None
+    ) -> tuple[Any, Square]:
         """Return M^H (A^H image + sign damp^2 x), and its square."""
         damped, weight = takes_part(self.damp), sign * self.damp * self.damp
         if self.M is None:
@@ -111,7 +114,7 @@ class OneMessageCGLS(DampedCGLS):
     The square of the next residual follows from inner products that share the message of the curvature.
     """
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         state = super().init(A, y, x0)
         return extended(OneMessageCGLSState, state, one_message=has_copies(state.s))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, start_dots
+from collops.array import Array, axpby, dots, finite, quotient, square_of_sum, start_dots
 from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
 from collops.solvers.problem import consistent, takes_part
@@ -52,7 +52,7 @@ class PipelinedCG(SingleReductionCG):
     always_measured = True  # additional recurrences make the residual drift
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         s = None if self.M is None else self.M._forward(begin.q, scratch_array(A.domain, y, begin.r.dtype))
         t = self.image(A, begin.q if s is None else s, scratch_array(A.domain, y, begin.r.dtype))
@@ -115,7 +115,7 @@ class PipelinedCGLS(SingleReductionCGLS):
     name = "pipelined CGLS"
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
         v, square = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))

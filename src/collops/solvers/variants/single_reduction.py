@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.array.fused import Square
 from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
@@ -45,7 +45,7 @@ class SingleReductionCG(PreconditionedCG):
 
     name = "CG with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = self._begin(A, y, x0)
         w = self.image(A, begin.p, begin.q)
         begin.q = w.copy()
@@ -87,7 +87,7 @@ class SingleReductionCGLS(DampedCGLS):
 
     name = "CGLS with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         q = A._forward(begin.p, begin.q)
         curvature, *pp = dots(*consistent((q, q), *([] if self.M is None else [(begin.p, begin.p)])))

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.iterative_thresholding import IterativeThresholding, ThresholdingState
 from collops.solvers.kernels import Rule
 from collops.solvers.problem import real_dtype, working_dtype
@@ -31,7 +32,7 @@ class VaryingThresholdingState(ThresholdingState):
 class VaryingThresholding(IterativeThresholding):
     """Iterative thresholding with a transform, a percentile and variable thresholds; each is optional."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_module
+from collops.backend import LocalArray
 from collops.operators.derivatives.bands import MAX_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
@@ -79,18 +80,18 @@ class _CudaKernel:
         return self
 
     def run(
-        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any, squares: Any = None
+        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray, squares: Any = None
     ) -> Sequence[Any]:
         """Compute one part of the rows, reading 16 bytes at once if the addresses allow it.
 
         If the problem has `squares`, a new array with a sum for each block is appended to the list `squares`, as
         :func:`collops.array.kernels.cupy_kernels.dots` expects. The ``rest`` shares the array of the ``inner`` part.
         """
-        given = [array.data.ptr for array in sources]
-        wanted = [array.data.ptr for array in targets]
-        wide = all(address % _ALIGNMENT == 0 for address in (*given, *wanted))
+        inputs = [array.data.ptr for array in sources]
+        outputs = [array.data.ptr for array in targets]
+        wide = all(address % _ALIGNMENT == 0 for address in (*inputs, *outputs))
         launches = self._wide if wide else self._narrow
-        launches.point_at(given, wanted, 0 if landing is None else landing.data.ptr, self._itemsize)
+        launches.point_at(inputs, outputs, 0 if landing is None else landing.data.ptr, self._itemsize)
         launch = launches.parts[part]
         if launch is not None:
             if squares is not None:
@@ -188,8 +189,8 @@ class Launches:
         if seen == self._seen:
             return
         self._seen = seen
-        for place, number in enumerate(self._order):
-            term, first = self._terms[number], place * self._words_per_band
+        for position, number in enumerate(self._order):
+            term, first = self._terms[number], position * self._words_per_band
             addresses = (
                 sources[number if self._several is Several.SOURCES else 0],
                 targets[number if self._several is Several.TARGETS else 0],
@@ -235,8 +236,8 @@ class Launches:
         chunk = max(chunk, -(-rows // (_MAX_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
         argument = np.zeros(1, _problem_type(len(self._terms), self._real, self._squares))
-        for place, number in enumerate(self._order):
-            self._describe(argument["bands"][0][place], number)
+        for position, number in enumerate(self._order):
+            self._describe(argument["bands"][0][position], number)
         for name, value in (
             ("columns", self._columns),
             ("packs", self._packs),
