@@ -290,7 +290,7 @@ def test_what_depends_on_the_rank_is_refused(joined):
 
 def test_wrong_devices(comm):
     device = jax.local_devices()[0]
-    for given, sentence in (([], "at least one"), ([device] * 2, "given twice")):
+    for given, sentence in (([], "at least one"), ([device] * 2, "distinct devices")):
         with pytest.raises(InputError, match=sentence):
             cj.clique(given)
     with pytest.raises(InputError, match="communicator"):

@@ -211,7 +211,7 @@ def test_argument_errors(comm):
         cj.allgatherv(x, [1.5] * comm.size, comm=comm)
     with pytest.raises(InputError, match="tag"):
         cj.send(x, 0, -1, comm=comm)
-    with pytest.raises(InputError, match="convention"):
+    with pytest.raises(InputError, match="must be ranks or replicated"):
         cj.allreduce(x, comm=comm, cotangents="both")
     with pytest.raises(InputError, match="destinations"):
         cj.neighbor_exchange([x], [], [], [], comm=comm)

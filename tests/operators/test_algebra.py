@@ -146,11 +146,11 @@ def test_an_out_that_cannot_hold_the_result_is_refused_on_all_ranks(comm):
         for each in (op, op.H, StackedHStack([op, 2 * op])):
             x = random(each.domain, comm=comm)
             for kind in ("f8", "i8", "?"):
-                with pytest.raises(UnsupportedTypeError, match=f"complex128, .* out, of {np.dtype(kind)}"):
+                with pytest.raises(UnsupportedTypeError, match=f"complex128, .* out of dtype {np.dtype(kind)}"):
                     each.forward(x, zeros(each.range, comm=comm, dtype=kind))
             assert_close(each.forward(x, zeros(each.range, comm=comm, dtype="c16")).gather(), (each @ x).gather())
     halves = BlockDiag([np.full((2, 2), 0.5)], comm)
-    with pytest.raises(UnsupportedTypeError, match="float64, which does not fit into out, of int64"):
+    with pytest.raises(UnsupportedTypeError, match="float64, which does not fit into out of dtype int64"):
         halves.forward(random(halves.domain, comm=comm), zeros(halves.range, comm=comm, dtype=int))
 
 
@@ -190,11 +190,11 @@ def test_algebra_sends_nothing_by_itself(comm):
 
 def test_misfits_are_refused(comm):
     a, square = VStack([np.ones((2, 4))], comm), BlockDiag([np.eye(3)], comm)
-    with pytest.raises(LayoutError, match="added"):
+    with pytest.raises(LayoutError, match="operators in a sum"):
         a + square
     with pytest.raises(LayoutError, match="product"):
         a @ square
-    with pytest.raises(LayoutError, match="powers"):
+    with pytest.raises(LayoutError, match="power needs"):
         a**2
     for exponent in (0, -1, 1.5):
         with pytest.raises(InputError, match="powers 1, 2, 3"):

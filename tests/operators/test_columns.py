@@ -159,5 +159,5 @@ def test_arguments(comm):
     whole = collops.Layout.replicated
     uneven = collops.StackedLayout([whole((2, 4), comm.size), whole((3, 4), comm.size)])
     for layout in (x.layout, whole((0, 4), comm.size), uneven):
-        with pytest.raises(LayoutError, match="first axis of its columns"):
+        with pytest.raises(LayoutError, match="unsplit first axis"):
             Columns.split(collops.zeros(layout, comm=comm))

@@ -133,14 +133,14 @@ def test_real_transforms_of_any_length(axis, real):
     factors = rng.standard_normal(axis.samples // 2 + 1).astype(real_type)
     transform = Chirp(axis, length, factors, engine("numpy"))
     for place, before, after, part in ((1, (2,), (37,), ...), (0, (), (5, 12), np.s_[:, 1:4])):
-        shapes = (*before, axis.given, *after), (*before, axis.taken, *after)
+        shapes = (*before, axis.extent, *after), (*before, axis.frequencies, *after)
         x = rng.standard_normal(shapes[0]).astype(real_type)
         padded = np.zeros((*before, axis.samples, *after))
-        common = np.arange(min(axis.given, axis.samples))
+        common = np.arange(min(axis.extent, axis.samples))
         np.moveaxis(padded, place, 0)[common] = np.moveaxis(np.roll(x, -axis.shift, place), place, 0)[common]
         columns = (-1, *[1] * len(after))
         spectra = np.fft.rfft(padded, axis=place) * factors.reshape(columns)
-        taken = np.take(spectra, np.arange(axis.first, axis.first + axis.taken), place)
+        taken = np.take(spectra, np.arange(axis.first, axis.first + axis.frequencies), place)
         expected = np.full(shapes[1], np.nan, complex)
         expected[part] = np.roll(taken, -axis.turn, place)[part]
         result = np.full(shapes[1], np.nan, complex_type)

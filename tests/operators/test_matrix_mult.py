@@ -308,7 +308,7 @@ def test_errors_are_the_same_on_every_rank(comm):
         MatrixMult(np.ones((4, 4)).astype(">f8" if comm.rank == comm.size - 1 else "=f8"), 3, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="complex"):
         MatrixMult(from_global(np.ones((4, 6)) * 1j, comm=comm), 3, dtype="f8")
-    with pytest.raises(LayoutError, match="as many rows"):
+    with pytest.raises(LayoutError, match="a model with 6 rows"):
         MatrixMult(A, Layout.split((5, 3), comm.size))
     if comm.size > 1:
         with pytest.raises(LayoutError, match="does not fit a grid"):

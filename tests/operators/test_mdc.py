@@ -80,7 +80,7 @@ def test_errors_of_mdc(comm):
         MDC(G, 2.5, 1, comm=comm)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="data must be"):
         MDC(G, nt, 1, data="gathered", comm=comm)  # type: ignore[arg-type]
-    with pytest.raises(LayoutError, match="model has the shape"):
+    with pytest.raises(LayoutError, match="model must have a layout"):
         MDC(G, nt, 1, model=Layout.replicated((nt, 2, 1), comm.size), comm=comm)
     op = MDC(G, nt, 1, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="real wavefields"):

@@ -236,7 +236,7 @@ def test_strided_input(comm):
         op.forward(zeros(op.domain, comm=comm), x)
     x.local_array = np.zeros(3)
     x.local_array.flags.writeable = False
-    with pytest.raises(InputError, match="read-only"):
+    with pytest.raises(InputError, match="read-only array"):
         op.forward(zeros(op.domain, comm=comm), x)
 
 

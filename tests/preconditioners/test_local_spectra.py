@@ -106,5 +106,5 @@ def test_what_it_refuses(comm):
         local_spectra(A, (8, 8))
     with pytest.raises(InputError, match="maps random images to zero"):
         local_spectra(0.0 * A, 8)
-    with pytest.raises(LayoutError, match="one of its layout"):
+    with pytest.raises(LayoutError, match="nonempty images of one layout"):
         local_spectra(collops.VStack([np.ones((3, 4))], comm))

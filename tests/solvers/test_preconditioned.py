@@ -139,7 +139,7 @@ def test_unusable_preconditioners(comm):
     with pytest.raises(LayoutError, match="M must map"):
         cg(op.H @ op, op.H @ yd, M=Identity(7, comm=comm))
     model = Identity(op.domain, comm=comm)
-    with pytest.raises(InputError, match="lsqr with M takes no damp"):
+    with pytest.raises(InputError, match="lsqr with M does not support damp"):
         lsqr(op, yd, damp=0.1, M=model)
     # What the message advises to do instead.
     stack = StackedVStack([op, 0.1 * model])

@@ -89,7 +89,7 @@ def test_steps_of_the_textbook_refuse_options_that_they_ignore(comm):
         (Squares(damp=0.1), op, y),
         (sparse, op, y),
     ):
-        with pytest.raises(InputError, match=f"{type(method).__name__} has only the steps of the textbook"):
+        with pytest.raises(InputError, match=f"{type(method).__name__} has the textbook steps only"):
             solve(method, operator, data, niter=2)
 
 

@@ -1,4 +1,4 @@
-"""``allreduce``: a reduction whose result every rank gets."""
+"""``allreduce``: a reduction with the result on every rank."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     comm : Communicator or mpi4py.MPI.Comm, optional
         By default the world.
     cotangents : str
-        ``"ranks"``: every rank's result is a value of its own, so that cotangents are summed over the ranks, as in a
-        dot test on rank-stacked vectors. ``"replicated"``: the result is one value that all ranks hold, and so is its
-        cotangent. The cotangent of a sum is then the cotangent of every summand, without a message.
+        ``"ranks"``: every rank's result is a separate value, so that cotangents are summed over the ranks, as in a
+        dot test on rank-stacked vectors. ``"replicated"``: the result and its cotangent are replicated values. The
+        cotangent of a sum is then the cotangent of every summand, without a message.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
 
 
 def reduced(x: Any, op: str, comm: NativeComm, replicated: bool = False) -> Any:
-    """Bind the primitive: `op` is a name that native code knows."""
+    """Bind the primitive: `op` is a name of a native operation."""
     return allreduce_p.bind(x, op=op, comm=comm, replicated=replicated)[0]
 
 

@@ -38,8 +38,8 @@ def array(x: Any) -> Any:
 def copied(x: np.ndarray, dtype: Any = None) -> Any:
     """Return a copy of a NumPy array as a JAX array.
 
-    JAX shares the memory of aligned NumPy arrays on CPUs, and reads large others after its call has returned, also with
-    ``copy=True``; the caller may have changed them by then. Nobody else has the copy that it gets here.
+    JAX shares the memory of aligned NumPy arrays on CPUs, and reads other large arrays after its call has returned,
+    even with ``copy=True``; the caller may have changed them by then. This private copy avoids that.
     """
     return jnp.asarray(np.array(x), dtype)
 
@@ -51,14 +51,14 @@ def check_dtype(dtype: Any) -> None:
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise UnsupportedTypeError(
             "keys of random numbers cannot be sent: send jax.random.key_data(key), "
-            "and turn the result into a key by jax.random.wrap_key_data"
+            "and convert the result to a key by jax.random.wrap_key_data"
         )
     wider = "float16" if jnp.issubdtype(dtype, jnp.floating) else "int8"
     raise UnsupportedTypeError(f"arrays of dtype {dtype} cannot be sent: convert them first, as by x.astype({wider!r})")
 
 
 def leaf_by_leaf(function: F) -> F:
-    """Make a collective function of one array accept any pytree of arrays.
+    """Decorate a collective function of one array to accept any pytree of arrays.
 
     The collectives of all leaves are one compiled program, so that nothing is sent if a leaf is invalid.
     """
@@ -73,7 +73,7 @@ def leaf_by_leaf(function: F) -> F:
         values = (x if isinstance(x, Hashable) else name_of_operation(x) for x in (*args, *options.values()))
         return tree.unflatten(_together(function, len(args), tuple(options), *values)(leaves))
 
-    # Errors between ranks show the function that the user has called.
+    # Errors between ranks show the function called by the user.
     known: Any = of_leaves
     known.__code__ = known.__code__.replace(co_name=function.__name__, co_qualname=function.__qualname__)
     return known
@@ -102,7 +102,7 @@ def blocks(x: Any, comm: NativeComm, name: str) -> Any:
 
 
 def operation(op: Any, dtype: Any) -> str:
-    """Return the name of a reduction of `dtype`, which is given by name or as an operation of mpi4py."""
+    """Return the name of a reduction of `dtype`, specified by name or as an operation of mpi4py."""
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
         raise UnsupportedTypeError(
@@ -158,5 +158,5 @@ def _integer(value: Any, name: str) -> int:
 def checked_convention(cotangents: str) -> bool:
     """Return whether cotangents belong to replicated values."""
     if cotangents not in _COTANGENTS:
-        raise InputError(f"there is no convention for cotangents {cotangents!r}; choose {' or '.join(_COTANGENTS)}")
+        raise InputError(f"cotangents must be {' or '.join(_COTANGENTS)}, not {cotangents!r}")
     return cotangents == "replicated"

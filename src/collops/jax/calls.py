@@ -1,8 +1,9 @@
-"""The calls of compiled programs in the failure protocol: ranks agree on them, and every wait has a deadline.
+"""The calls of compiled programs in the failure protocol: ranks compare calls, and every wait has a deadline.
 
-A native transport passes the text of a call, which :func:`text_of` has put into the program, to the :class:`Watch` of
-its communicator: before data move, if calls are checked, and now and then while it waits. An error of Python cannot
-pass through native code, so that its text becomes that of a failure of XLA; :func:`raise_error_behind` finds the error.
+A native transport passes the text of a call, which :func:`text_of` has embedded in the program, to the :class:`Watch`
+of its communicator: before sending data, if calls are checked, and periodically while it waits. A Python error cannot
+propagate through native code, so that its text becomes the text of an XLA failure; :func:`raise_error_behind` recovers
+the error.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _errors: deque[tuple[str, BaseException]] = deque(maxlen=16)
 _watches: list[Watch] = []  # native transports live as long as the process
 
 checking: list[Watch] = []
-"""The watches that check calls. With any, programs run one after the other, so that each raises its own errors."""
+"""The watches that check calls. If there are any, programs run one by one, so that each raises its own errors."""
 
 eager_site: ContextVar[str] = ContextVar("eager_site", default="")
-"""The line of a call that is not part of a compiled function, where calls are checked."""
+"""The line of a call outside compiled functions, if calls are checked."""
 
 
 class Watch:
-    """Watches the calls of a communicator's native transports; the first of their `numbers` is the host's.
+    """Watches the calls of a communicator's native transports; the first of their `numbers` is the host transport.
 
-    `settle` waits for the programs with collectives that this rank has started.
+    `settle` waits for the programs with collectives started by this rank.
     """
 
     def __init__(self, comm: Communicator, numbers: Sequence[int], settle: Callable[[], None]) -> None:
@@ -60,7 +61,7 @@ class Watch:
         self._looks: dict[int, tuple[bytes, Iterator[None]]] = {}
         self._messages: dict[int, Any] = {}
         self._error: BaseException | None = None
-        # Kept, as the native library calls them.
+        # Referenced, since the native library calls them.
         self._functions = _Agree() if comm.calls is None else _Agree(self._agree), _Look(self._look)
         if comm.calls is not None:
             comm.calls.settle = settle
@@ -73,7 +74,7 @@ class Watch:
         _settle_at_exit(settle)
 
     def count(self) -> int:
-        """Return how many collective calls this rank has begun on hosts."""
+        """Return the number of collective calls that this rank has begun on hosts."""
         return native.library().collops_calls(ctypes.c_int64(self._numbers[0]))
 
     def close(self, why: str) -> None:
@@ -95,7 +96,7 @@ class Watch:
                 for kind, peer, facts in call["messages"]:
                     expectations.setdefault(peer, []).append(Expectation(kind, facts))
                 self._agreement.agree(_located(call), expectations, compiled=True)
-        except BaseException as error:  # whatever it is cannot be raised through native code
+        except BaseException as error:  # no exception can be raised through native code
             failure[0] = self._message_of(error)
         else:
             failure[0] = None
@@ -103,7 +104,7 @@ class Watch:
     def _look(
         self, failure: Any, address: int, length: int, calls: int, looks: int, seconds: float, note: bytes
     ) -> None:
-        """Set the failure of a wait that cannot end well, or of a call after one that failed."""
+        """Set the failure of a wait that cannot succeed, or of a call after a failed one."""
         try:
             if looks == _REFUSED:
                 closed = "this communicator can no longer be used: a compiled call was interrupted"
@@ -138,7 +139,7 @@ class Watch:
 
 
 def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> str:
-    """Return the text by which a program knows a call of a `NativeComm`: JSON with all that :class:`Watch` needs."""
+    """Return the text that identifies a call of a `NativeComm` in a program: JSON with the data for :class:`Watch`."""
     if not comm.watched:
         return ""
     frames = () if context.traceback is None else context.traceback.frames
@@ -172,21 +173,21 @@ def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> s
 
 
 def raise_error_behind(error: Exception) -> None:
-    """Raise the error of this library for which JAX raises `error`; return if it is none of ours."""
+    """Raise the collops error that caused `error` of JAX; return if there is none."""
     text = str(error)
     for known, cause in reversed(_errors):
         if known in text:
             raise cause from None
-    _, ours, reason = text.partition(_OURS)
+    _, kind_name, reason = text.partition(_OURS)
     if reason.startswith(KeyboardInterrupt.__name__):
         raise KeyboardInterrupt from None
-    if ours:
+    if kind_name:
         kind = CommunicationTimeout if reason.startswith(CommunicationTimeout.__name__) else CommunicationError
         raise kind(reason.removeprefix(f"{kind.__name__}: ")) from None
 
 
 def _record(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> Call:
-    """Return a compiled call as other calls are described: equal blocks without counts, a scatter by its result."""
+    """Describe a compiled call like other calls: equal blocks without counts, a scatter by its result."""
     x: Any = context.avals_out[0] if kind == "scatter" else next(iter(context.avals_in), None)
     call = Call(kind, x, None, parameters.get("op"), parameters.get("root"))
     counts = parameters.get("counts", ())
@@ -205,5 +206,5 @@ def _located(call: dict[str, Any]) -> Located:
 
 @functools.cache
 def _settle_at_exit(settle: Callable[[], None]) -> None:
-    """Have this rank end its programs before it tells the others how many calls it has made."""
+    """Complete this rank's programs before it reports its number of calls to the other ranks."""
     register_at_exit(settle)

@@ -19,7 +19,7 @@ from collops.jax.order import settle
 
 __all__ = ["native_comm"]
 
-_SPINS = 200  # some microseconds, as in `collops.comm.failure`; after that a wait yields its core
+_SPINS = 200  # a few microseconds, as in `collops.comm.failure`; then a wait yields its core
 _SPINS_OF_MANY = 20
 
 
@@ -27,7 +27,7 @@ class NativeComm:
     """A communicator as a parameter of primitives; equal to itself only.
 
     `numbers` identify its transports in the native library, by platform (``"cpu"``, ``"cuda"``, ``"rocm"``). Calls
-    are `checked` before data move, or else only `watched` while they wait, except those of a single process.
+    are `checked` before data are sent, or only `watched` while they wait; calls of a single process are neither.
     `joined` is the clique whose devices are the ranks, if any.
     """
 
@@ -66,7 +66,7 @@ class NativeComm:
             )
 
     def check_mapping(self, checked: bool) -> None:
-        """Raise an InputError for a clique inside a ``shard_map`` that checks which axes values vary over."""
+        """Raise an InputError for a clique inside a ``shard_map`` with ``check_vma=True``."""
         if self.joined is not None and checked:
             raise InputError(
                 "a collective of a clique needs shard_map(..., check_vma=False): JAX does not know that its results "
@@ -89,21 +89,21 @@ class NativeComm:
     def check_devices(self, count: int, devices: tuple[Any, ...] | None, manual: bool) -> None:
         """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
-        If it made one call for each device instead, these would arrive in any order and be mismatched. `devices` are
-        those of the program where they are known, and `manual` tells whether it is written for each device.
+        Otherwise, the calls of several devices would arrive in any order and be mismatched. `devices` are the devices
+        of the program, if known, and `manual` tells whether it is written for each device.
         """
         if self.joined is not None:
-            own = self.joined.devices
-            if count != len(own) or (count > 1 and not manual) or devices not in (None, own):
+            joined = self.joined.devices
+            if count != len(joined) or (count > 1 and not manual) or devices not in (None, joined):
                 raise InputError(
-                    f"a clique of {list(own)} is used in a program on {count} devices, or on others: use it inside "
+                    f"a clique of {list(joined)} is used in a program on {count} devices, or on others: use it inside "
                     "shard_map over the devices of the clique, in their order, and over all axes of the mesh"
                 )
         elif count != 1:
             raise InputError(
                 f"this communicator connects ranks with one device each, but the program runs on {count} devices: "
                 "call the collective outside shard_map on an array on a single device (see jax.device_put), start a "
-                "rank for each device, or join the devices: collops.jax.clique() joins those of one process, "
+                "rank for each device, or join devices: collops.jax.clique() joins the devices of one process, "
                 "collops.jax.clique(comm=collops.world()) the CPU devices of all ranks"
             )
 
@@ -112,7 +112,7 @@ class NativeComm:
 
         XLA records `recordable` programs of more than a few kernels on GPUs as graphs. It records ahead of execution,
         and the programs of other ranks may differ, so that a recorded call must not wait for another rank. NCCL has
-        connected all ranks before (see :mod:`collops.jax.devices`) and does its other setup in the first run. This has
+        already connected all ranks (see :mod:`collops.jax.devices`) and completes its setup in the first run. This has
         not been tested between nodes.
         """
         if platform == "cpu":
@@ -153,7 +153,7 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
     with_devices = comm.allgather_metadata(has_devices())
     if len(set(with_devices)) > 1:
         without = with_devices.index(False)
-        raise TransportError(f"JAX has a GPU on other ranks and none on rank {without}: start at most one rank per GPU")
+        raise TransportError(f"JAX has GPUs on some ranks, but none on rank {without}: start at most one rank per GPU")
     if with_devices[0]:
         numbers["cuda"] = numbers["rocm"] = device_transport(comm)
     if comm.size > 1:
@@ -171,7 +171,7 @@ def _joined(joined: Clique) -> NativeComm:
         number = clique_transport(joined.devices)
         numbers = {"cuda": number, "rocm": number}
         return NativeComm(None, joined.size, numbers, on_one_node=True, joined=joined)
-    # Calls between the ranks have one order and one count, with or without a clique.
+    # Calls between the ranks share one order and one counter, with or without a clique.
     ranks = None if joined.comm is None else native_comm(joined.comm)
     number = native.library().collops_add_devices(
         ctypes.c_int64(native.library().collops_add_alone() if ranks is None else ranks.number("cpu")),
@@ -184,7 +184,7 @@ def _joined(joined: Clique) -> NativeComm:
 
 
 def _private_duplicate(comm: Communicator) -> Any:
-    """Return a communicator of MPI for calls from XLA's threads, apart from the program's own calls."""
+    """Return an MPI communicator for calls from XLA's threads, separate from the program's calls."""
     with collective_errors(comm):
         native.load_mpi()
     return comm.control.Dup()

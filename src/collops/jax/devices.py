@@ -1,7 +1,7 @@
-"""Devices: groups of them, which GPU a rank uses, and communicators of NCCL (or RCCL).
+"""Devices: groups of devices, the GPU of a rank, and communicators of NCCL (or RCCL).
 
-The communicators belong to collops.jax alone (:class:`collops.comm.nccl.NcclLibrary`), and come from the library that
-JAX itself uses. RCCL has the same functions; that path is written and compiled, but has not been run on an AMD machine.
+The communicators are used by collops.jax only (:class:`collops.comm.nccl.NcclLibrary`), and come from the library that
+JAX uses. RCCL has the same functions; this path compiles, but has not been run on an AMD machine.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NCCL_FUNCTIONS = (
 
 
 class Clique:
-    """Devices as the ranks of a communicator, for collectives inside ``shard_map``; made by :func:`clique`.
+    """Devices as the ranks of a communicator, for collectives inside ``shard_map``; created by :func:`clique`.
 
-    The first one lets JAX keep the compiled steps of each ``shard_map`` that runs without ``jit`` in this process.
+    The first clique makes JAX cache the compiled steps of each ``shard_map`` without ``jit`` in this process.
 
     Attributes
     ----------
@@ -67,11 +67,11 @@ class Clique:
 
 
 def use_local_device() -> None:
-    """Give this rank the GPU of its number on its node, and hide the others from it. Collective.
+    """Restrict this process to the GPU of its local rank. Collective.
 
-    Call it before anything uses a GPU: before :func:`collops.world`, CuPy and JAX. JAX would else take all GPUs, and
-    most of their memory, on every rank. Not needed where the launcher shows each rank its own GPU; without GPUs, or
-    with one rank on a node, it does nothing.
+    Call it before the first use of a GPU: before :func:`collops.world`, CuPy and JAX. Otherwise, JAX would allocate
+    most of the memory of all GPUs on every rank. It is not needed if the launcher selects a GPU for each rank; without
+    GPUs, or with one rank on a node, it has no effect.
 
     Raises
     ------
@@ -89,12 +89,12 @@ def use_local_device() -> None:
     if initialized is None:
         from jax._src.xla_bridge import backends_are_initialized as initialized
     if initialized():
-        raise InputError("collops.jax.use_local_device() has to be called before JAX makes its first array")
+        raise InputError("collops.jax.use_local_device() must be called before JAX creates its first array")
     select_own_device()
 
 
 def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = None) -> Clique:
-    """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if that is given.
+    """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if any.
 
     Each device is one rank of the group. Inside ``shard_map`` over `devices`, in the same order, ``allreduce``,
     ``bcast``, ``allgather``, ``reduce_scatter``, ``alltoall`` and ``barrier`` connect all devices of the group.
@@ -102,10 +102,10 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     Parameters
     ----------
     devices : sequence of jax.Device, optional
-        Devices of this process, GPUs or CPU devices. By default all that it has.
+        Devices of this process, GPUs or CPU devices. By default all its devices.
     comm : Communicator, optional
-        Join the CPU devices of all its ranks, in the order of the ranks. Ranks may have
-        different numbers of devices. By default only the devices of this process are joined.
+        Join the CPU devices of all its ranks, in the order of the ranks. Ranks may have different numbers of devices.
+        By default only the devices of this process are joined.
 
     Returns
     -------
@@ -115,8 +115,8 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     Raises
     ------
     InputError
-        If there are no devices, a device is given twice, devices are of different kinds, one belongs to another
-        process, or GPUs of several ranks are to be joined.
+        If `devices` is empty, contains a device twice, has devices of different kinds or of another process, or if GPUs
+        of several ranks are to be joined.
     TransportError
         If the devices are GPUs and NCCL cannot join them.
 
@@ -130,12 +130,12 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     >>> collops.jax.clique(jax.local_devices()[:1], comm=comm).size == comm.size
     True
     """
-    given = tuple(jax.local_devices() if devices is None else devices)
+    members = tuple(jax.local_devices() if devices is None else devices)
     if comm is None:
-        return _clique(given, None, (_described(given),))
+        return _clique(members, None, (_described(members),))
     if not isinstance(comm, Communicator):
         raise InputError(f"comm must be a collops communicator, not {type(comm).__name__}")
-    known = collective_values(comm, lambda: _described(given))
+    known = collective_values(comm, lambda: _described(members))
     if len(kinds := {kind for kind, _ in known}) > 1:
         raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
     if comm.size > 1 and kinds != {"cpu"}:
@@ -143,7 +143,7 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
             "clique(comm=...) joins the CPU devices of several ranks, not their GPUs: start a rank for each GPU and "
             "pass the communicator itself, or join the GPUs of one process by clique()"
         )
-    return _clique(given, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
+    return _clique(members, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
 
 
 def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
@@ -151,11 +151,11 @@ def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
     if not devices:
         raise InputError("a clique needs at least one device")
     if len(set(devices)) < len(devices):
-        raise InputError(f"a device is given twice: {list(devices)}")
+        raise InputError(f"a clique needs distinct devices, not {list(devices)}")
     if len({device.platform for device in devices}) > 1:
         raise InputError(f"the devices of a clique must be of one kind, not {list(devices)}")
     if any(device.process_index != jax.process_index() for device in devices):
-        raise InputError("a clique is made of devices of this process; to join those of other ranks, pass comm=")
+        raise InputError("a clique needs devices of this process; to join devices of other ranks, pass comm=")
     return devices[0].platform, tuple(device.local_hardware_id for device in devices)
 
 
@@ -163,7 +163,7 @@ def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
 def _clique(
     devices: tuple[Any, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> Clique:
-    # All devices of all ranks are part of the key, so that all ranks make a new clique, or none does.
+    # All devices of all ranks are part of the key, so that either all ranks create a new clique or none.
     return Clique(devices, comm, tuple(len(numbers) for _, numbers in known))
 
 
@@ -173,7 +173,7 @@ def has_devices() -> bool:
 
 
 def may_record() -> bool:
-    """Return whether NCCL accepts recorded calls mixed with others, which environment variables can disable."""
+    """Return whether NCCL allows mixing recorded and other calls, which environment variables can disable."""
     registers = os.environ.get("NCCL_GRAPH_REGISTER", "0") != "0"
     return not registers and os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0"
 
@@ -184,15 +184,15 @@ def device_transport(comm: Communicator) -> int:
         return clique_transport(jax.local_devices()[:1])
     device = jax.local_devices()[0].local_hardware_id
     with collective_errors(comm):
-        identity = list(_nccl().unique_id()) if comm.rank == 0 else []  # with which all ranks connect to NCCL
-        place = f"{socket.gethostname()} {drivers.bus_of(device)}"  # of this rank's GPU
-    known = comm.allgather_metadata([place, identity])
-    if len({place for place, _ in known}) < comm.size:
+        identity = list(_nccl().unique_id()) if comm.rank == 0 else []  # identifier for connecting all ranks by NCCL
+        address = f"{socket.gethostname()} {drivers.bus_of(device)}"  # of this rank's GPU
+    known = comm.allgather_metadata([address, identity])
+    if len({address for address, _ in known}) < comm.size:
         raise TransportError(
-            "each rank needs a GPU of its own: call collops.jax.use_local_device() before collops.world(), "
+            "each rank needs a separate GPU: call collops.jax.use_local_device() before collops.world(), "
             "or let the launcher set CUDA_VISIBLE_DEVICES"
         )
-    with jax.ensure_compile_time_eval():  # a transport may be wanted first while a program is traced
+    with jax.ensure_compile_time_eval():  # a transport may first be needed while a program is traced
         scratch = jnp.zeros(2 * comm.size, jnp.uint8).block_until_ready()
     with drivers.current(device):
         joined = _nccl().connect(comm.size, comm.rank, bytes(known[0][1]))
@@ -210,7 +210,7 @@ def clique_transport(joined: Sequence[Any]) -> int:
 def _add(communicators: list[int], devices: list[int], ranks: list[int], size: int, record: bool) -> int:
     """Add a transport to the native library; return its number.
 
-    `record` has not been tested between nodes, and gains nothing on a single device.
+    `record` has not been tested between nodes, and has no benefit on a single device.
     """
     count = len(devices)
     return native.library().collops_add_nccl(
@@ -235,7 +235,7 @@ def _nccl() -> NcclLibrary:
 
 def _of_packages() -> list[str]:
     """Return the paths of NCCL in the package that jax[cuda] installs."""
-    found = importlib.util.find_spec("nvidia")
-    places = [] if found is None else list(found.submodule_search_locations or ())
-    paths = [Path(place) / "nccl" / "lib" / "libnccl.so.2" for place in places]
+    package = importlib.util.find_spec("nvidia")
+    folders = [] if package is None else list(package.submodule_search_locations or ())
+    paths = [Path(folder) / "nccl" / "lib" / "libnccl.so.2" for folder in folders]
     return [str(path) for path in paths if path.is_file()]

@@ -18,7 +18,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     x : array or pytree of arrays
         The same shape and dtype on every rank.
     root : int
-        The rank that gets the stack.
+        The rank that receives the stack.
     comm
         As for :func:`allreduce`.
 
@@ -49,7 +49,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
 
 @leaf_by_leaf
 def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
-    """Give rank *r* the block ``x[r]`` of `root`. Collective.
+    """Send the block ``x[r]`` of `root` to rank *r*. Collective.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     """
     comm = native_comm(comm)
     root = checked_rank(root, comm, "root")
-    # Elsewhere no blocks, but with the shape and with a derivative.
+    # Other ranks have no blocks, but an array with the shape and a derivative.
     x = blocks(x, comm, "scatter") if comm.rank == root else array(x)[None][:0]
     return scatter_p.bind(x, root=root, comm=comm)[0]
 

@@ -1,4 +1,4 @@
-"""Calls of the CUDA or HIP driver that NCCL between GPUs needs, by ctypes, without a toolkit.
+"""Calls of the CUDA or HIP driver for NCCL, by ctypes, without a toolkit.
 
 They raise a TransportError if the driver reports an error.
 """
@@ -41,7 +41,7 @@ def bus_of(device: int) -> str:
 
 @contextmanager
 def current(device: int) -> Iterator[None]:
-    """Make the primary context of a GPU current in this thread, as NCCL needs; restore the previous one afterwards."""
+    """Make a GPU's primary context current in this thread, as NCCL requires; restore the previous one afterwards."""
     if is_rocm():
         hip, number = _hip(), ctypes.c_int()
         if hip.hipGetDevice(ctypes.byref(number)) or hip.hipSetDevice(ctypes.c_int(device)):
@@ -72,7 +72,7 @@ def graph_functions() -> list[int]:
 
 
 def wait_for_device() -> None:
-    """Wait until this thread's GPU has finished all its work; raise a TransportError if that ended in an error."""
+    """Synchronise with this thread's GPU; raise a TransportError if its work failed."""
     if failed := _hip().hipDeviceSynchronize() if is_rocm() else _cuda().cuCtxSynchronize():
         raise TransportError(f"work on this rank's GPU ended in error {failed} of its driver")
 

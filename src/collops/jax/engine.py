@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.errors import UnsupportedTypeError
 from collops.jax import arguments, methods, versions
 from collops.jax.allreduce import replicated_operand
@@ -34,20 +34,20 @@ class JaxEngine(Engine):
         self.methods = methods
 
     def synchronize(self) -> None:
-        """Wait until all collectives that were started have ended."""
+        """Wait until all started collectives have completed."""
         jax.effects_barrier()
 
-    def from_host(self, array: Any) -> Any:
+    def from_host(self, array: LocalArray) -> Any:
         """Return a copy of a NumPy array as a JAX array, which is a constant in a traced program."""
         with jax.ensure_compile_time_eval():
             return arguments.copied(array, self.dtype(array.dtype))
 
-    def matmul(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: LocalArray, b: LocalArray) -> Any:
         """Return the product of two matrices or stacks of them, see :meth:`Engine.matmul`."""
         return jnp.matmul(a, b, precision=None if versions.product_precision() else "highest")
 
-    def check_devices(self, array: Any) -> None:
-        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+    def check_devices(self, array: LocalArray) -> None:
+        """Raise an UnsupportedTypeError if `array` is sharded over several devices, which messages do not support."""
         if not isinstance(array, Tracer) and len(array.sharding.device_set) > 1:
             raise UnsupportedTypeError(
                 f"the local array of a rank is on one device, but this one is spread over {len(array.devices())}: "
@@ -58,7 +58,7 @@ class JaxEngine(Engine):
         """Return JAX's dtype for `dtype`: single instead of double precision without ``jax_enable_x64``."""
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
-    def put(self, array: Any, index: Any, values: Any) -> Any:
+    def put(self, array: LocalArray, index: Any, values: Any) -> Any:
         """Return `array` with `values` at `index`, converted to its dtype."""
         values = arguments.copied(values) if isinstance(values, np.ndarray) else jnp.asarray(values)
         if values.dtype.kind == "c" and array.dtype.kind != "c":
@@ -73,17 +73,19 @@ class JaxEngine(Engine):
         # XLA copies boxes faster than it scatters elements.
         return lax.dynamic_update_slice(array, jnp.broadcast_to(values, shape), [np.int32(start) for start in starts])
 
-    def add(self, array: Any, index: Any, values: Any) -> Any:
+    def add(self, array: LocalArray, index: Any, values: Any) -> Any:
         """Return `array` with `values` added at `index`, a slice or slices."""
         return self.put(array, index, array[index] + values)
 
-    def replicated_operand(self, value: Any, comm: Any) -> Any:
+    def replicated_operand(self, value: LocalArray, comm: Any) -> Any:
         """Return the replicated `value`; its cotangent is the sum of the cotangents of the ranks of `comm`."""
         if comm is None or comm.size == 1 or not isinstance(value, Tracer):
             return value
         return replicated_operand(value, comm) if jnp.issubdtype(value.dtype, jnp.inexact) else value
 
-    def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
+    def linear_map(
+        self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: LocalArray, shape: Any
+    ) -> Any:
         """Return ``forward(x)``; in a traced program, its transpose is `adjoint`."""
         if not isinstance(x, Tracer):
             return forward(x)
@@ -99,8 +101,8 @@ def _start_of_box(index: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     if any(part is not Ellipsis and not isinstance(part, slice) for part in parts):
         return None
     if Ellipsis in parts:
-        place = parts.index(Ellipsis)
-        parts = (*parts[:place], *[slice(None)] * (len(shape) - len(parts) + 1), *parts[place + 1 :])
+        ellipsis = parts.index(Ellipsis)
+        parts = (*parts[:ellipsis], *[slice(None)] * (len(shape) - len(parts) + 1), *parts[ellipsis + 1 :])
     bounds = [part.indices(extent) for part, extent in zip(parts, shape, strict=False)]
     if any(step != 1 for *_, step in bounds):
         return None

@@ -1,8 +1,8 @@
 """Messages between pairs of ranks: ``send``, ``recv``, ``sendrecv`` and ``neighbor_exchange``, one primitive for all.
 
-The operands are the arrays to send and a template for each array to receive. Templates are not sent. They carry shapes
+The operands are the arrays to send and a template for each array to receive. Templates are not sent; they carry shapes
 and derivatives: a received array has a tangent although it depends on no other operand of this rank. The adjoint sends
-every message back.
+every message in reverse.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
 def recv(x: Any, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
-    `x` has arbitrary values. For a derivative it must depend on the variable of differentiation, for instance as
-    ``0 * y``. Other parameters as for :func:`sendrecv`.
+    The values of `x` are arbitrary. For a derivative it must depend on the variable of differentiation, for example as
+    ``0 * y``. Other parameters are as for :func:`sendrecv`.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def neighbor_exchange(
     sends : sequence of array
         The arrays for `destinations`.
     templates : sequence of array
-        Arrays with the shapes and dtypes of those from `sources`, with arbitrary values.
+        Arrays with the shapes and dtypes of the arrays from `sources`, with arbitrary values.
     destinations, sources : sequence of int
         Ranks. They may include this rank, and repeat. Messages between two ranks arrive in the order of these lists.
     tag, comm
@@ -186,7 +186,7 @@ def neighbor_exchange(
     """
     if len(sends) != len(destinations) or len(templates) != len(sources):
         raise InputError(
-            f"{len(sends)} arrays were given for {len(destinations)} destinations, "
+            f"arrays and ranks must match, not {len(sends)} arrays for {len(destinations)} destinations "
             f"and {len(templates)} templates for {len(sources)} sources"
         )
     leaving, arriving = ([(rank, tag) for rank in ranks] for ranks in (destinations, sources))
@@ -201,7 +201,7 @@ def messages(
     comm: Any,
     status: Any = None,
 ) -> list[Any]:
-    """Check the arguments and bind the primitive, unless there are no messages; without `sources` return a receipt."""
+    """Check the arguments and bind the primitive if there are messages; without `sources` return a receipt."""
     comm = native_comm(comm)
     leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
     arriving = tuple(_arriving(rank, tag, comm) for rank, tag in sources)
@@ -215,12 +215,12 @@ def messages(
 def checked_status(status: Any, comm: NativeComm) -> Status | None:
     """Return a checked status as a parameter of the primitive."""
     if status is not None and (comm.size == 1 or comm.on_devices):
-        raise InputError("MPI fills in status=: it needs several ranks with arrays on hosts")
+        raise InputError("status= is filled by MPI: it needs several ranks with arrays on hosts")
     return None if status is None else Status(status)
 
 
 def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int, int]:
-    """Return checked numbers; for ``None`` the negative numbers by which MPI knows any rank and any tag."""
+    """Return checked numbers; for ``None`` the negative numbers for any rank and any tag in MPI."""
     if rank is None and comm.on_devices:
         raise InputError("NCCL receives from a known rank only: name the source")
     any_rank, any_tag = (-1, -1) if comm.size == 1 else (mpi4py_module().ANY_SOURCE, mpi4py_module().ANY_TAG)
@@ -229,7 +229,7 @@ def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int,
 
 
 def with_derivative(x: Any, other: Any) -> Any:
-    """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank takes part in a derivative."""
+    """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank participates in a derivative."""
     if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
         return x
     return lax.select(np.False_, jnp.broadcast_to(jnp.sum(other), x.shape), x)
@@ -259,13 +259,13 @@ def _jvp(
 ) -> Any:
     moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
-    kept = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
+    nonzero = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
     leaving = tuple(message for message, moves in zip(destinations, moving[:count], strict=True) if moves)
     arriving = tuple(message for message, moves in zip(sources, moving[count:], strict=True) if moves)
     if any(rank < 0 for rank, _ in arriving):
         raise InputError("a message from any rank has no derivative: name the source")
     results = exchange_p.bind(*primals, destinations=destinations, sources=sources, comm=comm, status=status)
-    arrived = iter(exchange_p.bind(*kept, destinations=leaving, sources=arriving, comm=comm, status=None))
+    arrived = iter(exchange_p.bind(*nonzero, destinations=leaving, sources=arriving, comm=comm, status=None))
     if not sources:
         return results, list(arrived)
     return results, [
@@ -277,14 +277,14 @@ def _jvp(
 def _returning(destinations: Messages, sources: Messages) -> tuple[Messages, Messages]:
     """Return the destinations and the sources of cotangents.
 
-    A receive of any tag does not know for which tag the sender waits. It returns the tag of its own call, which is
-    that of all ranks if they run one program, and waits for any tag itself.
+    A receive of any tag does not know the tag that the sender expects. It returns the tag of its own call, which is the
+    same on all ranks if they run one program, and itself waits for any tag.
     """
     wild = [tag for _, tag in sources if tag < 0]
     if not wild:
         return sources, destinations
-    own = destinations[0][1] if destinations else 0
-    back = tuple((rank, own if tag < 0 else tag) for rank, tag in sources)
+    own_tag = destinations[0][1] if destinations else 0
+    back = tuple((rank, own_tag if tag < 0 else tag) for rank, tag in sources)
     return back, tuple((rank, wild[0]) for rank, _ in destinations)
 
 
@@ -297,17 +297,17 @@ def _transpose(
     templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     to, origins = _returning(destinations, sources)
     returned = exchange_p.bind(*back, *templates, destinations=to, sources=origins, comm=comm, status=status)
-    taken = [
+    cotangents_of_sends = [
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
     rest = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    return [*taken, *rest]
+    return [*cotangents_of_sends, *rest]
 
 
-def _batch(values: Any, places: Any, **parameters: Any) -> Any:
-    size = next(value.shape[place] for value, place in zip(values, places, strict=True) if place is not None)
-    values = [batching.bdim_at_front(value, place, size) for value, place in zip(values, places, strict=True)]
+def _batch(values: Any, axes: Any, **parameters: Any) -> Any:
+    size = next(value.shape[axis] for value, axis in zip(values, axes, strict=True) if axis is not None)
+    values = [batching.bdim_at_front(value, axis, size) for value, axis in zip(values, axes, strict=True)]
     results = exchange_p.bind(*values, **parameters)
     if not parameters["sources"]:
         return results, [None]

@@ -1,6 +1,6 @@
-"""``scan``, and the reductions that no transport knows: the arrays of all ranks are gathered and combined on each rank.
+"""``scan``, and reductions that the transports do not support: the arrays of all ranks are gathered and combined.
 
-A gather cannot be confused with the program's own messages, which may wait for any source and any tag.
+A gather cannot be confused with the program's messages, which may wait for any source and any tag.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
 
     Notes
     -----
-    Every rank receives the arrays of all ranks. The adjoint returns to each rank the cotangents of this array.
+    Every rank receives the arrays of all ranks. The adjoint returns the cotangents of an array to its rank.
 
     Examples
     --------
@@ -53,12 +53,12 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     x = array(x)
     name = folded_operation(op, x) or operation(op, x.dtype)
     if name == "avg":
-        raise UnsupportedTypeError("scan has no operation 'avg': use 'sum' and divide by the number of ranks")
+        raise UnsupportedTypeError("scan does not support 'avg': use 'sum' and divide by the number of ranks")
     return _folded(_gathered(x, comm)[: comm.rank + 1], name)
 
 
 def folded_operation(op: Any, x: Any) -> str | None:
-    """Return the name of a reduction that no transport knows, checked for `x`; ``None`` for other operations."""
+    """Return the name of a reduction that transports do not support, checked for `x`; ``None`` for others."""
     known = (*_FOLDED, "prod")
     name = op if isinstance(op, str) else next((x for x in known if op == getattr(mpi4py_module(), x.upper())), None)
     kind = x.dtype.kind
@@ -95,9 +95,9 @@ def _folded(rows: Any, name: str) -> Any:
 
 
 def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the operation on pairs that keeps the better value, and of equal values the lower index.
+    """Return the operation on pairs that selects the extreme value, and among equal values the lowest index.
 
-    NaN is better than any number, and equal to another NaN, as in NumPy.
+    NaN precedes any number, and equals another NaN, as in NumPy.
     """
 
     def combine(a: Any, b: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``allgather``, ``allgatherv`` and ``reduce_scatter``: each of gathering and reducing is the adjoint of the other."""
+"""``allgather``, ``allgatherv`` and ``reduce_scatter``: gathering and reducing are adjoints of each other."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     Raises
     ------
     LayoutError
-        If this rank's number of rows is not the one in `counts`.
+        If this rank's number of rows differs from its entry in `counts`.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def allgatherv(x: Any, counts: Sequence[int], *, comm: Any = None, cotangents: s
     x = array(x)
     rows = checked_counts(counts, comm, "counts")
     if x.ndim == 0 or x.shape[0] != rows[comm.rank]:
-        raise LayoutError(f"counts assign {rows[comm.rank]} rows to this rank, but x has shape {x.shape}")
+        raise LayoutError(f"x must have {rows[comm.rank]} rows on this rank, as in counts, not shape {x.shape}")
     return gathered(x, rows, comm, checked_convention(cotangents))
 
 
@@ -120,7 +120,7 @@ def scattered(x: Any, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any
 
 
 def _own_rows(x: Any, counts: tuple[int, ...], comm: NativeComm, **_: Any) -> Any:
-    # A clique, whose ranks run one program, has no rank; its counts are equal.
+    # The ranks of a clique run one program, which has no rank; its counts are equal.
     rows = counts[0] if len(set(counts)) == 1 else counts[comm.rank]
     return [like(x, (rows, *x.shape[1:]))]
 

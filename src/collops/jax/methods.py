@@ -1,8 +1,8 @@
 """The methods of a communicator for JAX arrays.
 
-A result that all ranks get is one value, also in derivatives: see ``cotangents="replicated"`` of
-:func:`collops.jax.allreduce`. ``out=`` is ignored, because JAX arrays are immutable. On one rank nothing is sent, and
-the native library is not needed.
+Results on all ranks are replicated values, also in derivatives: see ``cotangents="replicated"`` of
+:func:`collops.jax.allreduce`. ``out=`` is ignored, because JAX arrays are immutable. A single rank sends no messages
+and does not need the native library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def collective(comm: Communicator, kind: str, x: Any, op: Any, root: Any, counts
     traced.
     """
     if op is not None:
-        operation(op, x.dtype)  # the primitives know more operations than the other transports of a communicator do
+        operation(op, x.dtype)  # the primitives support more operations than the other transports of a communicator
     if kind == "scatterv":
         raise UnsupportedTypeError("scatterv is not available for JAX arrays; use alltoallv, or neighbor_exchange")
     if comm.size == 1:
@@ -68,13 +68,13 @@ def collective(comm: Communicator, kind: str, x: Any, op: Any, root: Any, counts
 
 
 def _on_one_rank(comm: Communicator, kind: str, x: Any, root: Any, *counts: Sequence[int] | None) -> Any:
-    """Return the result of a call without other ranks, after the checks that the primitives make for several."""
+    """Return the result of a call on a single rank, after the same checks as in the primitives."""
     if root is not None:
         checked_rank(root, comm, "root")
     for rows in [(1,)] if kind in ("scatter", "reduce_scatter", "alltoall") else counts:
         if rows is not None and list(rows) != list(x.shape[:1]):
             raise LayoutError(
-                f"on one rank, the counts for an array of shape {x.shape} are all its rows, not {list(rows)}"
+                f"on one rank, the counts for an array of shape {x.shape} must be all its rows, not {list(rows)}"
             )
     if kind in ("allgather", "gather"):
         return x[None]
@@ -91,7 +91,7 @@ def exchange(
 ) -> list[Any]:
     """Send `sends` and return the received arrays, of the dtype of `source` and of these shapes.
 
-    `sends` are parts of `source`. A rank that only receives depends on `source` too, as derivatives need.
+    `sends` are parts of `source`. A rank that only receives also depends on `source`, as derivatives require.
     """
     dtype = source.dtype
     if sends or not sources:

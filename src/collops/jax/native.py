@@ -74,7 +74,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise InputError(f"the native library does not load: {error}") from error
-    # A version number, because arguments may change while symbols stay. The oldest libraries lack the function.
+    # A version number, because arguments may change under the same symbols. The oldest libraries lack the function.
     if not hasattr(loaded, "collops_interface") or loaded.collops_interface() != _INTERFACE:
         raise InputError(
             f"the native library {path} was built for another version of collops: "
@@ -98,7 +98,7 @@ def _path() -> Path:
     if importlib.util.find_spec("collops_native") is None:
         raise InputError(
             "collops.jax needs its native library: run 'pip install ./native' in a checkout of collops "
-            "(this needs a C++17 compiler and jaxlib), or give its path in COLLOPS_NATIVE"
+            "(this needs a C++17 compiler and jaxlib), or set COLLOPS_NATIVE to its path"
         )
     from collops_native import library_path
 

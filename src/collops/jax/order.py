@@ -1,7 +1,7 @@
 """The order of collectives: the effect of every primitive, and a ``jit`` that keeps the order at low cost.
 
-All ranks must run collectives in one order: the order of the program, executed line by line. XLA may reorder and
-overlap independent operations. The argument why it keeps the order of collectives, from the inside out:
+All ranks must run collectives in the same order: the order of the program, executed line by line. XLA may reorder and
+overlap independent operations. It preserves the order of collectives for these reasons, from the inside out:
 
 1. *Within a block* of one program, each call takes four bytes from the previous call and passes four bytes to the next.
    These are data, so that no schedule, of threads or of a command buffer, runs two calls at once or in another order.
@@ -14,19 +14,19 @@ overlap independent operations. The argument why it keeps the order of collectiv
 3. *Between programs* that are dispatched one after the other, on hosts, the token of the last program is an argument of
    the next: an empty array, which is ready when its program has ended. Devices run programs in the order of dispatch.
    After a program on several CPU devices, :func:`jit` waits for its token instead of passing it on.
-4. *Transformations* keep effects in order and drop none. The collectives that they add (derivatives) depend on the
+4. *Transformations* preserve all effects and their order. The collectives that they add (derivatives) depend on the
    program's collectives and on the dependencies of their operands. When a derivative is taken, two properties must
    therefore be the same on all ranks: whether an operand depends on the variable of differentiation, and, inside a
-   ``scan``, whether it changes between iterations (JAX moves constant operations before the loop). All other work of
-   a rank is arbitrary.
-5. *Between the CPU devices of a process*, which run one program at different speeds, the last one to arrive at a call
-   makes it for all, and none continues before it has ended. So a process makes the calls of the program in its order,
-   and at most one at a time; a device that has ended a program has seen all others begin the last call of it.
+   ``scan``, whether it changes between iterations (JAX moves constant operations before the loop). Other operations of
+   a rank are arbitrary.
+5. *Between the CPU devices of a process*, which run one program at different speeds, the last device to arrive at a
+   call makes it for all, and no device continues before the call ends. Thus a process makes the calls in program order,
+   one at a time; when a device has completed a program, all others have begun its last call.
 
 JAX starts a compiled program with an ordered effect from Python instead of C++, which costs time at every dispatch.
 :func:`jit` therefore compiles a program whose tokens begin and end inside it, so that it has no effect for JAX, and on
-hosts passes the token of point 3 as an ordinary array. It is the token that JAX would use, so that ``jax.jit`` may be
-used as well, and mixed with it; its calls only take longer.
+hosts passes the token of point 3 as an ordinary array. JAX uses the same token, so that ``jax.jit`` works too and can
+be mixed with :func:`jit`; only its dispatch is slower.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ ORDER = Order()
 versions.allow_everywhere(Order)
 
 
-_jax_jit = jax.jit  # compat.mpi4jax may put `jit` in its place
+_jax_jit = jax.jit  # compat.mpi4jax may replace it by `jit`
 _recordable = ContextVar("recordable", default=False)
 
 
 def recordable() -> bool:
     """Return whether XLA may record the program that is being lowered as a graph on GPUs.
 
-    This is so in programs of :func:`jit` without collectives in branches of a conditional.
+    This holds for programs of :func:`jit` without collectives in branches of a conditional.
     """
     return _recordable.get()
 
@@ -105,7 +105,7 @@ class Jit:
         self._replicated = replicated
         self._as_jax = not _PLACING.isdisjoint(options)
         traced = plain
-        if "compiler_options" in options:  # which JAX does not take for a part of a program
+        if "compiler_options" in options:  # opaque to JAX, not a part of a program
             traced = _jax_jit(
                 function, **{name: value for name, value in options.items() if name != "compiler_options"}
             )
@@ -126,8 +126,8 @@ class Jit:
     def dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function on values, after all earlier computations with collectives.
 
-        Raises the error of a collective if the program runs at once. If it runs later, JAX raises an error of its own
-        with that text where the results are used.
+        Raises the error of a collective if the program runs synchronously. Otherwise, JAX raises an error with the same
+        text when the results are used.
         """
         try:
             if not _on_hosts():
@@ -137,8 +137,8 @@ class Jit:
                 jax.block_until_ready((token, result))
         except FloatingPointError as error:  # in the results, found by jax_debug_nans or jax_debug_infs
             error.add_note(
-                "collops.jax.jit does not repeat a program to find the operation, because other ranks would not take "
-                "part in its messages; run it in 'with jax.disable_jit():' on all ranks instead"
+                "collops.jax.jit does not repeat a program to find the operation, because other ranks would not "
+                "participate in its messages; run it in 'with jax.disable_jit():' on all ranks instead"
             )
             raise
         except versions.RUNTIME_ERRORS as error:
@@ -148,7 +148,7 @@ class Jit:
         return result
 
     def clear_cache(self) -> None:
-        """Forget all compiled programs of the function."""
+        """Clear the cache of compiled programs of the function."""
         compiled: Any
         for compiled in (self._plain, self._alone, self._in_turn):
             compiled.clear_cache()
@@ -163,26 +163,26 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         As for ``jax.jit``. Without it, a decorator is returned.
     **options
         All options of ``jax.jit``. With ``in_shardings``, ``out_shardings``, ``device`` or ``backend``, JAX dispatches
-        the program itself, which takes longer.
+        the program itself, which is slower.
 
     Returns
     -------
     Jit
-        Called with values, it runs at once, in order with all other collectives. In transformations and inside other
+        Called with values, it runs directly, in order with all other collectives. In transformations and inside other
         compiled functions it acts like ``jax.jit(function)``. It has the methods ``trace``, ``lower``, ``eval_shape``
         and ``clear_cache`` of ``jax.jit``.
 
     Raises
     ------
     TypeError
-        If there is no such option, or `function` is not callable.
+        If an option is unknown, or `function` is not callable.
 
     Notes
     -----
     Not collective, but all ranks must call compiled functions in the same order.
 
     With ``jax_debug_nans`` a NaN in the result on this rank raises ``FloatingPointError``. Unlike ``jax.jit``, the
-    function is not called again to find the operation, since ranks without a NaN would not take part in its messages.
+    function is not called again to find the operation, since ranks without a NaN would not participate in its messages.
 
     Examples
     --------
@@ -212,18 +212,18 @@ def _first_token(replicated: Any) -> Any:
 
 
 def _last_token(replicated: Any) -> Any:
-    """Return the token of the last program, or the first token if no program has to be waited for."""
+    """Return the token of the last program, or the first token if no program is pending."""
     token = versions.get_runtime_token(ORDER)
     if token is None:
         return _first_token(replicated)
-    if token.committed:  # to several devices, and JAX would not take it with arguments on others
+    if token.committed:  # to several devices, and JAX would reject it with arguments on others
         versions.wait_until_ready(token)
         return _first_token(replicated)
     return token
 
 
 def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, which `traced` is compiled from, as a program that does not have the effect for JAX."""
+    """Return `function`, traced as `traced`, as a program without the effect."""
 
     @versions.without_repetition
     @functools.wraps(function)
@@ -232,8 +232,8 @@ def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) ->
 
         def on_operands(*operands: Any) -> Any:
             values = iter(operands)
-            given = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
-            args, kwargs = jax.tree.unflatten(tree, given)
+            arguments = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
+            args, kwargs = jax.tree.unflatten(tree, arguments)
             return traced(*args, **kwargs)
 
         operands = [leaf for leaf in leaves if isinstance(leaf, Tracer)]
@@ -248,7 +248,7 @@ def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) ->
 def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` without its effect; it takes a token as another keyword, and returns one as its first result.
 
-    A keyword leaves the positions of all other arguments as they are.
+    A keyword does not change the positions of other arguments.
     """
     without_effect = _without_effect(function, traced)
 

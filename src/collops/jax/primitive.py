@@ -33,12 +33,12 @@ def like(aval: Any, shape: Sequence[int]) -> ShapedArray:
 
 
 def whole(tangent: Any) -> Any:
-    """Return a tangent or cotangent as an array also if it is zero, because on other ranks it may not be."""
+    """Return a tangent or cotangent as an array even if it is zero, because it may be nonzero on other ranks."""
     return ad.instantiate_zeros(tangent)
 
 
 def _attributes(avals: Sequence[Any], parameters: dict[str, Any]) -> dict[str, int | tuple[int, ...]]:
-    """Return the handler's attributes: a root as it is, an operation as its number, and counts in elements."""
+    """Return the handler's attributes: a root unchanged, an operation as its number, and counts in elements."""
     attributes: dict[str, int | tuple[int, ...]] = {}
     for name, value in parameters.items():
         if name == "root":
@@ -62,8 +62,8 @@ def collective(
 
     `shapes` returns the abstract results for abstract operands and the primitive's parameters; `attributes` returns the
     handler's attributes for the list of abstract operands and the parameters. `operands` returns, for the parameters,
-    how many operands the handler gets; the others only carry shapes and derivatives. With `in_place` the handler can
-    write its result over an operand that is not used again.
+    the number of operands of the handler; other operands only carry shapes and derivatives. With `in_place` the handler
+    can write its result over an operand that is not used again.
     """
     primitive = Primitive(f"collops_{handler}")
     primitive.multiple_results = True
@@ -104,19 +104,19 @@ def collective(
 
 
 def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, op: str) -> Any:
-    """Lower a reduction by min or max of floating numbers, in which libraries may lose NaN, as one of integers.
+    """Lower a floating-point reduction by min or max, in which libraries may lose NaN, to a reduction of integers.
 
-    Here and not where the primitive is bound, since integers have no derivatives.
+    This is done at lowering, not when the primitive is bound, since integers have no derivatives.
     """
-    (given,), (result,) = context.avals_in, context.avals_out
+    (operand,), (result,) = context.avals_in, context.avals_out
     to_integers = functools.partial(sortable, op=op, xp=jnp)
-    keys = jax.eval_shape(to_integers, given)
+    keys = jax.eval_shape(to_integers, operand)
     arriving = context.replace(avals_out=[like(keys, keys.shape)])
     (value,) = mlir.lower_fun(to_integers, multiple_results=False)(arriving, value)
-    reduced = context.replace(avals_in=[like(keys, given.shape)], avals_out=[like(keys, result.shape)])
+    reduced = context.replace(avals_in=[like(keys, operand.shape)], avals_out=[like(keys, result.shape)])
     (value,) = called(reduced, value)
     leaving = context.replace(avals_in=reduced.avals_out)
-    value = mlir.lower_fun(lambda y: unsorted(y, given.dtype, jnp), multiple_results=False)(leaving, value)
+    value = mlir.lower_fun(lambda y: unsorted(y, operand.dtype, jnp), multiple_results=False)(leaving, value)
     context.set_tokens_out(reduced.tokens_out)
     return value
 
@@ -124,10 +124,10 @@ def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, o
 def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
     """Register the transformation rules of a linear primitive with one operand and one result.
 
-    `transposed` returns the cotangent of the operand for the cotangent of the result and the parameters. If these
-    have ``replicated=True``, the result is one value that all ranks hold, and :func:`local_adjoint` is used instead.
-    `batch_axes` are the positions of a batch axis in the operand and in the result. They are fixed, because JAX may put
-    the batch axis elsewhere on other ranks, whose programs differ.
+    `transposed` returns the cotangent of the operand for the cotangent of the result and the parameters. If the
+    parameters have ``replicated=True``, the result is a replicated value, and :func:`local_adjoint` is used instead.
+    `batch_axes` are the positions of a batch axis in the operand and in the result. They are fixed, because JAX may
+    choose other positions on ranks with other programs.
     """
 
     def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
@@ -196,8 +196,8 @@ def _compiled_for(
     return Jit(mapped, {}, NamedSharding(mesh, PartitionSpec()))
 
 
-# Linear maps with a given adjoint. A replicated array is one value, also in derivatives: JAX sees only the program of
-# one rank, and would add up the cotangents of some copies and lose the cotangents of others.
+# Linear maps with an explicit adjoint. A replicated array is one value, also in derivatives: JAX sees only the program
+# of one rank, and would sum the cotangents of some replicas and lose the cotangents of others.
 
 
 def linear_map(
@@ -209,9 +209,9 @@ def linear_map(
 ) -> Any:
     """Return ``forward(x)``, a linear map with the transpose `adjoint`.
 
-    Both are functions of one array that JAX can trace; they may call collectives where `collective` says so of each.
-    With ``None`` as its second entry, `adjoint` only raises an error, as soon as JAX asks for the transpose. `shapes`
-    has the shapes of `x` and of the result, which has the dtype of `x`.
+    Both are traceable functions of one array; `collective` tells for each whether it may call collectives. With
+    ``None`` as its second entry, `adjoint` only raises an error, as soon as JAX transposes. `shapes` has the shapes of
+    `x` and of the result, which has the dtype of `x`.
     """
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes, collective=collective)
 
@@ -219,18 +219,18 @@ def linear_map(
 def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
     """Return this rank's part of a replicated cotangent; its transpose is `forward`. No message.
 
-    The cotangent of a replicated result is replicated too. Each rank takes the part that belongs to its operand: all of
-    it (``allreduce``), its own rows (``allgather``), or all of it on the root and zero elsewhere (``bcast``).
+    The cotangent of a replicated result is also replicated. Each rank selects the part of its operand: the complete
+    cotangent (``allreduce``), its rows (``allgather``), or the complete one on the root and zero elsewhere (``bcast``).
     """
     counts, root, comm = parameters.get("counts"), parameters.get("root"), parameters["comm"]
     rows = cotangent.shape[:1] if counts is None else (counts[comm.rank],)
     start = 0 if counts is None else sum(counts[: comm.rank])
     elsewhere = root is not None and comm.rank != root
 
-    def own_part(whole: Any) -> Any:
+    def own_part(cotangent: Any) -> Any:
         if counts is not None:
-            return lax.slice_in_dim(whole, start, start + rows[0], axis=0)
-        return jnp.zeros_like(whole) if elsewhere else whole
+            return lax.slice_in_dim(cotangent, start, start + rows[0], axis=0)
+        return jnp.zeros_like(cotangent) if elsewhere else cotangent
 
     def summed(part: Any) -> Any:
         return forward.bind(part, **parameters)[0]
@@ -249,8 +249,8 @@ def _transpose_map(cotangent: Any, _: Any, *, forward: Any, adjoint: Any, shapes
     return [linear_map(adjoint, forward, whole(cotangent), shapes[::-1], collective[::-1])]
 
 
-def _batch_map(values: Any, places: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
-    x = jnp.moveaxis(values[0], places[0], 0)
+def _batch_map(values: Any, axes: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+    x = jnp.moveaxis(values[0], axes[0], 0)
     several = tuple((x.shape[0], *shape) for shape in shapes)
     return linear_map(jax.vmap(forward), jax.vmap(adjoint), x, several, collective), 0
 

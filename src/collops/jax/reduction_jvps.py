@@ -1,6 +1,6 @@
-"""The derivatives of reductions other than sums, forwards: of ``allreduce``, ``reduce`` and ``reduce_scatter``.
+"""Forward derivatives (JVPs) of reductions other than sums: ``allreduce``, ``reduce`` and ``reduce_scatter``.
 
-Each pushes a rank's tangent through the reduction of the values; what remains is a sum over the ranks.
+Each rank computes its contribution to the tangent from the reduced values; a sum over ranks combines them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def _pushed_forward(x: Any, y: Any, t: Any, op: str, comm: NativeComm) -> Any:
     if op == "prod":
         factors = gathered(x[None], (1,) * comm.size, comm)
         return t * jnp.prod(factors.at[comm.rank].set(1), axis=0).astype(x.dtype)
-    here = (x == y).astype(x.dtype)
-    return t * here / reduced(here, "sum", comm)
+    extreme = (x == y).astype(x.dtype)
+    return t * extreme / reduced(extreme, "sum", comm)
 
 
 def _differentiate(primitive: Primitive, on_all: Callable[..., Any]) -> None:
-    """Replace the derivative of a reduction; `on_all` gives every rank the part of the result that it contributed to.
+    """Replace the derivative of a reduction; `on_all` returns the part of the result that this rank contributed to.
 
     Its arguments are the result on this rank and the parameters.
     """

@@ -51,7 +51,7 @@ def bcast(x: Any, root: int = 0, *, comm: Any = None, cotangents: str = "ranks")
 def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     """Reduce `x` over the ranks to `root`; on other ranks return `x`. Collective.
 
-    Parameters and exceptions as for :func:`allreduce`, and an InputError if `root` is invalid.
+    Parameters and exceptions are as for :func:`allreduce`; InputError is raised if `root` is invalid.
 
     Examples
     --------
@@ -67,8 +67,8 @@ def reduce(x: Any, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
     if (name := folded_operation(op, x)) is not None:
         result = folded(x, name, comm)
     else:
-        given, op, converted = reduction(x, op, comm)
-        result = converted(_reduced_to(given, op, root, comm))
+        operand, op, converted = reduction(x, op, comm)
+        result = converted(_reduced_to(operand, op, root, comm))
     return result if comm.rank == root else x
 
 

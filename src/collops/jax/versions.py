@@ -25,10 +25,10 @@ from jaxlib.mlir import ir
 
 __all__ = ["lowered", "product_precision"]
 
-# Whether XLA runs calls once before it records them. The first call of a kind may do what a recording does not allow.
+# Whether XLA runs calls once before it records them. A first call may do operations that a recording does not allow.
 RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 
-# What JAX raises when a program fails: its own error, or, from the dispatch in C++, a ValueError.
+# Errors of JAX when a program fails: its own error, or, from the dispatch in C++, a ValueError.
 RUNTIME_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
 Effect = _effects.Effect
@@ -38,7 +38,7 @@ _SECONDS_BETWEEN_LOOKS = 2e-5
 
 
 def jit_disabled() -> bool:
-    """Return whether functions are to run operation by operation: ``jax_disable_jit``."""
+    """Return whether functions run operation by operation: ``jax_disable_jit``."""
     return _config.disable_jit.value
 
 
@@ -48,17 +48,17 @@ def product_precision() -> str | None:
 
 
 def without_repetition(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function that JAX is not to call again, operation by operation, to find the origin of a NaN."""
+    """Mark a function that JAX must not call again, operation by operation, to find the origin of a NaN."""
     function._apply_primitive = True  # type: ignore[attr-defined]
     return function
 
 
 class _StepsOfShardMap:
-    """The module `api` as `shard_map` sees it: ``jit`` returns the same compiled function for equal functions.
+    """The module `api` for `shard_map`: ``jit`` returns the same compiled function for equal functions.
 
     JAX runs a `shard_map` without ``jit`` step by step: a program for each operand and result, and one for each
-    primitive. It makes a compiled function for each step at every call. Compiled programs belong to an object in it,
-    and are forgotten with it, so that every call would compile all steps again.
+    primitive. It creates a compiled function for each step at every call. Compiled programs are cached in this
+    function, and freed with it, so that every call would compile all steps again.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -74,27 +74,27 @@ _kept_jit = lru_cache(maxsize=4096)(_api.jit)
 
 @cache
 def keep_steps_of_shard_map() -> None:
-    """Let JAX keep the compiled steps of a `shard_map` without ``jit``, from now on and in the whole process.
+    """Cache the compiled steps of a `shard_map` without ``jit`` in this process.
 
-    JAX has no interface for that: this replaces the name ``api`` in ``jax._src.shard_map``. Without it a call takes a
-    hundred times as long (0.1 s against 0.75 ms on an H200).
+    JAX has no interface for this: the function replaces the name ``api`` in ``jax._src.shard_map``. Without the cache a
+    call takes a hundred times as long (0.1 s instead of 0.75 ms on an H200).
     """
     _shard_map.api = _StepsOfShardMap()  # type: ignore[attr-defined]
 
 
 def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
-    """Let ``run(mesh, *values, **parameters)`` bind a primitive inside a ``shard_map`` without ``jit``.
+    """Use ``run(mesh, *values, **parameters)`` to bind a primitive inside a ``shard_map`` without ``jit``.
 
     The first axis of the values and of the results has one entry for each device.
     """
 
     def rule(mesh: Any, *values: Any, **parameters: Any) -> Any:
         axes = _core.trace_ctx.axis_env
-        # A program over a mesh with explicit axes is not lowered here: the same devices get automatic ones for it.
+        # Programs over a mesh with explicit axes cannot be lowered; use automatic axes over the same devices.
         automatic = _mesh.Mesh(mesh.devices, mesh.axis_names)
         rows = PartitionSpec(mesh.axis_names)
         with _core.eval_context(), jax.disable_jit(False), _mesh.use_abstract_mesh(automatic.abstract_mesh):
-            _core.trace_ctx.set_axis_env(_core.top_axis_env)  # JAX dispatches from C++ only where no axis has a name
+            _core.trace_ctx.set_axis_env(_core.top_axis_env)  # JAX dispatches from C++ only if no axis has a name
             try:
                 if automatic == mesh:
                     return run(mesh, *values, **parameters)
@@ -107,7 +107,7 @@ def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
 
 
 def _placed(values: Any, sharding: Any) -> list[Any]:
-    """Return arrays that are sharded like this over other axes of the same devices, without moving anything."""
+    """Return arrays with the same sharding over other axes of the same devices, without moving data."""
     return [jax.device_put(value, sharding) for value in values]
 
 
@@ -134,7 +134,7 @@ def get_runtime_token(effect: Effect) -> Any:
     """Return the token of the last computation with `effect`, an empty array; ``None`` if that computation has ended.
 
     This includes an end by an error: waiting for the results raises it, and later calls need not fail for the same
-    reason. The token of a computation that JAX dispatched itself cannot be passed to one that has no effect for JAX, so
+    reason. The token of a computation dispatched by JAX cannot be passed to a computation without the effect, so that
     this function waits for it.
     """
     token: Any = _tokens.current_tokens.get(effect)
@@ -156,7 +156,7 @@ def wait_until_ready(token: Any) -> None:
 def set_runtime_token(effect: Effect, array: Any) -> None:
     """Make `array` the token for which the next computation with `effect` waits.
 
-    That computation may run on another device, to which JAX copies the token of a single one that is not committed.
+    That computation may run on another device, to which JAX copies an uncommitted token of a single device.
     """
     if array.committed and len(array.sharding.device_set) == 1:
         array = _array.ArrayImpl(array.aval, array.sharding, array._arrays, committed=False, _skip_checks=True)
@@ -182,8 +182,8 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
 def lowered(program: Any) -> Any:
     """Return a traced program without high-level calls with custom derivatives, which JAX since 0.11 lowers later.
 
-    The result does not use these derivatives. JAX does not lower such calls inside our primitives, and would otherwise
-    search for them at every dispatch.
+    The result does not use these derivatives. JAX does not lower such calls inside primitives of collops, and would
+    otherwise search for them at every dispatch.
     """
     if not getattr(program, "is_high", False):
         return program
@@ -191,9 +191,9 @@ def lowered(program: Any) -> Any:
 
 
 def program_devices(context: Any) -> tuple[int, tuple[Any, ...] | None, bool]:
-    """Return the number of devices of the program that is being lowered, the devices, and whether it is one for each.
+    """Return the number of devices of the program being lowered, the devices, and whether it is written for each.
 
-    The devices are ``None`` where JAX does not tell. Each device runs the program on its own part inside ``shard_map``
+    The devices are ``None`` if JAX does not provide them. Each device runs the program on its part inside ``shard_map``
     over all axes of its mesh, and inside ``pmap``.
     """
     axes = context.module_context.axis_context

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout, axpby
+from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
 from collops.array.operands import way_to
@@ -32,7 +32,6 @@ __all__ = [
     "LinearOperator",
     "Product",
     "is_complex",
-    "new_array",
     "product",
     "reinterpret",
 ]
@@ -40,18 +39,18 @@ __all__ = [
 AnyLayout: TypeAlias = Layout | StackedLayout
 _PRECISIONS = ("float32", "float64", "complex64", "complex128", "bfloat16")
 FORMS = "dense matrices have one in bfloat16, and matrices and operators without coefficients in single and double"
-"""The operators that have a form in each precision, for messages."""
+"""The operators that can be converted to each precision, for messages."""
 
 
 class Direction(NamedTuple):
-    """The functions that apply an operator in one direction: the product, and the faster forms that it has.
+    """The functions that apply an operator in one direction: the product, and its optional faster forms.
 
     ``apply(x, out)`` returns the product; `out` is ``None`` or an array whose memory it may use. The other forms are
     ``None`` where an operator has none. ``norm2(x, out, squares=list)`` also appends pairs for ``Square.parts``, whose
-    products add up to the square of the result, to the list; ``add(x, total, squares=list or None)`` does so, too, and
-    adds the product to `total` in the pass that computes it, and returns `total`. In both, the array that is written to
-    is mutable. ``batched(X, out)`` fills a block of columns with the products of the columns of a block, both of the
-    engine named by `batch_engine`, and returns `out`; see :class:`collops.operators.Columns`.
+    products add up to the square of the result, to the list. ``add(x, total, squares=list or None)`` also does this,
+    adds the product to `total` in the same pass over memory, and returns `total`. Both write to mutable arrays only.
+    ``batched(X, out)`` fills a block of columns with the products of the columns of a block, both of the engine named
+    by `batch_engine`, and returns `out`; see :class:`collops.operators.Columns`.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -60,7 +59,7 @@ class Direction(NamedTuple):
     batched: Callable[[Any, Any], Any] | None = None
     batch_engine: str = "numpy"
 
-    def with_squares(self, x: Any, out: Any, squares: list[tuple[Any, Any]] | None) -> Any:
+    def with_squares(self, x: Array, out: Array | None, squares: list[tuple[Any, Any]] | None) -> Any:
         """Return the product, and append pairs for ``Square.parts`` to `squares` unless that is ``None``."""
         if squares is None:
             return self.apply(x, out)
@@ -82,9 +81,10 @@ class LinearOperator:
     Parameters
     ----------
     domain, range : Layout or StackedLayout
-        Layout of the arrays that :meth:`forward` takes, and of those that it returns.
+        Layouts of the arrays that :meth:`forward` takes and returns.
     dtype : dtype
-        Type of the coefficients. Results have the common type of this and the input, unless `out` has another.
+        Type of the coefficients. Results have the common type of the coefficients and the input, unless `out` has
+        another.
     comm : Communicator
         The ranks.
 
@@ -100,15 +100,15 @@ class LinearOperator:
         depends on values that the host reads, or differs from call to call, sets this to ``False``.
     clinear : bool
         Whether the operator is linear over the complex numbers. An operator that takes real parts, such as the adjoint
-        of a Fourier transform of real arrays, is linear over the real numbers only, and so are operators made of it:
-        their adjoint is defined by the real part of the inner product.
+        of a Fourier transform of real arrays, is linear over the real numbers only. So are operators composed of it;
+        the real part of the inner product defines their adjoint.
 
     Raises
     ------
     LayoutError
         If the layouts are for different numbers of ranks.
     InputError
-        If there is no such dtype.
+        If `dtype` is not a valid dtype.
 
     Examples
     --------
@@ -137,23 +137,23 @@ class LinearOperator:
         self.dtype = as_dtype(dtype)
         self.comm = comm
         self._allocators: dict[Hashable, Callable[[], Any]] = {}
-        if comm.calls is not None:  # the name of a dtype takes as long as the rest
+        if comm.calls is not None:  # formatting a dtype takes as long as all other steps
             comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
     def _inherit(self, operators: Sequence[LinearOperator]) -> None:
-        """Be capturable, and linear over the complex numbers, where all of `operators` are."""
+        """Set `capturable` and `clinear`, each if all of `operators` have it."""
         self.capturable = all(op.capturable for op in operators)
         self.clinear = all(op.clinear for op in operators)
 
     # For subclasses
 
-    _has_coefficients = True  # of its own, which astype() must convert
+    _has_coefficients = True  # own coefficients, which astype() must convert
 
     @property
     def _directions(self) -> tuple[Direction, Direction]:
         """Forward and adjoint. The class that defines the product defines its faster forms.
 
-        They are not kept: they refer to this operator, whose memory would wait for the garbage collector.
+        They are not cached: they refer to this operator, and the reference cycle would delay freeing its memory.
         """
         return self._resolved(False), self._resolved(True)
 
@@ -168,25 +168,25 @@ class LinearOperator:
         """Return the product and its faster forms; see `_directions`."""
         return Direction(self._adjoint if adjoint else self._forward)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply(x, self._new(self.range, x) if out is None else out, False)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply(y, self._new(self.domain, y) if out is None else out, True)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
-    def _forward_and_square(self, x: Any, out: Any) -> tuple[Any, Square]:
+    def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Any, Square]:
         """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
-        if not sums_squares(out):  # as on hosts, where making a record takes longer than a short product
+        if not sums_squares(out):  # as on hosts, where creating a record takes longer than a short product
             result = self._forward(x, out)
             return result, Square(result)
         squares: list[tuple[Any, Any]] = []
         result = self._resolved(False).with_squares(x, out, squares)
         return result, Square(result, squares)
 
-    def _adjoint_and_square(self, y: Any, out: Any) -> tuple[Any, Square]:
+    def _adjoint_and_square(self, y: Array, out: Array | None) -> tuple[Any, Square]:
         if not sums_squares(out):
             result = self._adjoint(y, out)
             return result, Square(result)
@@ -194,17 +194,17 @@ class LinearOperator:
         result = self._resolved(True).with_squares(y, out, squares)
         return result, Square(result, squares)
 
-    def _new(self, layout: AnyLayout, like: Any, real: bool = False) -> Any:
+    def _new(self, layout: AnyLayout, like: Array, real: bool = False) -> Any:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
 
-        Its dtype is the common one of the operator and `like`, or the real type of the same precision.
+        Its dtype is the common dtype of the operator and `like`, or the real type of the same precision.
         """
         key = layout, like.dtype, like.engine, real
         make = self._allocators.get(key)
         if make is None:
             dtype = np.result_type(self.dtype, like.dtype)
             dtype = real_of(dtype) if real else dtype
-            if not like.engine.mutable:  # JAX's configuration, which may change, decides on the dtype
+            if not like.engine.mutable:  # the dtype depends on JAX's configuration, which may change
                 return new_array(layout, like, dtype)
             make = self._allocators[key] = allocator(layout, like, dtype)
         return make()
@@ -216,7 +216,7 @@ class LinearOperator:
         """Global numbers of rows and columns."""
         return self.range.size, self.domain.size
 
-    def forward(self, x: Any, out: Any = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Any:
         """Apply the operator. Collective.
 
         Parameters
@@ -249,7 +249,7 @@ class LinearOperator:
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
-    def adjoint(self, y: Any, out: Any = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Any:
         """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
         if getattr(y, "layout", None) is not self.range or y.comm is not self.comm:
             self._raise_misfit(y, self.range, "adjoint takes an array")
@@ -266,10 +266,10 @@ class LinearOperator:
                 f"{type(self).__name__}.{role} of collops, not {type_name(array)}; "
                 "make one with collops.from_global or collops.from_local"
             )
-        # Layouts are interned: equal ones are one object.
+        # Layouts are interned: equal layouts are one object.
         if array.layout is not layout:
             raise LayoutError(
-                f"{type(self).__name__}.{role} in the layout {layout}, but this one is {array.layout}; "
+                f"{type(self).__name__}.{role} in the layout {layout}, not {array.layout}; "
                 + way_to(array.layout, layout, layout="layout")
             )
         raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
@@ -286,12 +286,12 @@ class LinearOperator:
         for leaf in out.leaves if engine.mutable else ():
             memory = leaf.local_array
             if not memory.dtype is dtype is self.dtype:
-                # Dtypes of local operators may differ from rank to rank; this one does not, and nor does the error.
+                # Dtypes of local operators may differ between ranks; this dtype and the error do not.
                 result = np.result_type(self.dtype, dtype)
                 result = result if self.clinear else real_of(result)
                 if not np.can_cast(result, memory.dtype, "same_kind"):
                     raise UnsupportedTypeError(
-                        f"{type(self).__name__} gives {result}, which does not fit into out, of {memory.dtype}"
+                        f"{type(self).__name__} returns {result}, which does not fit into out of dtype {memory.dtype}"
                     )
             for source in x.leaves:
                 if source is leaf or engine.xp.may_share_memory(memory, source.local_array):
@@ -300,9 +300,9 @@ class LinearOperator:
                     )
             flags = memory.flags
             if not flags.c_contiguous or not getattr(flags, "aligned", True):
-                raise LayoutError(f"{type(self).__name__} fills contiguous arrays only; this out is not contiguous")
+                raise LayoutError(f"{type(self).__name__} needs a contiguous out; make it contiguous")
             if not getattr(flags, "writeable", True):
-                raise InputError(f"{type(self).__name__} cannot fill an out that is read-only")
+                raise InputError(f"{type(self).__name__} needs a writable out, not a read-only array")
         if out is x:
             raise InputError(f"{type(self).__name__} cannot work in place: out must not share memory with the input")
 
@@ -339,10 +339,10 @@ class LinearOperator:
         return Conjugate(self) if is_complex(self.dtype) else self
 
     def astype(self, dtype: Any) -> LinearOperator:
-        """Return the operator with its coefficients in another precision, in which it reads fewer bytes. Collective.
+        """Return the operator with its coefficients in another precision, to read fewer bytes. Collective.
 
-        Results have the common type of the operator and the vector, as always. A solver works in lower precision if its
-        data do; :func:`collops.preconditioners.inner_solve` corrects its solution to the accuracy of this operator.
+        Results have the common type of the operator and the vector. A solver works in lower precision if its data are
+        in lower precision; :func:`collops.preconditioners.inner_solve` refines its solution to full accuracy.
 
         Parameters
         ----------
@@ -359,10 +359,10 @@ class LinearOperator:
         Raises
         ------
         InputError
-            If there is no such dtype.
+            If `dtype` is not one of these.
         UnsupportedTypeError
-            On every rank, if the operator, or one that it is made of, has no form in this precision: sparse matrices
-            and diagonals have none in bfloat16; Fourier transforms and modelling operators are made with ``dtype=``.
+            On every rank, if the operator or one of its parts cannot be converted to this precision: sparse matrices
+            and diagonals cannot be stored in bfloat16; Fourier transforms and modelling operators take ``dtype=``.
 
         Examples
         --------
@@ -375,21 +375,21 @@ class LinearOperator:
         >>> bool(1e-4 < abs(error).max() < 2.0**-8)
         True
         """
-        wanted = as_dtype(dtype)
-        if wanted == self.dtype:
+        requested = as_dtype(dtype)
+        if requested == self.dtype:
             return self
-        if wanted.name not in _PRECISIONS:
-            raise UnsupportedTypeError(f"operators are converted to {', '.join(_PRECISIONS)}, not {wanted}")
-        check_holds(wanted, self.dtype)
-        return self._astype(wanted)
+        if requested.name not in _PRECISIONS:
+            raise UnsupportedTypeError(f"operators are converted to {', '.join(_PRECISIONS)}, not {requested}")
+        check_holds(requested, self.dtype)
+        return self._astype(requested)
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if not self._has_coefficients:
             return self._retyped(dtype)
-        raise UnsupportedTypeError(f"{type(self).__name__} of {self.dtype} has no form in {dtype}; {FORMS}")
+        raise UnsupportedTypeError(f"{type(self).__name__} of {self.dtype} cannot be converted to {dtype}; {FORMS}")
 
     def _retyped(self, dtype: np.dtype) -> Any:
-        """Return a copy whose dtype is `dtype`, or what it is multiplied in; both share coefficients."""
+        """Return a copy whose dtype is `dtype`, or the dtype of its products; both share coefficients."""
         other = copy(self)
         other.dtype, other._allocators = accumulator(dtype), {}
         return other
@@ -428,7 +428,7 @@ class LinearOperator:
         if times < 1:
             raise InputError(f"an operator can be raised to the powers 1, 2, 3 and so on, not to {exponent!r}")
         if self.domain is not self.range:
-            raise LayoutError(f"only an operator with one layout on both sides has powers; {self!r} has two")
+            raise LayoutError(f"a power needs an operator whose domain is its range, not {self!r}")
         return product(*(self,) * times)
 
     def dottest(self, *, rtol: float | None = None, seed: int = 0, raises: bool = True, **options: Any) -> bool:
@@ -477,11 +477,11 @@ class Combination(LinearOperator):
         check_operators(*(term for _, term in self.terms))
         for coefficient, _ in self.terms:
             if not is_scalar(coefficient):
-                raise UnsupportedTypeError(f"a coefficient is a number, not {type(coefficient).__qualname__}")
+                raise UnsupportedTypeError(f"a coefficient must be a number, not {type(coefficient).__qualname__}")
         first = self.terms[0][1]
         for _, term in self.terms[1:]:
             if term.domain is not first.domain or term.range is not first.range:
-                raise LayoutError(f"operators can be added when their layouts are the same, not {first!r} and {term!r}")
+                raise LayoutError(f"operators in a sum need the same domain and range, not {first!r} and {term!r}")
         dtype = np.result_type(*(term.dtype for _, term in self.terms))
         for coefficient, _ in self.terms:
             dtype = _times(dtype, coefficient)
@@ -500,8 +500,8 @@ class Combination(LinearOperator):
         if term.clinear or not is_complex(np.result_type(coefficient)):
             return coefficient, term._adjoint
 
-        # An operator that takes the real part must take the real part of the product.
-        def apply(y: Any, out: Any) -> Any:
+        # An operator that takes the real part takes the real part of the whole product, not of a factor.
+        def apply(y: Array, out: Array | None) -> Any:
             dtype = np.result_type(y.dtype, np.complex64)
             scaled = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("scaled", term), self.range, y, dtype))
             return term._adjoint(scaled, out)
@@ -548,13 +548,13 @@ class Product(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Product([factor.astype(dtype) for factor in self.factors])
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply_in_turn(self._chains[0], x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply_in_turn(self._chains[1], y, out)
 
-    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Any, out: Any) -> Any:
+    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Array, out: Array | None) -> Any:
         for number, (apply, layout, dtype) in enumerate(chain[:-1]):
             # Two buffers per layout alternate: a factor reads one while it writes the other.
             x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
@@ -575,10 +575,10 @@ class Adjoint(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return self.operator._resolved(not adjoint)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self.operator._adjoint(x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self.operator._forward(y, out)
 
 
@@ -594,13 +594,13 @@ class Conjugate(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Conjugate(self.operator.astype(dtype))
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._conjugated(self.operator._forward, x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._conjugated(self.operator._adjoint, y, out)
 
-    def _conjugated(self, function: Callable[[Any, Any], Any], x: Any, out: Any) -> Any:
+    def _conjugated(self, function: Callable[[Any, Any], Any], x: Array, out: Array | None) -> Any:
         if x.dtype.kind == "c":
             x = _conjugate(x, self._buffers.get(x.layout, x.layout, x, x.dtype))
         result = function(x, out)
@@ -608,7 +608,7 @@ class Conjugate(LinearOperator):
 
 
 class Flat(LinearOperator):
-    """An operator on its arrays seen in other layouts, such as vectors that can be stacked; see :func:`reinterpret`."""
+    """An operator whose arrays are viewed in other layouts, such as stackable vectors; see :func:`reinterpret`."""
 
     def __init__(
         self, operator: LinearOperator, domain: AnyLayout, range: AnyLayout, comm: Communicator | None = None
@@ -616,7 +616,7 @@ class Flat(LinearOperator):
         super().__init__(domain, range, operator.dtype, operator.comm if comm is None else comm)
         self.operator = operator
         self._inherit([operator])
-        # In each direction: the layouts of the operator, and the one of the result.
+        # In each direction: the operator's layouts of operand and result, and this operator's layout of the result.
         self._layouts = (operator.domain, operator.range, range), (operator.range, operator.domain, domain)
 
     def _astype(self, dtype: np.dtype) -> LinearOperator:
@@ -627,24 +627,24 @@ class Flat(LinearOperator):
         norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
         return super()._direction(adjoint)._replace(norm2=norm2, add=add)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._view(self.operator._forward, self._layouts[0], x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._view(self.operator._adjoint, self._layouts[1], y, out)
 
-    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any) -> Any:
-        """Return the result of a function of the operator's arrays for the same memory in the layouts of this one."""
+    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None) -> Any:
+        """Apply a function of the operator's arrays to views of arrays in the layouts of this operator."""
         comm = self.operator.comm
         target = None if out is None or not out.engine.mutable else reinterpret(out, layouts[1], comm)
         result = function(reinterpret(x, layouts[0], comm), target)
         return out if target is not None and result is target else reinterpret(result, layouts[2], self.comm)
 
-    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Any, out: Any, squares: Any) -> Any:
+    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None, squares: Any) -> Any:
         return self._view(partial(form, squares=squares), layouts, x, out)
 
 
-def _conjugate(x: Any, out: Any) -> Any:
+def _conjugate(x: Array, out: Array | None) -> Any:
     """Return the conjugate of `x`, in `out` unless that is ``None`` or its engine's arrays are immutable."""
     if out is None or not x.engine.mutable:
         return x.conj()
@@ -662,7 +662,7 @@ def check_operators(*operators: Any) -> None:
         if not isinstance(op, LinearOperator):
             raise UnsupportedTypeError(
                 f"expected a distributed operator, not {type_name(op)}; "
-                "collops.operators.VStack, HStack or BlockDiag makes one of local operators"
+                "collops.operators.VStack, HStack or BlockDiag makes one from local operators"
             )
         if op.comm is not operators[0].comm:
             raise LayoutError(
@@ -676,7 +676,7 @@ def is_complex(dtype: Any) -> bool:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether `value` is a number or an array without axes."""
+    """Return whether `value` is a number or a 0-D array."""
     return isinstance(value, Number | np.generic) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
     )
@@ -689,7 +689,7 @@ def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
 
 
 def _plain_number(value: Any) -> Any:
-    """Return a coefficient as a Python number, which never raises the precision of arrays; a JAX scalar unchanged."""
+    """Return a coefficient as a Python number, which never raises the precision of arrays; keep a JAX scalar."""
     return value.item() if hasattr(value, "item") and not engine_of(value).traced else value
 
 
@@ -700,9 +700,9 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
 
 
 def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
-    """Return the same memory as an array in another layout with as many elements on each rank. No message.
+    """View an array in another layout with equally many elements on each rank; copy it if not contiguous. No message.
 
-    `comm` may order the ranks differently; by default it is the communicator of `array`. Contiguous memory is shared.
+    `comm` may order the ranks differently; by default it is the communicator of `array`.
     """
     ranks: Communicator = array.comm if comm is None else comm
     if array.layout is layout and array.comm is ranks:

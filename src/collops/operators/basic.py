@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout
+from collops.array import Array, DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.array.plans import as_layout
 from collops.array.redistribute import agree_on_values
@@ -27,9 +27,9 @@ class Diagonal(LinearOperator):
     Parameters
     ----------
     diag : array or DistributedArray
-        An array of the shape of the model, or a vector as long as one of its axes. A plain array is the whole
-        diagonal, the same on every rank; each rank keeps a copy of its part. A distributed one is not copied. It is
-        replicated, or has the layout of the model (a vector: of the axis).
+        An array of the shape of the model, or a vector as long as one of its axes. A plain array is the global
+        diagonal, the same on every rank; each rank copies its part. A distributed array is not copied; it must be
+        replicated or have the layout of the model (for a vector, the layout of the axis).
     dims : Layout, int or sequence of int, optional
         The model; by default the layout of a distributed diagonal, or the shape of a plain one, split along axis 0.
     axis : int, optional
@@ -42,7 +42,7 @@ class Diagonal(LinearOperator):
     Raises
     ------
     LayoutError
-        If the diagonal does not fit the model, or has its elements on other ranks.
+        If the diagonal does not fit the model, or is distributed differently.
     UnsupportedTypeError
         If `diag` is complex and `dtype` is not.
 
@@ -90,13 +90,13 @@ class Diagonal(LinearOperator):
         other._set(self._local.astype(dtype))
         return other
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+    def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
         factors = diagonal.on(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
@@ -117,8 +117,8 @@ class Identity(LinearOperator):
     Parameters
     ----------
     N : Layout, int or sequence of int
-        The data. A shape is distributed like the model: cut if the data are smaller, with larger last blocks if they
-        are larger. If neither is a layout, the larger one is split along axis 0.
+        The data. A shape is distributed like the model: truncated if the data are smaller, with larger last blocks if
+        they are larger. If neither `N` nor `M` is a layout, the larger shape is split along axis 0.
     M : Layout, int or sequence of int, optional
         The model; equal to the data by default. A shape is distributed like the data.
     comm : Communicator, optional
@@ -130,7 +130,7 @@ class Identity(LinearOperator):
     ------
     LayoutError
         If the numbers of axes differ, one side is larger along one axis and smaller along another, or the two layouts
-        given hold an element on different ranks.
+        hold an element on different ranks.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class Sum(LinearOperator):
     Raises
     ------
     LayoutError
-        If there is no such axis, or it is the only one.
+        If `axis` does not exist, or is the only axis.
 
     Examples
     --------
@@ -197,29 +197,29 @@ class Sum(LinearOperator):
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
         self.axis = normal_axis(axis, model.ndim)
-        self._spread = (*(slice(None),) * self.axis, None)
+        self._broadcast = (*(slice(None),) * self.axis, None)
         super().__init__(model, model.drop(self.axis), dtype, comm)
         groups = model.reduction_groups((self.axis,))
         others = None if groups is None else comm.subgroup(groups)
-        self._others = None if others is None or others.size == 1 else others
+        self._axis_comm = None if others is None or others.size == 1 else others
 
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
         total = x.local_array.sum(axis=self.axis, dtype=dtype, out=memory)
-        if self._others is not None:
-            total = self._others.allreduce(total, out=memory)
+        if self._axis_comm is not None:
+            total = self._axis_comm.allreduce(total, out=memory)
         return filled(out, total)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         check_holds(out.local_array.dtype, y.local_array.dtype)
-        return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._spread]))
+        return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._broadcast]))
 
 
 class Transpose(LinearOperator):
-    """The axes of an array in another order. No messages: split axes stay split over the same ranks.
+    """Permutation of the axes of an array. No messages: split axes stay split over the same ranks.
 
     Parameters
     ----------
@@ -237,8 +237,8 @@ class Transpose(LinearOperator):
 
     Notes
     -----
-    The range is split along the axis that the split axis of the model becomes. To give the data another layout,
-    redistribute them, which takes one all-to-all-v.
+    The range is split along the image of the model's split axis. To obtain another layout, redistribute the data,
+    which takes one all-to-all-v.
 
     Examples
     --------
@@ -263,7 +263,7 @@ class Transpose(LinearOperator):
         self._orders = order, np.argsort(order).tolist()
         super().__init__(model, model._of_axes(order), dtype, comm)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
@@ -302,40 +302,40 @@ class Zero(LinearOperator):
 def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
     """Return this rank's part of the diagonal, shaped to multiply its part of the model."""
     axis = normal_axis(axis, model.ndim)
-    whole = tuple(diag.shape) == model.shape
-    if not whole and tuple(diag.shape) != (model.shape[axis],):
+    full = tuple(diag.shape) == model.shape
+    if not full and tuple(diag.shape) != (model.shape[axis],):
         raise LayoutError(
             f"a diagonal of shape {tuple(diag.shape)} fits neither the model {model.shape} nor its axis {axis}"
         )
-    kept = list(range(model.ndim)) if whole else [axis]
-    blocks = [tuple(model.slices(other)[a] for a in kept) for other in range(model.ranks)]
+    axes = list(range(model.ndim)) if full else [axis]
+    blocks = [tuple(model.slices(other)[a] for a in axes) for other in range(model.ranks)]
     if not isinstance(diag, DistributedArray):
-        local = diag[blocks[rank]].copy()  # so that a large global array is not kept alive
+        local = diag[blocks[rank]].copy()  # a copy, which does not keep a large global array alive
     elif diag.layout.is_replicated:
         local = diag.local_array[blocks[rank]]
     elif [diag.layout.slices(other) for other in range(model.ranks)] == blocks:
         local = diag.local_array
     else:
         raise LayoutError(
-            f"a diagonal in the layout {diag.layout} has its elements on other ranks than the model {model}; "
+            f"a diagonal in the layout {diag.layout} is distributed differently from the model {model}; "
             f"redistribute it: diag.redistribute(Layout.replicated({diag.shape}, {model.ranks}))"
         )
-    return local if whole else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
+    return local if full else local.reshape([-1 if a == axis else 1 for a in range(model.ndim)])
 
 
 def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
-    """Return the layouts of data and model; what is given as a shape is distributed like the other."""
+    """Return the layouts of data and model; a shape is distributed like the other argument."""
     data, model = as_layout(N, comm), as_layout(M, comm)
     if not (isinstance(N, Layout) and isinstance(M, Layout)):
-        # Of two shapes, the larger one is split evenly.
+        # If both are shapes, the larger one is split evenly.
         fixed = isinstance(M, Layout) or (not isinstance(N, Layout) and _fits(data.shape, model.shape))
         return (_spread_like(model, data.shape), model) if fixed else (data, _spread_like(data, model.shape))
     _check_nested(model.shape, data.shape)
     smaller, larger = (data, model) if _fits(data.shape, model.shape) else (model, data)
     for rank in range(comm.size):
         small, large = smaller.block(rank), larger.block(rank)
-        kept = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
-        if 0 not in small.shape and small.slices != kept:
+        common = tuple(slice(min(s.start, n), min(s.stop, n)) for s, n in zip(large.slices, smaller.shape, strict=True))
+        if 0 not in small.shape and small.slices != common:
             raise LayoutError(
                 f"between {model} and {data}, elements would move to other ranks: "
                 f"give the shape {data.shape} or {model.shape} instead of one of the layouts, and redistribute arrays "
@@ -345,7 +345,7 @@ def _both(N: Dims, M: Dims, comm: Communicator) -> tuple[Layout, Layout]:
 
 
 def _spread_like(layout: Layout, shape: tuple[int, ...]) -> Layout:
-    """Return the layout of an array of another shape whose elements are on the ranks that `layout` gives them."""
+    """Return the layout of another shape that places each element on the same rank as `layout`."""
     _check_nested(layout.shape, shape)
     sizes = []
     for extent, blocks in zip(shape, layout.sizes, strict=True):

@@ -1,11 +1,11 @@
-"""An operator applied to each of several arrays, which are one block."""
+"""An operator applied to a block of several arrays (multiple right-hand sides)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from collops.array import DistributedArray, Layout, StackedArray, StackedLayout
+from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout
 from collops.array.operands import check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import (
@@ -23,38 +23,38 @@ _MAX_WIDTH = 64
 """Maximum number of columns applied at once: larger blocks are hardly faster, and need more memory."""
 
 _MIN_WIDTH = 16
-"""Number of columns applied at once however long they are."""
+"""Number of columns applied at once regardless of their length."""
 
 _MAX_ELEMENTS = 1 << 28
-"""Maximum number of elements of a rank's part of a block with more columns than the minimum."""
+"""Maximum number of elements of a rank's part of a block that has more columns than the minimum."""
 
 
 class Columns(LinearOperator):
     r"""An operator applied to each of several arrays: :math:`Y = A X`, where X and Y are blocks of columns.
 
-    A block of k columns is one array with a first axis of k, which every rank has whole: the block of arrays of shape
-    ``(n, m)`` has the shape ``(k, n, m)`` and is split as they are. Of stacked arrays it is the stack of the blocks of
-    their parts. A reduction along the first axis, such as the mean of the columns, needs no message.
+    A block of k columns is one array with a first axis of extent k, which is not split: the block of arrays of shape
+    ``(n, m)`` has the shape ``(k, n, m)`` and is split like the arrays. A block of stacked arrays is the stack of the
+    blocks of their parts. A reduction along the first axis, such as the mean of the columns, needs no message.
 
     Parameters
     ----------
     operator : LinearOperator
-        Applied to one column after the other, with its messages for each of them. Stacks of dense and sparse local
-        matrices of NumPy, SciPy and CuPy, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of
-        them apply to up to 64 columns together, with the messages of one.
+        Applied to one column after another, with separate messages. Stacks of dense and sparse local matrices of
+        NumPy, SciPy and CuPy, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of these apply
+        to batches of up to 64 columns, with one set of messages for each batch.
     count : int
         Number of columns.
 
     Attributes
     ----------
     width : int
-        Number of columns that it applies to together: at most 64, or 1. It is smaller, but not below 16, where a rank's
-        part of 64 arrays, also of those between the factors of a product, has more than 2^28 elements.
+        Number of columns of a batch, from 1 to 64. A batched operator uses fewer than 64, but at least 16, where a
+        rank's part of 64 arrays, including intermediate results of a product, has more than 2^28 elements.
 
     Raises
     ------
     InputError
-        If there is not at least one column.
+        If `count` is less than 1.
     UnsupportedTypeError
         If `operator` is not a distributed operator.
 
@@ -92,7 +92,7 @@ class Columns(LinearOperator):
         Raises
         ------
         InputError
-            If there is no array.
+            If `arrays` is empty.
         LayoutError
             If the layouts differ.
         UnsupportedTypeError
@@ -101,34 +101,34 @@ class Columns(LinearOperator):
         arrays = list(arrays)
         for array in arrays:
             if not isinstance(array, DistributedArray | StackedArray):
-                raise UnsupportedTypeError(f"the columns of a block are distributed arrays, not {type_name(array)}")
+                raise UnsupportedTypeError(f"the columns of a block must be distributed arrays, not {type_name(array)}")
             check_alike(arrays[0], array)
         if not arrays:
-            raise InputError("a block has at least one column, not 0")
+            raise InputError("a block needs at least one column, not 0")
         return _joined(arrays)
 
     @staticmethod
-    def split(block: Any) -> list[Any]:
+    def split(block: Array) -> list[Any]:
         """Return the columns of a block: views if the engine has them. No messages.
 
         Raises
         ------
         LayoutError
-            If `block` has fewer than two axes, or a first axis that is empty or split; if stacked parts differ in it.
+            If `block` has fewer than two axes, its first axis is empty or split, or stacked parts differ in its extent.
         UnsupportedTypeError
             If it is not a distributed array.
         """
         if not isinstance(block, DistributedArray | StackedArray):
-            raise UnsupportedTypeError(f"a block is a distributed array, not {type_name(block)}")
+            raise UnsupportedTypeError(f"a block must be a distributed array, not {type_name(block)}")
         return _columns(block, column_layout(block.layout))
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._apply_to_columns(x, out, False)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply_to_columns(y, out, True)
 
-    def _apply_to_columns(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply_to_columns(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         """Return the block of the images of the columns of `x`."""
         layout, inner = self.domain if adjoint else self.range, self.operator
         if (batched := self._batched.get(x.engine.name)) is not None:
@@ -142,7 +142,7 @@ class Columns(LinearOperator):
         sources = _columns(x, sides[adjoint])
         if not x.engine.mutable:
             return _joined([apply(source, None) for source in sources])
-        # Without `out`, the first image tells the dtype, which is not always the common one of operator and operand.
+        # Without `out`, the first image determines the dtype, which may differ from the common dtype of A and x.
         first = apply(sources[0], None) if out is None else None
         out = out if first is None else new_array(layout, x, first.dtype)
         for number, (source, target) in enumerate(zip(sources, _columns(out, sides[not adjoint]), strict=True)):
@@ -159,14 +159,14 @@ class _Batched(LinearOperator):
         self._inherit([operator])
         self.operator = operator
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)
 
 
 def _batched(operator: LinearOperator, count: int, engine: str) -> LinearOperator:
-    """Return `operator` for blocks of an engine. Its parts apply to all columns at once where they can."""
+    """Return `operator` for blocks of an engine. Its parts apply to all columns at once if they support it."""
     if engine not in _engines(operator):
         return Columns(operator, count)
     if isinstance(operator, Adjoint):
@@ -179,9 +179,9 @@ def _batched(operator: LinearOperator, count: int, engine: str) -> LinearOperato
 
 
 def _engines(operator: LinearOperator) -> set[str]:
-    """Return the engines of the blocks to whose columns `operator`, or a part of it, applies at once.
+    """Return the engines for which `operator`, or a part of it, has a batched product.
 
-    An operator that takes real parts has none: its results have another dtype than the common one of operator and
+    An operator that takes real parts has none: the dtype of its results differs from the common dtype of operator and
     operand.
     """
     if not operator.clinear:
@@ -193,14 +193,14 @@ def _engines(operator: LinearOperator) -> set[str]:
 
 
 def _longest(operator: LinearOperator) -> int:
-    """Return the most elements that a rank has of an array that `operator` or a part of it takes or returns."""
+    """Return the largest number of elements of a rank's part of any operand or result of `operator` and its parts."""
     if inner := _inner(operator):
         return max(map(_longest, inner))
     return max(layout.local_size(rank) for layout in (operator.domain, operator.range) for rank in range(layout.ranks))
 
 
 def _inner(operator: LinearOperator) -> Sequence[LinearOperator]:
-    """Return the operators that an adjoint, a product or a sum is made of; none of others."""
+    """Return the operators inside an adjoint, a product or a sum; an empty sequence for other operators."""
     if isinstance(operator, Adjoint):
         return (operator.operator,)
     if isinstance(operator, Product):
@@ -217,18 +217,18 @@ def block_layout(layout: AnyLayout, count: int) -> Any:
 
 
 def column_layout(layout: AnyLayout) -> Any:
-    """Return the layout of one column of a block; raise LayoutError if it cannot be a block's."""
+    """Return the layout of one column of a block; raise LayoutError unless `layout` can be the layout of a block."""
     leaves = layout.leaves if isinstance(layout, StackedLayout) else (layout,)
     counts = {leaf.shape[0] for leaf in leaves}
     if len(counts) > 1 or 0 in counts or any(leaf.ndim < 2 or leaf.axes[0] is not None for leaf in leaves):
-        raise LayoutError(f"a block has a first axis of its columns, which is not split, and others, not {layout}")
+        raise LayoutError(f"a block needs an unsplit first axis of columns and at least one more axis, not {layout}")
     if isinstance(layout, StackedLayout):
         return StackedLayout([column_layout(part) for part in layout])
     return layout.drop(0)
 
 
-def column(block: Any, layout: Any, number: int) -> Any:
-    """Return a column of a block, of which `layout` is :func:`column_layout`: a view if the engine has them."""
+def column(block: Array, layout: Any, number: int) -> Any:
+    """Return a column of a block as an array of `layout` (see :func:`column_layout`): a view if the engine has them."""
     if isinstance(block, StackedArray):
         return StackedArray([column(part, one, number) for part, one in zip(block.arrays, layout, strict=True)])
     return DistributedArray._made(layout, block.comm, block.local_array[number])
@@ -256,7 +256,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
     return DistributedArray._made(block_layout(first.layout, len(arrays)), first.comm, locals_)
 
 
-def _keep(image: Any, target: Any) -> None:
-    """Copy an image into the column that it belongs to, unless it is there."""
-    for new, place in zip(image.leaves, target.leaves, strict=True):
-        store(new.local_array, place.local_array)
+def _keep(image: Array, target: Any) -> None:
+    """Copy an image into its column, unless it is already stored there."""
+    for new, column in zip(image.leaves, target.leaves, strict=True):
+        store(new.local_array, column.local_array)

@@ -21,22 +21,22 @@ Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
 
 def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
-    """Return the ranks of an operator: from a distributed array that it is made of, else `comm` or the world."""
+    """Return the communicator of an operator: from its distributed array if any, else `comm` or the world."""
     if not isinstance(made_of, DistributedArray):
         return communicator_or_world(comm)
     if comm is not None and comm is not made_of.comm:
-        raise LayoutError("comm must be the communicator of the array that the operator is made of; omit it")
+        raise LayoutError("comm must be the communicator of the operator's array; omit it")
     return made_of.comm
 
 
 def placed(dims: Dims, comm: Communicator | None) -> tuple[Layout, Communicator]:
-    """Return the layout that `dims` means, and the ranks: `comm`, or the world."""
+    """Return the layout specified by `dims`, and the communicator: `comm`, or the world."""
     comm = communicator_or_world(comm)
     return as_layout(dims, comm), comm
 
 
 def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
-    """Return an option as an integer; raise InputError if it is not one of at least `smallest`."""
+    """Return an option as an integer; raise InputError unless it is an integer of at least `smallest`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")
     return int(value)

@@ -35,13 +35,13 @@ def dottest(
     rtol : float, optional
         Largest allowed difference of the two numbers, relative to the larger of :math:`\|A u\| \|v\|` and
         :math:`\|u\| \|A^H v\|`; by default 1000 times the rounding error of the operator's dtype, 8 times for half
-        types. Where JAX has no double precision, the rounding error of single precision counts.
+        types. If JAX has no double precision, the rounding error of single precision is used.
     seed : int
         Seed of the random vectors, which are the same on any number of ranks.
     raises : bool
-        Whether a failure raises; otherwise it is returned.
+        Whether a failure raises an error; otherwise the function returns ``False``.
     complex_vectors : bool, optional
-        Whether the vectors are complex; by default they are if the operator is.
+        Whether the vectors are complex; by default if the operator is complex.
     engine : str, optional
         Engine of the vectors: ``"numpy"``, ``"cupy"`` or ``"jax"``.
 
@@ -53,7 +53,7 @@ def dottest(
     Raises
     ------
     CollopsError
-        If it failed, with both numbers.
+        If the test failed; the message has both numbers.
 
     Examples
     --------
@@ -67,21 +67,21 @@ def dottest(
     if complex_vectors and dtype.kind != "c":
         dtype = np.result_type(dtype, np.complex64)
     if rtol is None:
-        # A wrong adjoint of n elements is off by about one part in the root of n. JAX may compute in a lower precision.
+        # A wrong adjoint of n elements has a relative error of about 1 / sqrt(n). JAX may compute in a lower precision.
         dtype = dtype if dtype.kind == "V" else find_engine(engine).dtype(dtype)
         rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
         rtol = (8 if is_half(dtype) else 1000) * rounding
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)
     v = random(op.range, comm=op.comm, dtype=dtype, engine=engine, seed=seed + 1)
     forward, adjoint = op.forward(u), op.adjoint(v)
-    left, right = dots((forward, v))[0].item(), dots((u, adjoint))[0].item()
+    left_product, right_product = dots((forward, v))[0].item(), dots((u, adjoint))[0].item()
     scale = max(float(forward.norm()) * float(v.norm()), float(u.norm()) * float(adjoint.norm()))
     if not op.clinear:
-        left, right = left.real, right.real
-    passed = bool(abs(left - right) <= rtol * scale)
+        left_product, right_product = left_product.real, right_product.real
+    passed = bool(abs(left_product - right_product) <= rtol * scale)
     if not passed and raises:
         raise CollopsError(
-            f"the dot test of {op!r} failed: <A u, v> = {left:.10g}, <u, A^H v> = {right:.10g}, "
-            f"difference {abs(left - right):.3g}, allowed {rtol * scale:.3g}"
+            f"the dot test of {op!r} failed: <A u, v> = {left_product:.10g}, <u, A^H v> = {right_product:.10g}, "
+            f"difference {abs(left_product - right_product):.3g}, allowed {rtol * scale:.3g}"
         )
     return passed

@@ -1,4 +1,4 @@
-"""The Fredholm integral of the first kind: one matrix product for every slice, the slices spread over the ranks."""
+"""The Fredholm integral of the first kind: one matrix product for every slice, with slices distributed over ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
@@ -24,7 +24,7 @@ Form: TypeAlias = Literal["split", "replicated"]
 
 
 class Fredholm1(LinearOperator):
-    r"""Fredholm integral of the first kind: the matrix of each slice applied to its own part of the model.
+    r"""Fredholm integral of the first kind: the matrix of each slice times the same slice of the model.
 
     Each rank passes any number of slices, possibly none; slices are numbered in the order of the ranks. If model
     and data are split by slices, no message is sent. A replicated side costs one allgatherv if it is the result,
@@ -39,16 +39,16 @@ class Fredholm1(LinearOperator):
     nz : int
         Columns that each matrix is applied to.
     saveGt : bool
-        Whether the conjugate transposes are stored besides `G`, in twice the memory. This rarely pays, since BLAS
-        transposes as it reads; on GPUs it has no effect.
+        Whether to store the conjugate transposes in addition to `G`, in twice the memory. This is rarely faster, since
+        BLAS can transpose; on GPUs it has no effect.
     usematmul : bool
-        Whether one call multiplies all slices, or (on the host) one call each slice.
+        Whether one call multiplies all slices; otherwise (on the host) each slice takes one call.
     model, data : {"split", "replicated"}
         Whether each rank has the slices that its part of `G` needs, or all of them.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
-        Type to which `G` is converted; by default it is not converted.
+        Type to convert `G` to; by default it is not converted.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Fredholm1(LinearOperator):
     LayoutError
         On every rank, if the shapes of the ranks' slices do not fit together.
     InputError
-        On every rank, if an option is not one of those above.
+        On every rank, if an option has an invalid value.
     UnsupportedTypeError
         On every rank, if `dtype` would drop imaginary parts.
 
@@ -125,11 +125,11 @@ class Fredholm1(LinearOperator):
         self._engine = engine_of(matrices)
         self._buffers = Buffers()
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         product, operand_side, result_side = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
-                f"G is an array of {self._engine.name}, so that it cannot be applied to one of {x.engine.name}"
+                f"Fredholm1 needs arrays of {self._engine.name}, the engine of G, not of {x.engine.name}"
             )
         buffers, local = self._buffers, x.local_array
         # Real matrices stay real when they multiply complex vectors.
@@ -144,9 +144,9 @@ class Fredholm1(LinearOperator):
 
 
 class _Side:
-    """The model or the data: its layout, and how a replicated one is taken apart into slices and put together.
+    """The model or the data: its layout, and the split of a replicated array into slices and its assembly.
 
-    Parts are views of the whole; an allgatherv puts them together.
+    Slices are views of the replicated array; an allgatherv assembles it.
     """
 
     def __init__(self, shape: tuple[int, int, int], counts: list[int], form: Form, comm: Communicator) -> None:

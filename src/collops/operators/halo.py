@@ -1,4 +1,4 @@
-"""Halo: every rank's block extended by its neighbours' values, so that local operators reach over its sides."""
+"""Halo: every rank's block extended by its neighbours' values, so that local operators can use them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from collops.operators.memory import contiguous, filled
 
 
 class Halo(LinearOperator):
-    r"""Extend the block of every rank on all sides by the values that its neighbours hold there.
+    r"""Extend the block of every rank on all sides by the adjacent values of its neighbours.
 
-    Forward fills each rank's halo, corners included, with the values of whichever ranks hold them, and with zeros
-    beyond the ends of the array. Adjoint adds the values in the halos to the elements that they are copies of. Each is
-    one exchange with all neighbours at once.
+    Forward fills each rank's halo, corners included, with the values of the owning ranks, and with zeros beyond the
+    ends of the array. Adjoint adds the values in the halos to the elements that they are copies of. Each is one
+    exchange with all neighbours at once.
 
     Parameters
     ----------
     dims : Layout, int or sequence of int
-        Layout of the array, any process grid; or its shape, which is then split along axis 0.
+        Layout of the array, on any process grid; or its shape, which is split along axis 0.
     halo : int or sequence of int
         Width on all sides; or one width per axis; or widths before and after the block, for every axis in turn. A halo
         may be wider than a neighbour's block.
@@ -34,19 +34,19 @@ class Halo(LinearOperator):
     widths : tuple of (int, int)
         Before and after the block, per axis.
     inner : tuple of slice
-        Where this rank's own block is in its extended one.
+        Position of this rank's block in its extended block.
 
     Raises
     ------
     InputError
-        If the number of widths is none of these, or one is negative.
+        If the number of widths does not match the axes, or a width is negative.
 
     Notes
     -----
-    With :math:`R_r` the restriction to the extended block of rank :math:`r` (zero where there is no element), forward
-    stacks :math:`R_r x` over the ranks, and adjoint is :math:`\sum_r R_r^T y_r`. Blocks without elements have a halo,
-    too. A local operator between this one and its adjoint works on whole blocks, as in ``H.H @ BlockDiag(...) @ H``;
-    as a flat operator it stands beside others: ``H.flat``.
+    With :math:`R_r` the restriction to the extended block of rank :math:`r` (zero outside the array), forward stacks
+    :math:`R_r x` over the ranks, and adjoint is :math:`\sum_r R_r^T y_r`. Empty blocks also have a halo. To apply local
+    operators to extended blocks, use ``H.H @ BlockDiag(...) @ H``; to stack a halo with other operators, use
+    ``H.flat``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Local operators, which one rank applies to its own part, and how operators of other packages become such."""
+"""Local operators, which one rank applies to its own part, and conversions from operators of other packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from collops.array import DistributedArray, StackedLayout
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import FORMS, Direction, LinearOperator
@@ -19,7 +19,7 @@ from collops.operators.memory import Coefficients, check_holds, store
 
 __all__ = ["applied_on_host"]
 
-_MAX_COLUMNS = 16  # columns that a sparse matrix multiplies at once on hosts; with more, fewer rows stay in the cache
+_MAX_COLUMNS = 16  # columns that a sparse matrix multiplies at once on hosts; more would leave fewer rows in the cache
 
 
 @runtime_checkable
@@ -39,9 +39,9 @@ class LocalOperator(Protocol):
     see :class:`LinearOperator`.
 
     Functions ``forward_columns(X, out)`` and ``adjoint_columns(Y, out)`` may apply the operator to each row of a 2-D
-    array at once, such as by a product of matrices. They fill and return `out`. Neither array need be contiguous. Both
+    array at once, for example by a matrix product. They fill and return `out`. The arrays may be non-contiguous. Both
     are on the host, unless an attribute ``columns_engine = "cupy"`` says that they are on a device. :class:`Columns`
-    uses the functions where all operators of a stack have them, for one engine.
+    uses the functions if all operators of a stack have them for the same engine.
 
     Examples
     --------
@@ -60,11 +60,11 @@ class LocalOperator(Protocol):
     shape: tuple[int, int]
     dtype: np.dtype
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         """Return the product with a 1-D array; `out`, 1-D and contiguous, may be used for it unless it is ``None``."""
         ...
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         """Return the product of the conjugate transpose with a 1-D array; `out` likewise."""
         ...
 
@@ -75,11 +75,11 @@ def lift_local(op: Any) -> LocalOperator:
     Parameters
     ----------
     op : LocalOperator, array, PyLops or SciPy operator
-        One of: a `LocalOperator`, which is returned as it is; an operator of this package on a communicator of one rank
-        (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives,
-        Laplacian and Diagonal of PyLops, applied as our own; a sparse matrix of SciPy or CuPy; anything with
-        ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as the other operators of PyLops and those of
-        ``scipy.sparse.linalg``.
+        One of: a `LocalOperator`, which is returned unchanged; an operator of this package on a communicator of one
+        rank (:func:`collops.comm.alone`); a 2-D array of any engine or a ``pylops.MatrixMult`` of one; derivatives,
+        Laplacian and Diagonal of PyLops, replaced by the operators of this package; a sparse matrix of SciPy or CuPy;
+        any object with ``shape``, ``dtype``, ``matvec`` and ``rmatvec``, such as other operators of PyLops and
+        operators of ``scipy.sparse.linalg``.
 
     Returns
     -------
@@ -107,9 +107,9 @@ def lift_local(op: Any) -> LocalOperator:
     matrix = _matrix_behind(op)
     if matrix is not None:
         return forms_for(engine_of(matrix)).local_matrix(matrix)
-    ours = _form_of_pylops(op)
-    if ours is not None:
-        return ours
+    native = _form_of_pylops(op)
+    if native is not None:
+        return native
     shape, dtype = getattr(op, "shape", None), getattr(op, "dtype", None)
     if shape is not None and len(shape) == 2 and dtype is not None:
         if hasattr(op, "tocsr"):
@@ -125,7 +125,7 @@ def lift_local(op: Any) -> LocalOperator:
 class LiftedOperator:
     """An operator of another package, applied through its ``matvec`` and ``rmatvec``.
 
-    Arrays of JAX are copied to NumPy arrays for operators of PyLops and SciPy; others get the arrays of JAX themselves.
+    Operators of PyLops and SciPy get NumPy copies of arrays of JAX; other operators get the arrays of JAX.
     """
 
     def __init__(self, operator: Any, matvec: Any = None, rmatvec: Any = None) -> None:
@@ -138,19 +138,19 @@ class LiftedOperator:
         package = type(operator).__module__.partition(".")[0]
         self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         if self._on_host and engine_of(x).traced:
             return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
         return store(_of_engine(self._matvec(x), x), out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(_of_engine(self._rmatvec(y), y), out)
 
 
-def _of_engine(result: Any, x: Any) -> Any:
-    """Return what an operator made of `x` as an array of JAX if `x` is one: the operator may use its memory again."""
+def _of_engine(result: LocalArray, x: LocalArray) -> Any:
+    """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory."""
     engine = engine_of(x)
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
 
@@ -164,13 +164,13 @@ class DiagonalMatrix:
         self._diagonal = Coefficients(diagonal)
         self._conjugate = Coefficients(diagonal.conj()) if self.dtype.kind == "c" else self._diagonal
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: Any) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: Any, out: Any) -> Any:
+    def _product(self, diagonal: Coefficients, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
         factor = diagonal.on(engine)
         if out is None or out.dtype != self.dtype or x.dtype != self.dtype:
@@ -179,26 +179,26 @@ class DiagonalMatrix:
 
 
 class SparseMatrix(LiftedOperator):
-    """A sparse matrix of SciPy or CuPy in any format, kept as compressed rows."""
+    """A sparse matrix of SciPy or CuPy in any format, stored as compressed rows."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         rows = matrix.tocsr()
         columns = rows.T  # compressed columns of the same memory
 
-        def adjoint(y: Any) -> Any:
+        def adjoint(y: LocalArray) -> Any:
             return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
         super().__init__(rows, lambda x: rows @ x, adjoint)
         self.columns_engine = engine_of(rows.data).name
 
-    def forward_columns(self, X: Any, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: Any) -> Any:
         return _by_few_columns(self._matvec, X, out)
 
-    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: Any) -> Any:
         return _by_few_columns(self._rmatvec, Y, out)
 
 
-def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
+def _by_few_columns(multiply: Callable[[Any], Any], X: LocalArray, out: Any) -> Any:
     step = _MAX_COLUMNS if engine_of(X).memory == "host" else len(X)
     for begin in range(0, len(X), step):
         some = slice(begin, begin + step)
@@ -209,17 +209,17 @@ def _by_few_columns(multiply: Callable[[Any], Any], X: Any, out: Any) -> Any:
 class OneRank:
     """An operator between single arrays on a communicator of one rank, applied to flat arrays in this rank's memory.
 
-    Raises UnsupportedTypeError if it has several ranks, LayoutError if one side is a stack of arrays.
+    Raises UnsupportedTypeError if the operator has several ranks, LayoutError if one side is a stack of arrays.
     """
 
     def __init__(self, operator: LinearOperator) -> None:
         if operator.comm.size > 1:
             raise UnsupportedTypeError(
-                f"{operator!r} has {operator.comm.size} ranks and is not a local operator; distributed operators are "
-                "stacked by StackedVStack, StackedHStack and StackedBlockDiag"
+                f"a local operator must have one rank, not {operator.comm.size} as {operator!r}; stack distributed "
+                "operators by StackedVStack, StackedHStack or StackedBlockDiag"
             )
         if isinstance(operator.domain, StackedLayout) or isinstance(operator.range, StackedLayout):
-            raise LayoutError("a local operator takes one array and returns one, not a stack of them")
+            raise LayoutError("a local operator must map one array to one array, not a stack of arrays")
         self.operator = operator
         self.shape = operator.shape
         self.dtype = operator.dtype
@@ -228,22 +228,22 @@ class OneRank:
         forward, adjoint = operator._directions
         self._sides = (forward, operator.domain, operator.range), (adjoint, operator.range, operator.domain)
 
-    def forward_local(self, x: Any, out: Any, squares: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: Any, squares: Any = None) -> Any:
         return self._product(self._sides[0], x, out, squares)
 
-    def adjoint_local(self, y: Any, out: Any, squares: Any = None) -> Any:
+    def adjoint_local(self, y: LocalArray, out: Any, squares: Any = None) -> Any:
         return self._product(self._sides[1], y, out, squares)
 
-    def _product(self, side: tuple[Direction, Any, Any], source: Any, out: Any, squares: Any) -> Any:
+    def _product(self, side: tuple[Direction, Any, Any], source: LocalArray, out: Any, squares: Any) -> Any:
         direction, layout, range = side
         comm = self.operator.comm
         memory = None if out is None else out.reshape(range.shape)
         target = None if out is None else DistributedArray._made(range, comm, memory)
-        found = None if squares is None else []
+        parts = None if squares is None else []
         x = DistributedArray._made(layout, comm, source.reshape(layout.shape))
-        value = direction.with_squares(x, target, found).local_array
+        value = direction.with_squares(x, target, parts).local_array
         if squares is not None:
-            squares += found if value is memory else [(out, out)]
+            squares += parts if value is memory else [(out, out)]
         return out if value is memory else store(value.reshape(-1), out)
 
 
@@ -252,19 +252,19 @@ def applied_on_host(
     adjoint: Callable[[np.ndarray], Any],
     shape: tuple[int, ...],
     dtype: np.dtype,
-    x: Any,
+    x: LocalArray,
 ) -> Any:
     """Return ``forward(x)`` of a vector of JAX, possibly traced, by a callback from the program to Python.
 
-    `forward` and `adjoint` are a linear map between vectors on the host, of `shape` and with coefficients of `dtype`,
-    and its adjoint, which becomes its derivative. The vectors are copied.
+    `forward` is a linear map of vectors on the host, of `shape` and with coefficients of `dtype`; `adjoint` is its
+    adjoint, which defines the derivative. The vectors are copied.
     """
     import jax
 
     engine = engine_of(x)
     kind = engine.dtype(np.result_type(dtype, x.dtype))
 
-    def called(function: Callable[[np.ndarray], Any], size: int, vector: Any) -> Any:
+    def called(function: Callable[[np.ndarray], Any], size: int, vector: LocalArray) -> Any:
         result = jax.ShapeDtypeStruct((size,), kind)
         return jax.pure_callback(
             lambda array: np.asarray(function(np.array(array)), kind).reshape(size),
@@ -273,7 +273,7 @@ def applied_on_host(
             vmap_method="sequential",
         )
 
-    def transposed(vector: Any) -> Any:
+    def transposed(vector: LocalArray) -> Any:
         return called(adjoint, shape[1], vector.conj()).conj()
 
     vector = x.astype(kind).reshape(shape[1])
@@ -281,7 +281,7 @@ def applied_on_host(
 
 
 def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
-    """Return a local operator with its coefficients in `dtype`; raise UnsupportedTypeError where that has no form."""
+    """Return a local operator with its coefficients in `dtype`; raise UnsupportedTypeError if not convertible."""
     if isinstance(op, OneRank):
         return OneRank(op.operator.astype(dtype))
     check_holds(dtype, op.dtype)
@@ -291,14 +291,14 @@ def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
         return forms.bfloat16_matrix(op.matrix) if half else forms.local_matrix(op.matrix.astype(dtype))
     if isinstance(op, SparseMatrix) and not half:
         return SparseMatrix(op.operator.astype(dtype))
-    raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} has no form in {dtype}; {FORMS}")
+    raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} cannot be converted to {dtype}; {FORMS}")
 
 
 def _matrix_behind(op: Any) -> Any:
-    """Return the 2-D array behind `op`; ``None`` if there is none."""
+    """Return the 2-D array of `op`; ``None`` if it has none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):
-        # PyLops itself applies subclasses, products with matrices (otherdims) and products with sparse matrices.
+        # Subclasses, products with matrices (otherdims) and sparse matrices are left to PyLops.
         if op.reshape or hasattr(op.A, "tocsr") or type(op) is not pylops.MatrixMult:
             return None
         return op.A
@@ -307,14 +307,14 @@ def _matrix_behind(op: Any) -> Any:
     except UnsupportedTypeError:
         return None
     if op.ndim != 2:
-        raise LayoutError(f"a dense local operator is an array with two axes, not of shape {op.shape}")
+        raise LayoutError(f"a dense local operator must be an array with two axes, not of shape {op.shape}")
     return op
 
 
 def _form_of_pylops(op: Any) -> DiagonalMatrix | OneRank | None:
-    """Return our own form of a diagonal with an entry for each element, or of a derivative; ``None`` for others.
+    """Return the collops operator for a diagonal with an entry for each element, or a derivative; else ``None``.
 
-    Both need no temporary arrays, unlike the forms of PyLops.
+    Unlike the operators of PyLops, they need no temporary arrays.
     """
     pylops = sys.modules.get("pylops")
     if pylops is None:

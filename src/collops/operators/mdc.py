@@ -1,4 +1,4 @@
-"""Multi-dimensional convolution: in the frequency domain a matrix product for each frequency, spread over ranks."""
+"""Multi-dimensional convolution: one matrix product for each frequency, with frequencies distributed over ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.comm.given import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -31,15 +31,15 @@ Form: TypeAlias = Literal["replicated", "split"] | Layout
 
 
 class MDC(LinearOperator):
-    r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are spread over the ranks.
+    r"""Multi-dimensional convolution of real wavefields with a kernel whose frequencies are split over the ranks.
 
     Each rank passes any number of frequencies, possibly none, numbered in the order of the ranks. Model and data are
     in the time domain. Messages are sent in the frequency domain and hold only the frequencies of the kernel. A
     replicated side sends nothing as input and one allgatherv as result; every rank transforms all of its traces. If
-    both sides are replicated and large, GPUs of one host each transform a share of the input's traces, and exchange
-    spectra piece by piece while they compute others. A split side sends one all-to-all-v; each rank has
-    its share of the receivers (model) or sources (data), and transforms only these. A side in any other layout takes
-    the messages of the transform of its time axis and of the redistribution.
+    both sides are replicated and large, each GPU of one host transforms a share of the input's traces, and the GPUs
+    pipeline the exchange of spectra with the computation. A split side sends one all-to-all-v; each rank holds and
+    transforms its share of the receivers (model) or sources (data). A side in any other layout takes the messages of
+    the transform of its time axis and of the redistribution.
 
     By default both sides are replicated, which sends the fewest messages: one in forward and one in adjoint. With
     three ranks or more, split sides move fewer bytes, and their vectors and transforms are divided by the number of
@@ -52,7 +52,7 @@ class MDC(LinearOperator):
     G : array, 3-D
         Spectra of the kernel at the lowest frequencies, this rank's share, of shape (frequencies, ns, nr).
     nt : int
-        Samples in time of model and data; with `twosided` an odd number, of both halves together.
+        Samples in time of model and data; with `twosided` an odd number, including both halves.
     nv : int
         Number of virtual sources.
     nfmax : int, optional
@@ -68,7 +68,7 @@ class MDC(LinearOperator):
     prescaled : bool
         Whether `G` is already scaled by ``dt * dr * sqrt(nt)``.
     model, data : {"replicated", "split"} or Layout
-        Form of each; see above.
+        Distribution of model and data; see above.
     comm : Communicator, optional
         The ranks; the world by default.
 
@@ -84,12 +84,12 @@ class MDC(LinearOperator):
     Raises
     ------
     InputError
-        On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies of all ranks, or
-        there are more of them than `nt` samples have; or `dt` or `dr` is not finite.
+        On every rank, if `nt` is even and `twosided`, `nfmax` is not the number of frequencies of all ranks, or is
+        larger than the number of frequencies of `nt` samples; or `dt` or `dr` is not finite.
     LayoutError
-        On every rank, if the ranks' kernels or a given layout do not fit.
+        On every rank, if the ranks' kernels or a layout do not fit.
     UnsupportedTypeError
-        When it is applied, if the input is complex.
+        When the operator is applied, if the input is complex.
 
     Notes
     -----
@@ -97,7 +97,7 @@ class MDC(LinearOperator):
         y(t, s, v) = \mathscr{F}^{-1} \Big( \sqrt{n_t}\, \Delta t\, \Delta r \sum_r G(f, s, r)
         \mathscr{F} (x(t, r, v)) \Big)
 
-    It agrees with ``pylops.waveeqprocessing.MDC``.
+    Results equal the results of ``pylops.waveeqprocessing.MDC``.
 
     References
     ----------
@@ -145,14 +145,14 @@ class MDC(LinearOperator):
         self.capturable = fredholm.capturable
         self.kernel = fredholm.conj() if conj else fredholm
         self._spectral = np.result_type(fredholm.dtype, np.complex64)
-        # Part of the factors of the frequencies, so that neither `G` nor the arrays are scaled.
+        # Included in the factors of the frequencies, so that neither `G` nor the arrays are scaled.
         scale = 1.0 if prescaled else _interval("dt", dt) * _interval("dr", dr) * math.sqrt(samples)
         batch = fredholm._batch
         by_pieces = batch.by_rows and self.kernel is fredholm and domain.is_replicated and range.is_replicated
         model_side = self._side(domain, fredholm.domain, shift_before=twosided, scale=scale)
         data_side = self._side(range, fredholm.range)
-        # For each direction: the transform of the input, the kernel, the transform of the result, and the same piece by
-        # piece: products of some rows, and the function that prepares it.
+        # For each direction: the transform of the input, the kernel, the transform of the result; and for the pipelined
+        # product: products of some rows, and the function that prepares it.
         self._steps = [
             (source.fourier, apply, target.fourier, compute, self._finder(source, target) if by_pieces else None)
             for source, apply, target, compute in (
@@ -177,7 +177,7 @@ class MDC(LinearOperator):
         source, kernel, target, compute, find = self._steps[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
-                f"MDC convolves real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
+                f"MDC needs real wavefields, not {x.dtype}; apply it to the real and the imaginary part"
             )
         if find is not None and x.local_array.dtype == out.local_array.dtype == real_of(self._spectral):
             product = find(x.engine)
@@ -187,7 +187,7 @@ class MDC(LinearOperator):
         product = kernel(spectra, self._buffer("product", target.range, x))
         return target._adjoint(product, out)
 
-    def _buffer(self, slot: str, layout: Any, x: Any) -> Any:
+    def _buffer(self, slot: str, layout: Any, x: Array) -> Any:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
 
 
@@ -208,9 +208,9 @@ def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
     """Return the number of samples in time, if it allows all frequencies."""
     samples = check_count("nt", nt, smallest=1)
     if twosided and samples % 2 == 0:
-        raise InputError(f"nt must be odd for two-sided wavefields, not {nt}: as many negative times as positive ones")
+        raise InputError(f"nt must be odd for two-sided wavefields, not {nt}: equally many negative and positive times")
     if nfmax is not None and nfmax != frequencies:
-        raise InputError(f"nfmax={nfmax}, but the ranks have {frequencies} frequencies together")
+        raise InputError(f"nfmax must be the number of frequencies of all ranks, {frequencies}, not {nfmax}")
     if frequencies > samples // 2 + 1:
         raise InputError(f"{samples} samples have {samples // 2 + 1} frequencies, fewer than the {frequencies} of G")
     return samples
@@ -219,7 +219,7 @@ def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
 def _layout(form: Any, name: str, shape: tuple[int, ...], comm: Communicator) -> Layout:
     if isinstance(form, Layout):
         if form.shape != shape or form.ranks != comm.size:
-            raise LayoutError(f"the {name} has the shape {shape} on {comm.size} ranks, not the layout {form}")
+            raise LayoutError(f"the {name} must have a layout of shape {shape} on {comm.size} ranks, not {form}")
         return form
     if form == "replicated":
         return Layout.replicated(shape, comm.size)

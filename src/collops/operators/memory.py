@@ -1,6 +1,6 @@
-"""Memory of operators: buffers that they keep, constants on every engine, and results in given memory.
+"""Memory of operators: reusable buffers, constants on every engine, and results in existing memory.
 
-Local functions take ``out``, an array whose memory they may use, or ``None``; they return their result. On an engine of
+Local functions take ``out``, an array whose memory they may use, or ``None``, and return their result. On an engine of
 immutable arrays ``out`` is ``None``.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from collops.array import StackedLayout, empty
+from collops.array import Array, StackedLayout, empty
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "store"]
+__all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "new_array", "store"]
 
 
 class Buffers:
-    """Intermediate arrays that an operator keeps, so that applying it again allocates nothing.
+    """Reusable buffers of an operator for intermediate arrays, so that repeated applications allocate nothing.
 
     A slot may hold arrays of several dtypes and engines. On an engine of immutable arrays all methods return ``None``
-    in place of a buffer. A buffer is never dropped: a recorded CUDA graph may still write to it.
+    in place of a buffer. A buffer is never freed: a recorded CUDA graph may still write to it.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class Buffers:
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Any] = {}
 
-    def get(self, slot: Hashable, layout: Any, like: Any, dtype: Any) -> Any:
+    def get(self, slot: Hashable, layout: Any, like: Array, dtype: Any) -> Any:
         """Return the distributed array in `slot`, on the engine and the ranks of `like`, with undefined values.
 
         A slot always has the same layout.
@@ -61,7 +61,7 @@ class Buffers:
         return array
 
     def result(self, slot: Hashable, out: Any, dtype: Any) -> Any:
-        """Return memory of this `dtype` for the local array of the distributed array `out`: its own, or a buffer.
+        """Return memory of this `dtype` for the local array of the distributed array `out`: that array, or a buffer.
 
         Raises UnsupportedTypeError if only `dtype` is complex.
         """
@@ -72,7 +72,7 @@ class Buffers:
         return self.local(slot, local.shape, dtype, engine)
 
     def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
-        """Return a local array in C order and in `dtype`: itself, or a copy, on mutable engines in a buffer."""
+        """Return a local array in C order and in `dtype`, copied if necessary; on mutable engines, to a buffer."""
         if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
             return array
         memory = self.local(slot, array.shape, dtype, engine)
@@ -80,7 +80,7 @@ class Buffers:
 
 
 class Coefficients:
-    """A constant array of any engine, copied at its first use to the memory of every other engine that needs it."""
+    """A constant array of any engine, copied to another engine at its first use there."""
 
     __slots__ = ("_array", "_copies", "_engine")
 
@@ -97,13 +97,13 @@ class Coefficients:
         return array
 
 
-def new_array(layout: Any, like: Any, dtype: Any) -> Any:
+def new_array(layout: Any, like: Array, dtype: Any) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
-def allocator(layout: Any, like: Any, dtype: Any) -> Callable[[], Any]:
-    """Return a function without arguments that does what :func:`new_array` does; all checks are made here, once."""
+def allocator(layout: Any, like: Array, dtype: Any) -> Callable[[], Any]:
+    """Return a function without arguments that calls :func:`new_array`, with all checks made once, in advance."""
     prototype = new_array(layout, like, dtype)
     if isinstance(layout, StackedLayout):
         parts = [allocator(part, like, dtype) for part in layout]
@@ -124,8 +124,8 @@ def filled(out: Any, value: Any) -> Any:
 def store(value: Any, out: Any) -> Any:
     """Return `value` in the shape and dtype of `out`: `out` itself, overwritten, if it is mutable.
 
-    Without `out`, `value` is returned as it is. Raises UnsupportedTypeError if only `value` is complex: imaginary parts
-    are never dropped silently.
+    Without `out`, `value` is returned unchanged. Raises UnsupportedTypeError if only `value` is complex: imaginary
+    parts are never dropped silently.
     """
     if out is None or value is out:
         return value
@@ -133,7 +133,7 @@ def store(value: Any, out: Any) -> Any:
         check_holds(out.dtype, value.dtype)
     if value.shape != out.shape:
         if value.size != out.size:
-            raise LayoutError(f"a local operator returned shape {value.shape} instead of {out.shape}")
+            raise LayoutError(f"a local operator must return shape {out.shape}, not {value.shape}")
         value = value.reshape(out.shape)
     if not engine_of(out).mutable:
         return value.astype(out.dtype)
@@ -142,7 +142,7 @@ def store(value: Any, out: Any) -> Any:
 
 
 def contiguous(array: Any, dtype: Any) -> Any:
-    """Return a local array in `dtype` and C order, itself if it has them; raise if only the array is complex."""
+    """Return a local array in `dtype` and C order, copied only if necessary; raise if only the array is complex."""
     engine = engine_of(array)
     if array.dtype == dtype and (not engine.mutable or array.flags.c_contiguous):
         return array

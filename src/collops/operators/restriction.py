@@ -1,4 +1,4 @@
-"""Restriction: some of the samples along one axis."""
+"""Restriction to some samples along one axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
@@ -22,11 +22,11 @@ from collops.operators.memory import Buffers, Coefficients, check_holds, filled,
 
 
 class Restriction(LinearOperator):
-    """Some of the samples along one axis, in any order and as often as wanted.
+    """Restriction to samples along one axis, in any order and with repetition.
 
-    The samples stay on the ranks that hold them, and nothing is sent, as long as they come in the order of the blocks
-    along the axis, as sorted indices always do. Otherwise, or if `rebalance` asks for it, the data are split
-    evenly and every application sends one exchange among the ranks that the axis is split over.
+    If the samples are in the order of the blocks along the axis, as sorted indices always are, they stay on their
+    ranks, and no message is sent. Otherwise, or with `rebalance`, the data are split evenly, and every application
+    takes one exchange among the ranks that the axis is split over.
 
     Collective.
 
@@ -39,14 +39,14 @@ class Restriction(LinearOperator):
     axis : int, optional
         The axis that is restricted.
     rebalance : bool, optional
-        Whether the data are split evenly wherever the samples come from.
+        Whether to split the data evenly even if the samples could stay on their ranks.
     comm, dtype
         As for :class:`Identity`.
 
     Attributes
     ----------
     repeated : bool
-        Whether an index occurs more than once; adjoint then adds up.
+        Whether an index occurs more than once; adjoint then sums its samples.
 
     Raises
     ------
@@ -81,19 +81,19 @@ class Restriction(LinearOperator):
         owners = np.searchsorted(ends, indices, side="right")
         blocks = len(ends)
         self._moves = blocks > 1 and (rebalance or bool(np.any(np.diff(owners) < 0)))
-        every: list[Any] = [*model.sizes]
-        every[axis] = None if self._moves else np.bincount(owners, minlength=blocks).tolist()  # None: evenly
+        sizes_by_axis: list[Any] = [*model.sizes]
+        sizes_by_axis[axis] = None if self._moves else np.bincount(owners, minlength=blocks).tolist()  # None: evenly
         shape = (*model.shape[:axis], len(indices), *model.shape[axis + 1 :])
-        data = Layout(shape, model.ranks, model.process_grid, model.axes, every, model.mask)
+        data = Layout(shape, model.ranks, model.process_grid, model.axes, sizes_by_axis, model.mask)
         super().__init__(model, data, dtype, comm)
-        place = model.axes[axis]
-        mine = 0 if place is None else model.coordinates(comm.rank)[place]
+        grid_axis = model.axes[axis]
+        position = 0 if grid_axis is None else model.coordinates(comm.rank)[grid_axis]
         if not self._moves:
-            self._chosen = _Selection(indices[owners == mine] - model.offset(comm.rank)[axis], axis)
+            self._chosen = _Selection(indices[owners == position] - model.offset(comm.rank)[axis], axis)
             return
         wanted_by = np.repeat(np.arange(blocks), data.sizes[axis])
-        leaving = [indices[(owners == mine) & (wanted_by == block)] for block in range(blocks)]
-        sources = owners[wanted_by == mine]
+        leaving = [indices[(owners == position) & (wanted_by == block)] for block in range(blocks)]
+        sources = owners[wanted_by == position]
         # Samples leave in the order of their destinations, and arrive in the order of their sources.
         chosen = np.concatenate(leaving) - model.offset(comm.rank)[axis]
         arrival = np.argsort(sources, kind="stable")
@@ -106,15 +106,15 @@ class Restriction(LinearOperator):
         peers = _along(model, axis, comm.rank)
         sends = _boxes(peers, [len(part) for part in leaving], axis, self._leaving)
         receives = _boxes(peers, np.bincount(sources, minlength=blocks).tolist(), axis, self._arriving)
-        self._there = ExchangePlan(comm, sends, receives)
+        self._plan = ExchangePlan(comm, sends, receives)
         self._back = ExchangePlan(comm, receives, sends)
         self._buffers = Buffers()
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         out = self._new(self.range, x) if out is None else out
         samples = x.local_array[self._chosen.on(x.engine)]
         if self._moves:
-            samples = self._moved(self._there, samples, self._arriving, x)[self._arrived.on(x.engine)]
+            samples = self._moved(self._plan, samples, self._arriving, x)[self._arrived.on(x.engine)]
         return filled(out, samples)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
@@ -123,19 +123,19 @@ class Restriction(LinearOperator):
         if self._moves:
             samples = self._moved(self._back, samples[self._by_source.on(y.engine)], self._leaving, y)
         check_holds(out.dtype, samples.dtype)
-        return filled(out, self._chosen.spread(samples, out.local_array, y.engine))
+        return filled(out, self._chosen.scatter(samples, out.local_array, y.engine))
 
-    def _moved(self, plan: ExchangePlan, samples: Any, shape: tuple[int, ...], like: Any) -> Any:
-        """Return the samples, of `shape`, that other ranks send for these, in memory that is kept. One exchange."""
+    def _moved(self, plan: ExchangePlan, samples: Any, shape: tuple[int, ...], like: Array) -> Any:
+        """Send samples and return the received ones, of `shape`, in a buffer. One exchange."""
         dtype, engine = like.dtype, like.engine
-        slots = ("model", "data") if plan is self._there else ("data", "model")
+        slots = ("model", "data") if plan is self._plan else ("data", "model")
         leaving = store(samples, self._buffers.local(slots[0], samples.shape, dtype, engine))
         arriving = self._buffers.local(slots[1], shape, dtype, engine)
         return plan(leaving, engine.xp.empty(shape, dtype) if arriving is None else arriving)
 
 
 class _Selection:
-    """Indices along one axis: as a slice, which gives a view, where they are evenly spaced, else as an array."""
+    """Indices along one axis: a slice, which yields a view, if they are evenly spaced, else an array."""
 
     __slots__ = ("_before", "_indices", "_repeated", "_slice")
 
@@ -154,20 +154,20 @@ class _Selection:
         """Return the index for arrays of `engine`."""
         return (*self._before, self._slice if self._indices is None else self._indices.on(engine))
 
-    def spread(self, samples: Any, target: Any, engine: Any) -> Any:
+    def scatter(self, samples: Any, target: Any, engine: Any) -> Any:
         """Return `target` with `samples` at the indices, added up at repeated ones, and zeros elsewhere."""
         target = engine.put(target, ..., 0)
         if not self._repeated:
             return engine.put(target, self.on(engine), samples)
         if not engine.mutable:
             return target.at[self.on(engine)].add(samples.astype(target.dtype))
-        # CuPy adds up real numbers only.
+        # CuPy's add.at supports real numbers only.
         engine.xp.add.at(_as_reals(target), self.on(engine), _as_reals(samples.astype(target.dtype, order="C")))
         return target
 
 
 def _as_reals(array: Any) -> Any:
-    """Return a contiguous array, if it is complex, as real and imaginary parts along one more axis."""
+    """Return a view of a complex contiguous array as real and imaginary parts along a new axis; others unchanged."""
     if not is_complex(array.dtype):
         return array
     return array.view(real_of(array.dtype)).reshape(*array.shape, 2)
@@ -185,19 +185,19 @@ def _checked(iava: Sequence[int] | np.ndarray, extent: int) -> np.ndarray:
 
 
 def _along(model: Layout, axis: int, rank: int) -> list[int]:
-    """Return the ranks that hold the blocks along `axis` which have the place of `rank` along all others."""
-    place = model.axes[axis]
-    assert place is not None
-    stride = prod(model.process_grid[place + 1 :])
-    first = rank - model.coordinates(rank)[place] * stride
-    return [first + number * stride for number in range(model.process_grid[place])]
+    """Return the ranks whose coordinates in the process grid differ from `rank` along `axis` only."""
+    grid_axis = model.axes[axis]
+    assert grid_axis is not None
+    stride = prod(model.process_grid[grid_axis + 1 :])
+    first = rank - model.coordinates(rank)[grid_axis] * stride
+    return [first + number * stride for number in range(model.process_grid[grid_axis])]
 
 
 def _boxes(peers: Sequence[int], counts: Sequence[int], axis: int, shape: tuple[int, ...]) -> list[tuple[int, Box]]:
     """Return consecutive boxes of an array along `axis`, one for each peer."""
     cuts = pairwise(accumulate(counts, initial=0))
-    whole = [slice(0, extent) for extent in shape]
+    full = [slice(0, extent) for extent in shape]
     return [
-        (peer, (*whole[:axis], slice(begin, end), *whole[axis + 1 :]))
+        (peer, (*full[:axis], slice(begin, end), *full[axis + 1 :]))
         for peer, (begin, end) in zip(peers, cuts, strict=True)
     ]

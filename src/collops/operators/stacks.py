@@ -1,4 +1,4 @@
-"""Stacks of operators, vertical, horizontal and diagonal: of local ones over the ranks, and of distributed ones."""
+"""Vertical, horizontal and diagonal stacks of local operators over the ranks, and of distributed operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Layout, StackedLayout, axpby
+from collops.array import Array, Layout, StackedLayout, axpby
 from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
@@ -31,7 +31,7 @@ _BATCHED = "forward_columns", "adjoint_columns"
 class _Block(NamedTuple):
     """A product of a local operator, the slice of a vector that it reads, and the slice that it computes.
 
-    A slice is ``None`` for all of the vector; `batched` is ``None`` if there is no product with several vectors.
+    A slice is ``None`` for the entire vector; `batched` is ``None`` if the operator has no batched product.
     """
 
     apply: Callable[..., Any]
@@ -41,9 +41,9 @@ class _Block(NamedTuple):
 
 
 class _LocalStack(LinearOperator):
-    """Local operators spread over the ranks, which share one replicated vector on a side, or have a piece each.
+    """Local operators on all ranks, which share a replicated operand or result, or have a piece each.
 
-    Pieces are computed without a message. A shared result takes one allreduce, which adds up the results of all ranks.
+    Pieces are computed without a message. A shared result takes one allreduce, which sums the results of all ranks.
     For parameters and exceptions see :class:`VStack`.
     """
 
@@ -60,7 +60,7 @@ class _LocalStack(LinearOperator):
         comm = communicator_or_world(comm)
         with collective_errors(comm):
             operators = tuple(lift_local(op) for op in ([ops] if hasattr(ops, "shape") else ops))
-            mine = [
+            local = [
                 [
                     *map(int, op.shape),
                     np.dtype(op.dtype).name,
@@ -69,18 +69,18 @@ class _LocalStack(LinearOperator):
                 ]
                 for op in operators
             ]
-        ranks = comm.allgather_metadata(mine)
-        every = [entry for entries in ranks for entry in entries]
-        if not every:
+        ranks = comm.allgather_metadata(local)
+        entries_of_all = [entry for entries in ranks for entry in entries]
+        if not entries_of_all:
             raise InputError("no rank has a local operator; a stack needs at least one")
         rows, columns = ([[entry[axis] for entry in entries] for entries in ranks] for axis in (0, 1))
         domain = self._shared(columns, "columns", dims, mask) if self.shares_domain else _split(columns, mask)
         range = self._shared(rows, "rows", dims, mask) if self.shares_range else _split(rows, mask)
-        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in every)), comm)
-        self.capturable, self.clinear = (all(entry[column] for entry in every) for column in (3, 4))
+        super().__init__(domain, range, np.result_type(*(as_dtype(entry[2]) for entry in entries_of_all)), comm)
+        self.capturable, self.clinear = (all(entry[column] for entry in entries_of_all) for column in (3, 4))
         reads = _slices(columns[comm.rank], self.shares_domain)
         writes = _slices(rows[comm.rank], self.shares_range)
-        engines = {entry[5] for entry in every}
+        engines = {entry[5] for entry in entries_of_all}
         self._batch_engine = engines.pop() if len(engines) == 1 else None
         groups = domain.mask if self.shares_domain or self.shares_range else None
         self._group = comm if groups is None else comm.subgroup(groups)
@@ -101,7 +101,7 @@ class _LocalStack(LinearOperator):
             (blocks("adjoint_local", _BATCHED[1], -1), *shares[::-1]),
         )
         self._adds_squares = all(isinstance(op, OneRank) for op in self.operators)
-        # Whether the only operator has its results in memory of its own, from where an allreduce can read them.
+        # Whether the only operator returns its results in its own memory, from where an allreduce can read them.
         lifted = len(self.operators) == 1 and isinstance(self.operators[0], LiftedOperator)
         self._own_memory = lifted and self._group.size > 1
         self._buffers = Buffers()
@@ -133,7 +133,7 @@ class _LocalStack(LinearOperator):
             operand = x.engine.replicated_operand(operand, self._group)
         if not shares_result:
             return filled(out, _pieces(blocks, operand, memory, x.engine.xp))
-        # A view, since results are contiguous; making one takes a microsecond on devices.
+        # A view, since results are contiguous; creating it takes a microsecond on devices.
         flat = memory if memory is None or memory.ndim == 1 else memory.reshape(-1)
         total = self._total(blocks, operand, flat, out)
         if self._group.size > 1:
@@ -159,7 +159,7 @@ class _LocalStack(LinearOperator):
         return out
 
     def _total(self, blocks: Sequence[_Block], operand: Any, flat: Any, out: Any) -> Any:
-        """Return the sum of the results of the blocks, in `flat` unless that is ``None`` or a message puts it there."""
+        """Return the sum of the results of the blocks, in `flat` unless it is ``None`` or is filled by a message."""
         if not blocks and flat is None:
             return out.engine.xp.zeros(out.layout.size, out.dtype)
         if not blocks:
@@ -191,7 +191,7 @@ class _LocalStack(LinearOperator):
 
 
 class BlockDiag(_LocalStack):
-    """Operators along the diagonal, spread over the ranks: :math:`y = [A_0 x_0; A_1 x_1; …]`.
+    """Local operators along the diagonal, distributed over the ranks: :math:`y = [A_0 x_0; A_1 x_1; …]`.
 
     Model and data are split in the same way: each rank holds the parts of its own operators. Forward and adjoint send
     no messages.
@@ -201,7 +201,7 @@ class BlockDiag(_LocalStack):
     Parameters
     ----------
     ops : iterable of operators
-        Operators of this rank, possibly none; each anything that :func:`collops.operators.lift_local` takes.
+        Operators of this rank, possibly none; any types that :func:`collops.operators.lift_local` accepts.
     comm : Communicator, optional
         The ranks; the world by default.
     mask : sequence of int, optional
@@ -229,7 +229,7 @@ class BlockDiag(_LocalStack):
 
 
 class VStack(_LocalStack):
-    """Operators on top of each other, spread over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
+    """Vertical stack of local operators, distributed over the ranks: :math:`y = [A_0 x; A_1 x; …]`.
 
     Each rank passes any number of operators, possibly none. The model is replicated; the data are split: each rank
     holds the rows of its own operators. Forward sends no message. Adjoint sends one allreduce of the model.
@@ -243,7 +243,7 @@ class VStack(_LocalStack):
     dims : sequence of int, optional
         Shape of the model; 1-D by default.
     mask : sequence of int, optional
-        Group number of each rank. Each group has a model of its own, summed within the group.
+        Group number of each rank. Each group has a separate model, summed within the group.
 
     Raises
     ------
@@ -266,8 +266,8 @@ class VStack(_LocalStack):
 class LocalSum(_LocalStack):
     """The sum of all local operators of all ranks: :math:`y = A_0 x + A_1 x + …`.
 
-    Model and data are replicated, of the shape `dims`, and the operators square. Forward and adjoint send one allreduce
-    each. Parameters and exceptions are otherwise those of :class:`VStack`.
+    Model and data are replicated, of the shape `dims`, and the operators are square. Forward and adjoint send one
+    allreduce each. For other parameters and exceptions see :class:`VStack`.
 
     Collective: sizes and types are exchanged once.
     """
@@ -276,11 +276,11 @@ class LocalSum(_LocalStack):
 
 
 class HStack(_LocalStack):
-    """Operators side by side, spread over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
+    """Horizontal stack of local operators, distributed over the ranks: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    The adjoint of a :class:`VStack`: the model is split, each rank holding the part that its own operators read; the
+    The adjoint of a :class:`VStack`: the model is split, and each rank holds the part that its operators read; the
     data are replicated, and `dims` is their shape. The operators need equal numbers of rows. Forward sends one
-    allreduce of the data. Adjoint sends no message. Parameters and exceptions are otherwise those of :class:`VStack`.
+    allreduce of the data. Adjoint sends no message. For other parameters and exceptions see :class:`VStack`.
 
     Collective: sizes and types are exchanged once.
 
@@ -296,7 +296,7 @@ class HStack(_LocalStack):
 
 
 class _DistributedStack(LinearOperator):
-    """Distributed operators that share one array on a side, or have one of a stacked array each; stacks nest."""
+    """Distributed operators that share an operand or result, or have one part of a stacked array each; stacks nest."""
 
     shares_domain = shares_range = False
 
@@ -325,7 +325,7 @@ class _DistributedStack(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool, squares: Any = None) -> Any:
         directions, shares_operand, shares_result = self._sides[adjoint]
         sources = [x] * len(directions) if shares_operand else x.arrays
         return (self._total if shares_result else self._stacked)(directions, sources, out, squares)
@@ -340,8 +340,8 @@ class _DistributedStack(LinearOperator):
         ]
         return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Any, squares: Any) -> Any:
-        """Apply each operator to its source, and return the sum of the results, with the squares of the whole sum."""
+    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Array | None, squares: Any) -> Any:
+        """Apply each operator to its source, and return the sum of the results, with the squares of the sum."""
         last = len(directions) - 1
         total = directions[0].with_squares(sources[0], out, None if last else squares)
         for number in range(1, last + 1):
@@ -356,19 +356,19 @@ class _DistributedStack(LinearOperator):
 
 
 class StackedVStack(_DistributedStack):
-    """Distributed operators on top of each other: :math:`[y_0; y_1; …] = [A_0 x; A_1 x; …]`.
+    """Vertical stack of distributed operators: :math:`[y_0; y_1; …] = [A_0 x; A_1 x; …]`.
 
     Parameters
     ----------
     operators : sequence of LinearOperator
-        All with the same domain, which the stack has, too. Its range is the stack of their ranges.
+        Operators with the same domain, which is the domain of the stack. Its range is the stack of their ranges.
 
     Raises
     ------
     LayoutError
         If their domains or communicators differ.
     UnsupportedTypeError
-        If one is not a distributed operator.
+        If an element is not a distributed operator.
 
     Examples
     --------
@@ -384,10 +384,10 @@ class StackedVStack(_DistributedStack):
 
 
 class StackedHStack(_DistributedStack):
-    """Distributed operators side by side: :math:`y = A_0 x_0 + A_1 x_1 + …`.
+    """Horizontal stack of distributed operators: :math:`y = A_0 x_0 + A_1 x_1 + …`.
 
-    All have the same range, which the stack has, too. Its domain is the stack of their domains. For exceptions see
-    :class:`StackedVStack`.
+    The operators have the same range, which is the range of the stack. Its domain is the stack of their domains. For
+    exceptions see :class:`StackedVStack`.
 
     Examples
     --------
@@ -417,11 +417,11 @@ class StackedBlockDiag(_DistributedStack):
 
 
 _SUM = Direction(lambda part, total: axpby(1, part, 1, total, out=total))
-"""The sum of two arrays in the second one, which need not be mutable."""
+"""A direction that adds a product to `total`, in place if that is mutable."""
 
 
 def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
-    """Return the layout of one side of a stack: the common one if the operators share it, else a stack of theirs."""
+    """Return the layout of one side of a stack: the common layout if shared, else the stack of the layouts."""
     if not shared:
         return StackedLayout(layouts)
     for layout in layouts[1:]:
@@ -431,7 +431,7 @@ def _layout(layouts: Sequence[AnyLayout], shared: bool, need: str) -> AnyLayout:
 
 
 def _split(extents: Sequence[Sequence[int]], mask: Sequence[int] | None) -> Layout:
-    """Return the layout of a vector that is split by the operators of each rank."""
+    """Return the layout of a vector that is split according to the operators of each rank."""
     sizes = [sum(entries) for entries in extents]
     return Layout.split((sum(sizes),), len(sizes), sizes=sizes, mask=mask)
 
@@ -443,10 +443,10 @@ def _slices(extents: Sequence[int], shared: bool) -> Sequence[slice | None]:
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
 
 
-def _pieces(blocks: Sequence[_Block], operand: Any, out: Any, xp: Any) -> Any:
-    """Return the results of the blocks, one after the other; in `out` unless that is ``None``."""
+def _pieces(blocks: Sequence[_Block], operand: Any, out: Array | None, xp: Any) -> Any:
+    """Return the concatenated results of the blocks; in `out` unless it is ``None``."""
     if out is None:
-        # A rank without operators also takes part in the derivative of the operand, which may be a sum over all ranks.
+        # A rank without operators also contributes to the derivative of the operand, which may be a sum over all ranks.
         return xp.concatenate([apply(_part(operand, read), None) for apply, _, read, _ in blocks] or [operand[:0]])
     for apply, _, read, write in blocks:
         part = _part(out, write)

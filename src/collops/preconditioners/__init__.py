@@ -1,4 +1,4 @@
-"""Preconditioners: operators that approximate the inverse of another one, for the argument ``M`` of solvers.
+"""Preconditioners: operators that approximate the inverse of another operator, for the argument ``M`` of solvers.
 
 References
 ----------

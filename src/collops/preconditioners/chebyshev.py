@@ -33,20 +33,20 @@ def chebyshev(
         The largest must not be too small. By default 1.1 times the estimate of 30 power iterations, and a thirtieth
         of it.
     M : LinearOperator, optional
-        Another preconditioner, such as :func:`jacobi`, with which each step begins.
+        Another preconditioner, such as :func:`jacobi`, applied first in each step.
 
     Returns
     -------
     LinearOperator
-        Hermitian positive definite. It has the engines of `A` and `M`, and sends their messages only: applying it
-        takes `degree` products with `A` and one more with `M`.
+        Hermitian positive definite, for the engines of `A` and `M`. Applying it takes `degree` products with `A` and
+        one more with `M`, and sends only their messages.
 
     Raises
     ------
     InputError
         If the degree is negative, or the bounds are not positive and in order.
     LayoutError
-        If `A` has two layouts, or `M` another one.
+        If `A` has two layouts, or `M` has another layout.
 
     Examples
     --------
@@ -62,8 +62,8 @@ def chebyshev(
     check_preconditioner(M, A.domain)
     degree = check_count("degree", degree)
     if bounds is None:
-        found = power_iteration(A if M is None else M @ A, niter=30, tol=1e-3)
-        largest = _SAFETY * abs(found.details["eigenvalue"])
+        power = power_iteration(A if M is None else M @ A, niter=30, tol=1e-3)
+        largest = _SAFETY * abs(power.details["eigenvalue"])
         bounds = largest / _RATIO, largest
     low, high = map(float, bounds)
     if not 0 < low < high < float("inf"):
@@ -92,7 +92,7 @@ class Chebyshev(LinearOperator):
         center, radius = (high + low) / 2, (high - low) / 2
         r_out, d_out, memory = (self._buffers.get(name, self.domain, r, out.dtype) for name in "rdi")
         z = r if precondition is None else precondition(r, d_out)
-        d = axpby(1.0, z, 0.0, z, out=d_out)  # the change of x but for its length, as in conjugate gradients
+        d = axpby(1.0, z, 0.0, z, out=d_out)  # the change of x up to its length, as in conjugate gradients
         x = axpby(0.0, d, 0.0, d, out=out)
         length, rho = 1 / center, radius / center
         for _ in range(self.degree):

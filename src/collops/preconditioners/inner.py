@@ -1,4 +1,4 @@
-"""Some iterations of a solver as a preconditioner, in the precision of its own operator."""
+"""Iterations of a solver as a preconditioner, in the precision of its operator."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from collops.solvers.result import SolverResult
 
 
 def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **options: Any) -> LinearOperator:
-    """Return the solution with an operator by some iterations of a solver, as a preconditioner. Collective.
+    """Return a preconditioner that runs some iterations of a solver with an operator. Collective.
 
     Parameters
     ----------
     A : LinearOperator
-        With one layout on both sides. The solver's vectors have the precision of its dtype. With the operator that is
-        to be solved with in single precision or bfloat16 (``A.astype("float32")``), this is the inner part of
-        iterative refinement [Carson and Higham 2018]: the solution still becomes accurate to double precision.
+        With one layout on both sides. The solver's vectors have the precision of its dtype. With the operator of the
+        outer solver in single precision or bfloat16 (``A.astype("float32")``), this is the inner part of iterative
+        refinement [Carson and Higham 2018]: the solution still becomes accurate to double precision.
     solver : callable
         A solver such as :func:`collops.cg`.
     **options
-        Options of the solver, such as ``niter``, its own preconditioner ``M``, or a tolerance (``rtol=1e-3`` of
-        :func:`collops.cg`). Its ``verify`` is false by default: the accuracy of a preconditioner does not matter.
+        Options of the solver, such as ``niter``, its preconditioner ``M``, or a tolerance (``rtol=1e-3`` of
+        :func:`collops.cg`). ``verify`` is false by default: the accuracy of a preconditioner does not matter.
 
     Returns
     -------
     LinearOperator
-        It differs from a linear map, since its iterations depend on the vector: use it with ``collops.gmres(...,
+        It is not linear, since its iterations depend on the vector: use it with ``collops.gmres(...,
         flexible=True)``. It has no adjoint.
 
     Raises
     ------
     LayoutError, UnsupportedTypeError
-        If `A` has two layouts, or is no operator. Applying it raises the errors of the solver.
+        If `A` has two layouts, or is not an operator. Applying it raises the errors of the solver.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def inner_solve(A: LinearOperator, solver: Callable[..., SolverResult] = cg, **o
 class InnerSolve(LinearOperator):
     """The solution; see :func:`inner_solve`."""
 
-    capturable = False  # the solver decides on the host when to stop
+    capturable = False  # the stopping tests of the solver run on the host
 
     def __init__(self, A: LinearOperator, solver: Callable[..., SolverResult], options: dict[str, Any]) -> None:
         super().__init__(A.domain, A.range, A.dtype, A.comm)

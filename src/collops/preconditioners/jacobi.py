@@ -16,7 +16,7 @@ from collops.operators.dims import communicator_of
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 
 
-def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
+def jacobi(A: LinearOperator, *, comm: Any = None) -> LinearOperator:
     """Return the inverse of the diagonal of an operator. Collective.
 
     Parameters
@@ -36,7 +36,7 @@ def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
     InputError
         On every rank, if an element of the diagonal is 0 or not finite.
     UnsupportedTypeError
-        If `A` is an operator that does not know its diagonal: give the diagonal itself.
+        If `A` is an operator without a method ``diagonal``: pass the diagonal itself.
 
     Examples
     --------
@@ -50,14 +50,14 @@ def jacobi(A: Any, *, comm: Any = None) -> LinearOperator:
     diagonal: Any = A
     if isinstance(A, LinearOperator):
         if not callable(getattr(A, "diagonal", None)):
-            raise UnsupportedTypeError(f"{type_name(A)} does not know its diagonal: give the diagonal as an array")
+            raise UnsupportedTypeError(f"{type_name(A)} has no method diagonal(): pass the diagonal as an array")
         diagonal = A.diagonal()  # pyright: ignore[reportAttributeAccessIssue]
     comm = communicator_of(diagonal, comm)
     with collective_errors(comm):
         values = diagonal.local_array if isinstance(diagonal, DistributedArray) else np.asarray(diagonal)
         xp = engine_of(values).xp
         if not is_traced(values) and not bool(xp.all(xp.isfinite(values) & (values != 0))):
-            raise InputError("the diagonal has elements that are 0 or not finite, and no inverse")
+            raise InputError("jacobi needs a diagonal without elements that are 0 or not finite")
     return Diagonal(1 / diagonal, comm=comm)
 
 
@@ -69,10 +69,10 @@ def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOpera
     A : CSRMatrix
         Rows and columns split alike.
     local : {"lu", "ilu", "amg"}
-        Sparse LU factors by SuperLU [Li 2005]; incomplete ones, with thresholds and pivots; or one cycle of PyAMG's
-        smoothed aggregation, for Hermitian positive definite blocks (``pip install collops[amg]``).
+        Sparse LU factors by SuperLU [Li 2005]; incomplete LU factors, with thresholds and pivots; or one cycle of
+        PyAMG's smoothed aggregation, for Hermitian positive definite blocks (``pip install collops[amg]``).
     **options
-        Of ``scipy.sparse.linalg.splu``, ``spilu`` or ``pyamg.smoothed_aggregation_solver``.
+        Options of ``scipy.sparse.linalg.splu``, ``spilu`` or ``pyamg.smoothed_aggregation_solver``.
 
     Returns
     -------
@@ -86,14 +86,14 @@ def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOpera
     LayoutError
         If rows and columns are split differently.
     UnsupportedTypeError
-        If `A` is no CSRMatrix.
+        If `A` is not a CSRMatrix.
 
     Notes
     -----
-    With ``"lu"`` and ``"amg"`` it is Hermitian positive definite where `A` is, as :func:`collops.cg` needs. Incomplete
+    With ``"lu"`` and ``"amg"`` it is Hermitian positive definite if `A` is, as :func:`collops.cg` requires. Incomplete
     LU factors with pivots are not Hermitian even then: use them with methods for unsymmetric systems.
 
-    A block is a rank's, so that more ranks have smaller blocks and need more iterations; :func:`two_level` mends that.
+    With more ranks, blocks become smaller and more iterations are needed; :func:`two_level` avoids this.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Solutions with sparse factors on the host, by which each rank multiplies its own part of a vector."""
+"""Solutions with sparse factors on the host, applied by each rank to its part of a vector."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
@@ -17,14 +18,14 @@ from collops.operators.memory import filled
 
 Solve = Callable[[np.ndarray], Any]
 
-# SuperLU's advice where entries are symmetric: half of the fill, a quarter of the time on a cube of 24 points a side.
+# recommended by SuperLU for symmetric patterns: half the fill and a quarter of the time on a cube of 24^3 points
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
 
 
-def check_matrix(A: Any) -> None:
+def check_matrix(A: LinearOperator) -> None:
     """Raise an error unless `A` is a sparse matrix with rows and columns split alike. No messages."""
     if not isinstance(A, CSRMatrix):
-        raise UnsupportedTypeError(f"this preconditioner is made of the entries of a CSRMatrix, not of {type_name(A)}")
+        raise UnsupportedTypeError(f"this preconditioner needs a CSRMatrix, not {type_name(A)}")
     if A.columns is not A.rows:
         raise LayoutError("this preconditioner needs a square matrix whose rows and columns are split alike")
 
@@ -32,7 +33,7 @@ def check_matrix(A: Any) -> None:
 class LocalSolve(LinearOperator):
     """The product of each rank's part of a vector with the inverse of a matrix. No messages.
 
-    `factors` are the functions that multiply by the inverse and by its adjoint, of vectors of the precision of `dtype`.
+    `factors` are functions that multiply by the inverse and by its adjoint, for vectors in the precision of `dtype`.
     """
 
     capturable = False
@@ -41,17 +42,17 @@ class LocalSolve(LinearOperator):
         super().__init__(layout, layout, dtype, comm)
         self._solves = [self._of_any_type(solve) for solve in factors]
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
-            raise UnsupportedTypeError("sparse factors are on the host: on a device take jacobi or chebyshev")
+            raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")
         local = x.local_array
         if x.engine.traced:
             return filled(out, applied_on_host(solve, other, (local.size, local.size), self.dtype, local))
         return filled(out, solve(local))
 
     def _of_any_type(self, solve: Solve) -> Solve:
-        """Return a function that multiplies vectors of any type by real factors, or complex ones."""
+        """Return a function that multiplies vectors of any type by real or complex factors."""
 
         def solved(x: Any) -> Any:
             if x.dtype.kind == "c" and self.dtype.kind != "c":
@@ -64,7 +65,7 @@ class LocalSolve(LinearOperator):
 def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, Solve]:
     """Return functions that multiply by the inverse of a sparse matrix, or an approximation, and by its adjoint.
 
-    Raises InputError for a singular matrix, or if a package or a kind is missing.
+    Raises InputError for a singular matrix, a missing package or an unknown kind.
     """
     from scipy.sparse.linalg import spilu, splu
 
@@ -77,7 +78,7 @@ def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, So
         options = _SYMMETRIC
     try:
         factors = {"lu": splu, "ilu": spilu}[kind](matrix.tocsc(), **options)
-    except RuntimeError as problem:  # of SuperLU, which has no other
+    except RuntimeError as problem:  # the only exception of SuperLU
         raise InputError(f"a block of {matrix.shape[0]} rows has no LU factors: {problem}") from problem
     if kind == "lu" and _is_singular(matrix, factors.solve):
         raise InputError(
@@ -87,15 +88,15 @@ def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, So
 
 
 def _is_singular(matrix: Any, solve: Solve) -> bool:
-    """Return whether factors do not find a random solution again, as their smallest pivot is a rounding error.
+    """Return whether factors fail to reproduce a random solution, because their smallest pivot is a rounding error.
 
-    Errors are compared after scaling columns to largest entries of 1, since scales of unknowns are no defect.
+    Errors are compared after scaling columns to a largest entry of 1, since scales of unknowns do not matter.
     """
     dtype = np.result_type(matrix.dtype, np.float32)
-    wanted = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(dtype)
+    expected = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(dtype)
     largest = abs(matrix).max(axis=0).toarray().ravel()
-    found = largest * solve(matrix @ (wanted / largest))
-    return not np.linalg.norm(found - wanted) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(wanted)
+    solution = largest * solve(matrix @ (expected / largest))
+    return not np.linalg.norm(solution - expected) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(expected)
 
 
 def _symmetric_pattern(matrix: Any) -> bool:

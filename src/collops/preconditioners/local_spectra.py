@@ -1,4 +1,4 @@
-"""The preconditioner of imaging: division by the local spectra of an operator that blurs."""
+"""A preconditioner for imaging: division by the local spectra of a blurring operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from collops.solvers.problem import check_count, check_number, check_operator, o
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-_SMOOTH = 1 / 24  # standard deviation of the average over wavenumbers, of the extent of a window
+_SMOOTH = 1 / 24  # standard deviation of the average over wavenumbers, relative to the extent of a window
 
 
 def local_spectra(
@@ -31,35 +31,35 @@ def local_spectra(
     seed: int = 0,
     engine: str | None = None,
 ) -> LinearOperator:
-    r"""Return an approximate inverse root of a normal operator that blurs, such as of imaging. Collective.
+    r"""Return an approximate inverse root of a blurring normal operator, such as of imaging. Collective.
 
-    Such an operator multiplies the wavenumbers near a point by a spectrum, the Fourier transform of its point spread
-    function there, which changes slowly from point to point. The preconditioner divides by the root of the spectrum,
-    window by window, as do filters that deblur migrated images [Hu et al. 2001; Guitton 2004].
+    Near a point, such an operator multiplies wavenumbers by a spectrum, the Fourier transform of the local point spread
+    function, which varies slowly in space. The preconditioner divides by the root of the spectrum, window by window,
+    like deblurring filters for migrated images [Hu et al. 2001; Guitton 2004].
 
     Parameters
     ----------
     A : LinearOperator
         The normal operator, ``op.H @ op``, of images with any number of axes and one layout on both sides.
     window : int or sequence of int
-        Extent of a window in points, for all axes or for each. Within it the spectrum should change little, and the
-        point spread function fall to little: take about eight times its width.
+        Extent of a window in points, for all axes or for each: about eight times the width of the point spread
+        function, within which the spectrum should vary little.
     floor : float
-        Added to the spectra, relative to their largest value. Smaller values need fewer iterations until noise or
-        errors of the spectra outweigh what they divide.
+        Added to the spectra, relative to their maximum. Smaller values need fewer iterations, but amplify noise and
+        errors of the spectra.
     probes : int
-        Random images from which the spectra are found, each with one product with `A`.
+        Number of random images for estimating the spectra; each takes one product with `A`.
     seed : int
-        Seed of these images, which do not depend on the number of ranks.
+        Seed of the images, which do not depend on the number of ranks.
     engine : str, optional
-        Engine of these images.
+        Engine of the images.
 
     Returns
     -------
     LinearOperator
-        Hermitian positive definite, of every engine. Take it for :func:`collops.cgls` with ``op``, and its square
-        ``M @ M`` for :func:`collops.cg` and others with `A`. Applying it sends no message if the image is replicated,
-        else one to gather it.
+        Hermitian positive definite, for every engine. Use it for :func:`collops.cgls` with ``op``, and its square
+        ``M @ M`` for :func:`collops.cg` and others with `A`. Applying it sends one message to gather the image unless
+        it is replicated.
 
     Raises
     ------
@@ -70,12 +70,12 @@ def local_spectra(
 
     Notes
     -----
-    A probe applies the operator, with the preconditioner found so far on both sides, to an image of random signs. The
-    ratio of the image's power to theirs, averaged over neighbouring wavenumbers, corrects the spectra. The first probe
-    only finds their rough shape, since strong wavenumbers leak into weak ones; later ones find nearly white images.
+    A probe applies the operator, with the current preconditioner on both sides, to random signs. The ratio of output
+    and input power, averaged over neighbouring wavenumbers, corrects the spectra. Because strong wavenumbers leak into
+    weak ones, the first probe yields a rough shape only; outputs of later probes are nearly white.
 
-    Windows overlap by a half, and the squares of their sines add up to 1. Every rank has all spectra: for an image with
-    d axes about 2^d times as many numbers as it has points, and more for small images.
+    Windows overlap by half, and their squares add up to 1. Every rank stores all spectra: for an image with d axes,
+    about 2^d numbers per point.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def local_spectra(
 
     check_operator("A", A)
     if A.domain is not A.range or not isinstance(A.domain, Layout) or not A.domain.size:
-        raise LayoutError(f"local_spectra needs an operator from an image, not empty, to one of its layout, not {A!r}")
+        raise LayoutError(f"local_spectra needs an operator between nonempty images of one layout, not {A!r}")
     shape = A.domain.shape
     extents = list(window) if isinstance(window, Sequence) else [window] * len(shape)
     if len(extents) != len(shape):
@@ -114,8 +114,8 @@ def local_spectra(
         signs = random.choice([-1.0, 1.0], size=shape).astype(dtype)
         image = (M @ A @ M)._forward(from_global(signs, A.domain, comm=A.comm, engine=engine), None)
         powers = [
-            gaussian_filter(_powers(each, halves, counts), smooth, mode="wrap")
-            for each in (image.engine.to_host(image.gather()), signs)
+            gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap")
+            for values in (image.engine.to_host(image.gather()), signs)
         ]
         spectra *= np.sqrt(powers[0] / np.maximum(powers[1], np.finfo(dtype).eps * powers[1].max()))
         largest = float(spectra.max())
@@ -129,19 +129,19 @@ def local_spectra(
 class LocalSpectra(LinearOperator):
     """The sum of windows, each multiplied by real numbers in wavenumber; see :func:`local_spectra`.
 
-    `halves` are half the extents of a window, and `factors` has an axis of windows for each axis of the image, then one
-    of wavenumbers for each. The middles of windows are half an extent apart, from the first point to beyond the last.
+    `halves` are half the extents of a window, and `factors` has an axis of windows for each axis of the image, then an
+    axis of wavenumbers for each. Window centres are half an extent apart, from the first point to beyond the last.
     """
 
-    capturable = False  # transforms on devices make plans
+    capturable = False  # transforms on devices create plans
 
     def __init__(self, layout: Layout, dtype: Any, comm: Communicator, halves: list[int], factors: np.ndarray) -> None:
         super().__init__(layout, layout, dtype, comm)
-        self._layout, self._whole = layout, Layout.replicated(layout.shape, comm.size)
+        self._layout, self._replicated = layout, Layout.replicated(layout.shape, comm.size)
         self._halves, self._count = halves, [count // 2 for count in factors.shape[: layout.ndim]]
         real, window = real_of(dtype), _sines(halves)
         self._window = Coefficients(window.reshape(_paired([1] * layout.ndim, window.shape)).astype(real))
-        # Of every second window along each axis, which together tile the image.
+        # Over every second window along each axis, which together tile the image.
         order = _paired(range(layout.ndim), range(layout.ndim, 2 * layout.ndim))
         self._tilings = {
             shift: Coefficients(factors[tuple(slice(one, None, 2) for one in shift)].transpose(order).astype(real))
@@ -151,44 +151,44 @@ class LocalSpectra(LinearOperator):
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
-        found = self._filtered(x.redistribute(self._whole).local_array.astype(out.dtype), x.engine)
-        return filled(out, found[self._layout.slices(self.comm.rank)])
+        result = self._filtered(x.redistribute(self._replicated).local_array.astype(out.dtype), x.engine)
+        return filled(out, result[self._layout.slices(self.comm.rank)])
 
     def _filtered(self, image: Any, engine: Any) -> Any:
-        """Return the sum of the filtered windows of a local array, the whole image."""
+        """Return the sum of the filtered windows of a local array with the entire image."""
         xp, window, axes = engine.xp, self._window.on(engine), tuple(range(1, 2 * image.ndim, 2))
         fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms
         tiles = _paired(self._count, [2 * half for half in self._halves])
         extents = [(2 * count + 1) * half for count, half in zip(self._count, self._halves, strict=True)]
         inside = tuple(slice(half, half + extent) for half, extent in zip(self._halves, image.shape, strict=True))
-        given = engine.put(xp.zeros(extents, image.dtype), inside, image)
+        padded = engine.put(xp.zeros(extents, image.dtype), inside, image)
         total = xp.zeros(extents, image.dtype)
         for shift, factors in self._tilings.items():
             part = tuple(
                 slice(one * half, one * half + 2 * half * count)
                 for one, half, count in zip(shift, self._halves, self._count, strict=True)
             )
-            blocks, factor = given[part].reshape(tiles) * window, factors.on(engine)
+            blocks, factor = padded[part].reshape(tiles) * window, factors.on(engine)
             if image.dtype.kind == "c":
                 blocks = fft.ifftn(fft.fftn(blocks, axes=axes) * factor, axes=axes)
             else:  # the factors of opposite wavenumbers are equal
                 blocks = fft.rfftn(blocks, axes=axes) * factor[..., : tiles[-1] // 2 + 1]
                 blocks = fft.irfftn(blocks, s=tuple(tiles[1::2]), axes=axes)
-            total = engine.add(total, part, (blocks * window).reshape(given[part].shape))
+            total = engine.add(total, part, (blocks * window).reshape(padded[part].shape))
         return total[inside]
 
 
 def _powers(image: np.ndarray, halves: list[int], counts: list[int]) -> np.ndarray:
     """Return the power spectra of an image in all windows: axes of windows, then of wavenumbers."""
     window = _sines(halves) ** 2
-    wide = [(half, count * half - extent) for half, count, extent in zip(halves, counts, image.shape, strict=True)]
-    every = tuple(slice(None, None, half) for half in halves)
-    parts = np.lib.stride_tricks.sliding_window_view(np.pad(image, wide), window.shape)[every]
+    padding = [(half, count * half - extent) for half, count, extent in zip(halves, counts, image.shape, strict=True)]
+    strides = tuple(slice(None, None, half) for half in halves)
+    parts = np.lib.stride_tricks.sliding_window_view(np.pad(image, padding), window.shape)[strides]
     return np.abs(np.fft.fftn(parts * window, axes=range(-len(halves), 0))) ** 2
 
 
 def _sines(halves: list[int]) -> np.ndarray:
-    """Return a window, whose squares add up to 1 with those of its shifts by half its extents."""
+    """Return a window whose square and the squares of its shifts by half its extents add up to 1."""
     window = np.ones(())
     for half in halves:
         window = np.multiply.outer(window, np.sin(np.pi * (np.arange(2 * half) + 0.5) / (2 * half)))
@@ -196,5 +196,5 @@ def _sines(halves: list[int]) -> np.ndarray:
 
 
 def _paired(first: Iterable[int], second: Iterable[int]) -> list[int]:
-    """Return elements of both in turn."""
-    return [each for pair in zip(first, second, strict=True) for each in pair]
+    """Return the elements of both, alternating."""
+    return [element for pair in zip(first, second, strict=True) for element in pair]

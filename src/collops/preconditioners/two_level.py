@@ -1,4 +1,4 @@
-"""The two-level preconditioner: a smoother, and a correction in a space of one function for each aggregate of rows."""
+"""The two-level preconditioner: a smoother, and a correction in a coarse space of aggregates of rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from collops.preconditioners.jacobi import jacobi
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
-_ROWS, _MAX_AGGREGATES = 50, 2000  # rows of an aggregate, at least; aggregates in all, at most
-_STRONG = 0.25  # of the largest entry in a row
+_ROWS, _MAX_AGGREGATES = 50, 2000  # default rows of an aggregate; maximum number of aggregates
+_STRONG = 0.25  # relative to the largest entry in a row
 
 
 def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: Any = None) -> LinearOperator:
-    r"""Return a smoother and the correction :math:`P (P^H A P)^{-1} P^H` in a coarse space, added up. Collective.
+    r"""Return the sum of a smoother and the coarse-space correction :math:`P (P^H A P)^{-1} P^H`. Collective.
 
     Parameters
     ----------
@@ -30,30 +30,31 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
         Another preconditioner, Hermitian positive definite, which reduces the error within aggregates. By default two
         steps of :func:`chebyshev` with :func:`jacobi`; :func:`block_jacobi` is another choice.
     aggregates : int or array of int, optional
-        How many aggregates, of all ranks together, by default one for 50 rows, but at most 2000. Each rank gets its
-        share, at least one. Or the aggregate of each of this rank's rows, numbered from 0.
+        Number of aggregates of all ranks, by default one for 50 rows, but at most 2000. Each rank gets its share, at
+        least one. Or the aggregate of each of this rank's rows, numbered from 0.
 
     Returns
     -------
     LinearOperator
-        Hermitian positive definite, of host engines. Applying it sends the messages of the smoother, and one allreduce
-        of a vector with one element for each aggregate. JAX calls the host.
+        Hermitian positive definite, for arrays on the host; JAX calls the host. Applying it sends the messages of the
+        smoother, and one allreduce of a vector with one element for each aggregate.
 
     Raises
     ------
     InputError
-        On every rank, if `aggregates` is neither, or the diagonal of `A` or the coarse matrix is singular.
+        On every rank, if `aggregates` is invalid, or the diagonal of `A` or the coarse matrix is singular.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`.
 
     Notes
     -----
-    The iterations of CG do not grow with the number of ranks, since aggregates hardly depend on it. A rank's rows are
-    cut into aggregates by repeated bisection across the levels of a breadth-first order of the strong entries. The
-    functions come from smoothed aggregation [Vaněk et al. 1996]: columns of :math:`P = (I - \omega D^{-1} A) P_0`,
-    where :math:`P_0` is 1 on its aggregate, :math:`D` the diagonal of `A` and :math:`\omega = 4 / (3 \|D^{-1} A\|)`.
+    The number of CG iterations does not grow with the number of ranks, since aggregates hardly depend on it. A rank's
+    rows are divided into aggregates by recursive bisection across the levels of a breadth-first order of the strong
+    entries. The coarse space is from smoothed aggregation [Vaněk et al. 1996]: the columns of
+    :math:`P = (I - \omega D^{-1} A) P_0`, where a column of :math:`P_0` is 1 on its aggregate, :math:`D` is the
+    diagonal of `A` and :math:`\omega = 4 / (3 \|D^{-1} A\|)`.
 
-    Every rank has the LU factors of the coarse matrix and solves the whole coarse problem.
+    Every rank has the LU factors of the coarse matrix and solves the entire coarse problem.
 
     Examples
     --------
@@ -73,7 +74,7 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     comm, dtype = A.comm, np.result_type(A.dtype, np.float64)
     with collective_errors(comm):
         labels = _checked_labels(A, aggregates)
-    scaling = jacobi(A)  # raises an error where the diagonal has no inverse
+    scaling = jacobi(A)  # raises an error if the diagonal is singular
     smoother = chebyshev(A, 2, M=scaling) if smoother is None else smoother
     functions, coarse = _coarse(A, labels, dtype)
     with collective_errors(comm):
@@ -83,29 +84,29 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
 
 
 def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return this rank's rows of P, and the whole matrix P^H A P, as SciPy arrays. Collective."""
+    """Return this rank's rows of P, and the entire matrix P^H A P, as SciPy arrays. Collective."""
     from scipy import sparse
 
-    comm, (own, other) = A.comm, (block.astype(dtype) for block in A.blocks)
+    comm, (local, remote) = A.comm, (block.astype(dtype) for block in A.blocks)
     counts = [int(count) for count in comm.allgather(np.array(labels.max(initial=-1) + 1))]
     total = sum(counts)
 
-    def rows(places: np.ndarray, values: np.ndarray) -> Any:
+    def rows(columns: np.ndarray, values: np.ndarray) -> Any:
         """Return a matrix with the same number of entries in each row."""
-        starts = np.arange(len(places) + 1) * places.shape[1]
-        return sparse.csr_array((values.reshape(-1), places.reshape(-1), starts), shape=(len(places), total))
+        starts = np.arange(len(columns) + 1) * columns.shape[1]
+        return sparse.csr_array((values.reshape(-1), columns.reshape(-1), starts), shape=(len(columns), total))
 
-    def images(places: np.ndarray, values: np.ndarray) -> Any:
+    def images(columns: np.ndarray, values: np.ndarray) -> Any:
         """Return this rank's rows of the product of A with such a matrix. Collective."""
-        return own @ rows(places, values) + other @ rows(A.forest.bcast(places), A.forest.bcast(values))
+        return local @ rows(columns, values) + remote @ rows(A.forest.bcast(columns), A.forest.bcast(values))
 
     places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
     indicators = np.ones(places.shape, dtype)
-    inverse = sparse.diags_array(1 / own.diagonal())
-    sums = abs(inverse) @ (abs(own).sum(axis=1) + abs(other).sum(axis=1))
+    inverse = sparse.diags_array(1 / local.diagonal())
+    sums = abs(inverse) @ (abs(local).sum(axis=1) + abs(remote).sum(axis=1))
     norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
     functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
-    # Rows of equal length travel as the ghosts' values do; they are filled up with zeros.
+    # Rows are padded with zeros to equal lengths, and exchanged like the ghosts' values.
     lengths = np.diff(functions.indptr)
     width = int(comm.allreduce(np.array(lengths.max(initial=1)), "max"))
     filled = np.arange(width) < lengths[:, None]
@@ -133,7 +134,7 @@ def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
 
 
 def _strong(matrix: Any) -> Any:
-    """Return the graph of the strong entries beside the diagonal."""
+    """Return the graph of the strong off-diagonal entries."""
     from scipy import sparse
 
     graph = abs(matrix) - sparse.diags_array(abs(matrix.diagonal()))
@@ -144,7 +145,7 @@ def _strong(matrix: Any) -> Any:
 
 
 def _bisect(graph: Any, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
-    """Cut points, whose graph is given, into `count` parts of equal size, numbered from `first`."""
+    """Partition the points of a graph into `count` parts of equal size, numbered from `first`."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
     labels[points] = first

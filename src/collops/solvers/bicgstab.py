@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots
+from collops.array import Array, Finite, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
@@ -39,7 +39,7 @@ class BiCGStabNumbers(NamedTuple):
     """The numbers of an iteration of BiCGStab."""
 
     residual: Any  # its norm
-    pivot: Any  # smallest cosine between vectors whose inner products divide; 1 before the first iteration
+    pivot: Any  # smallest cosine of the inner products in denominators; 1 before the first iteration
     image: Any  # squared norm of the image of the direction; 0 before the first iteration
 
 
@@ -51,7 +51,7 @@ class BiCGStab(SquareSystem):
     numbers = BiCGStabNumbers
     stops = (*SquareSystem.stops, (lambda self, now, first: now.pivot <= self.precision, Status.BREAKDOWN))
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> BiCGStabState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> BiCGStabState:
         x, r, v = starting_point(A, y, x0)
         t, *preconditioned = (scratch_array(r.layout, r, r.dtype) for _ in range(1 if self.M is None else 3))
         Mp, Ms = preconditioned or (None, None)
@@ -61,7 +61,7 @@ class BiCGStab(SquareSystem):
         return BiCGStabState(x, r, r.copy(), v, t, Mp, Ms, rho, (norm, norm * 0 + 1, norm * 0), r.copy(), norm)
 
     def step(self, A: LinearOperator, state: BiCGStabState) -> BiCGStabState:
-        """Go along the direction of biconjugate gradients, then along the residual, which that makes smallest."""
+        """Take the BiCG step, then minimise the residual along the residual."""
         xp, shadow, p = state.x.engine.xp, state.shadow, state.p
         Mp = state.Mp = self.preconditioned(p, state.Mp)
         v = state.v = A._forward(Mp, state.v)
@@ -72,7 +72,7 @@ class BiCGStab(SquareSystem):
         t = state.t = A._forward(Ms, state.t)
         ss, ts, tt, shadow_s, shadow_t = dots(*consistent((s, s), (t, s), (t, t), (shadow, s), (shadow, t)))
         omega = divide(ts, tt)
-        alpha = alpha + (omega - omega)  # where one of them is not finite, both leave x as it is
+        alpha = alpha + (omega - omega)  # if either is not finite, both leave x unchanged
         x = axpby(Finite((1.0, alpha)), Mp, 1.0, state.x, out=state.x)
         state.x = axpby(Finite((1.0, omega)), Ms, 1.0, x, out=x)
         r = state.r = axpby(-omega, t, 1.0, s, out=s)
@@ -81,7 +81,7 @@ class BiCGStab(SquareSystem):
         p = axpby(-omega, v, 1.0, p, out=p)
         state.p = axpby(1.0, r, beta, p, out=p)
 
-        # The square of s - omega t by the theorem of Pythagoras, whose rounding is relative to that of s.
+        # The square of s - omega t by the Pythagorean theorem, with a rounding error relative to the square of s.
         rr = xp.maximum(ss - xp.abs(ts * xp.conj(omega)), np.finfo(ss.dtype).eps * ss)
         residual, norm = xp.sqrt(rr), state.shadow_norm
         angles = (rho, norm * residual), (shadow_v, norm * xp.sqrt(vv)), (ts, xp.sqrt(ss) * xp.sqrt(tt))
@@ -103,8 +103,8 @@ class BiCGStab(SquareSystem):
 @solver
 def bicgstab(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     M: LinearOperator | None = None,
@@ -121,16 +121,15 @@ def bicgstab(
     niter : int
         Largest number of iterations, each with two applications of `A`.
     M : LinearOperator, optional
-        The preconditioner, which approximates the inverse of `A`, applied from the right: the residual is that of
-        :math:`A x = y`.
+        The right preconditioner, which approximates the inverse of `A`; the residual remains :math:`y - A x`.
     **run
         Other options of :class:`Run`.
 
     Returns
     -------
     SolverResult
-        Its status is ``BREAKDOWN`` where the recurrence cannot be continued: two vectors whose inner product divides
-        are orthogonal to rounding.
+        Its status is ``BREAKDOWN`` if the recurrence cannot be continued, because an inner product in a denominator
+        is zero to rounding.
 
     Raises
     ------

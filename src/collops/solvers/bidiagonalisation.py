@@ -1,7 +1,7 @@
 """The options, tests and arithmetic that LSQR and LSMR share: both follow Golub and Kahan's bidiagonalisation.
 
-Scalars are kept in double precision whatever the vectors are; the factors by which vectors are multiplied in the
-precision of the vectors. The same code serves Python's numbers and arrays of JAX.
+Scalars are always in double precision; the factors of vectors are in the precision of the vectors. The same code
+handles Python numbers and arrays of JAX.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, divide, dots
+from collops.array import Array, axpby, divide, dots
 from collops.backend import Engine
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, GRADIENT_UNITS
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import (
@@ -33,7 +33,7 @@ from collops.solvers.result import Status
 
 @dataclass(frozen=True)
 class Bidiagonalisation(Method):
-    """The options of LSQR and LSMR, and the tests of Paige and Saunders, with which both end.
+    """The options of LSQR and LSMR, and the stopping tests of Paige and Saunders.
 
     The first of its `numbers` is the norm of the residual without damping.
     """
@@ -44,7 +44,7 @@ class Bidiagonalisation(Method):
     conlim: float = 1e8
     precision: float = DOUBLE_PRECISION  # relative size of the vectors' rounding errors
     tolerances = frozenset({"atol", "btol", "conlim", "precision"})
-    # The strongest statement first. A number that does not change a sum is rounding error.
+    # The strictest test comes first. A number that does not change a sum is a rounding error.
     stops = (
         (lambda self, now, first: not_finite(now[0], now.arnorm, now.xnorm), Status.NOT_FINITE),
         (lambda self, now, first: (now.acond == 0) & (now.arnorm == 0), Status.EXACT_ZERO),
@@ -91,7 +91,7 @@ class Bidiagonalisation(Method):
     def residual_norm(self, now: Any) -> Any:
         return now[0]
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g, change = A._adjoint(r, None), None
         if x is not None and takes_part(self.damp):
@@ -108,12 +108,12 @@ class Bidiagonalisation(Method):
             computed["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
         return now._replace(**computed)
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         length = None if getattr(self, "M", None) is None else now.xnorm
         return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
     def restarts(self, state: Any) -> bool:
-        # Damping would act on the change from the new start, and variances would count the last iterations only.
+        # After a restart, damping would penalise the change from the new start, and variances would miss iterations.
         return not takes_part(self.damp) and getattr(state, "variance", None) is None
 
 
@@ -122,7 +122,7 @@ class Arithmetic(NamedTuple):
 
     sqrt: Callable[[Any], Any]
     hypot: Callable[..., Any]
-    over: Callable[[Any, Any], Any]  # the quotient; 0 if the divisor is 0, so that a vector that vanished stays 0
+    over: Callable[[Any, Any], Any]  # the quotient; 0 if the divisor is 0, so that a zero vector stays 0
     number: Callable[[Any], Any]
     items: Callable[[Any], list[Any]]
 
@@ -131,7 +131,7 @@ _OF_PYTHON = Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else
 
 
 def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
-    """Return how to compute with `scalars`, an array of float64."""
+    """Return the functions of scalars for `scalars`, an array of float64."""
     if engine.mutable and engine.memory == "host":
         return _OF_PYTHON
     xp = engine.xp
@@ -159,14 +159,16 @@ def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) ->
     return dots(*consistent((state.u, state.u)))[0]
 
 
-def checked_bounds(A: Any, y: Any, x0: Any, damp: Any, atol: Any, btol: Any, conlim: Any) -> dict[str, float]:
+def checked_bounds(
+    A: LinearOperator, y: Array, x0: Array | None, damp: Any, atol: Any, btol: Any, conlim: Any
+) -> dict[str, float]:
     """Return the options of a :class:`Bidiagonalisation`. No messages."""
     numbers = check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim)
     return {**numbers, "precision": precision_of(working_dtype(A, y, x0))}
 
 
 def begun(now: Any) -> Any:
-    """Return whether an iteration has been done."""
+    """Return whether an iteration has been completed."""
     return now.acond != 0
 
 

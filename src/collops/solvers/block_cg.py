@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from collops.array import Array
 from collops.backend import engine_of
 from collops.operators import Columns, LinearOperator
 from collops.solvers.blocks import as_block, combine, factors, grams, multiply, pseudo_inverse, second_factors
@@ -30,18 +31,18 @@ from collops.solvers.state import SCRATCH
 from collops.solvers.systems import Shifted
 
 _INDEFINITE = -0.01
-"""Smaller eigenvalues are no rounding errors, not even of operators in single precision."""
+"""Bound on negative eigenvalues from rounding errors, also for operators in single precision."""
 
-_QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test finds numbers that are not finite
+_QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test detects numbers that are not finite
 
 
 @dataclass(slots=True)
 class BlockCGState:
-    """Blocks and small matrices of block CG between two iterations. The residual is Q C."""
+    """State of block CG between iterations: blocks and small matrices. The residual is Q C."""
 
     x: Any
     q: Any  # a basis of the residuals; orthonormal in the inner product of M
-    u: Any  # M Q; None without a preconditioner, where Q takes its place
+    u: Any  # M Q; None without a preconditioner, where Q is used
     p: Any  # directions
     c: Any
     z: Any = field(metadata=SCRATCH)  # (A + damp) P
@@ -54,7 +55,7 @@ class BlockNumbers(NamedTuple):
     """The numbers of an iteration of a block method."""
 
     residual: Any  # squared norm of all residuals
-    relative: Any  # the largest squared norm of a column's residual over that at zero (CGLS: of its gradient)
+    relative: Any  # the largest relative squared norm of a column's residual (CGLS: gradient)
     largest: Any  # the largest squared norm itself
     definite: Any  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
 
@@ -74,7 +75,7 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
-    columns: Any = None  # units of the columns, relative to the largest, if they have their own
+    columns: Any = None  # units of the columns, relative to the largest, if they differ
     degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
@@ -84,15 +85,15 @@ class BlockCG(Shifted):
         (lambda self, now, first: now.definite < _INDEFINITE, Status.INDEFINITE),
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> BlockCGState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> BlockCGState:
         x, r, z = starting_point(A, y, x0, image_of=self.image)
         return self._begin(A, x, r, z, None if x0 is None else y)
 
     @_QUIET
-    def _begin(self, A: LinearOperator, x: Any, r: Any, z: Any, at_zero: Any) -> BlockCGState:
+    def _begin(self, A: LinearOperator, x: Array, r: Array, z: Array, at_zero: Any) -> BlockCGState:
         """Return the state with these starting points, their residuals, and memory for images.
 
-        `at_zero` are the residuals at zero, if they are others.
+        `at_zero` are the residuals at zero, if they differ.
         """
         u = self.preconditioned(r, None)
         gram, squares = self._measured(A, r, u)
@@ -108,12 +109,12 @@ class BlockCG(Shifted):
 
     @_QUIET
     def step(self, A: LinearOperator, state: BlockCGState) -> BlockCGState:
-        """Minimise over the span of the directions, and find the next ones."""
+        """Minimise over the span of the directions, and compute the next directions."""
         p, q, c, xp = state.p, state.q, state.c, state.x.engine.xp
         z = state.z = self.image(A, p, state.z)
         curvature, descent, gram = self._products(A, (p, z), (p, q), (q, q if state.u is None else state.u))
         again, second = second_factors(gram)
-        curvature, descent = (multiply(second.conj().T, each, second) for each in (curvature, descent))
+        curvature, descent = (multiply(second.conj().T, matrix, second) for matrix in (curvature, descent))
         inverse, definite = pseudo_inverse(curvature)
         alpha, c = multiply(inverse, descent), multiply(again, c)
         change = multiply(alpha, c)
@@ -132,7 +133,7 @@ class BlockCG(Shifted):
         state.numbers = *self._norms(residuals, state.first), xp.minimum(definite, other)
         return state
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         squares = squares_of_columns(starting_point(A, y, x, image_of=self.image)[1])
@@ -151,12 +152,12 @@ class BlockCG(Shifted):
 
     def _norms(self, squares: Any, first: Any) -> tuple[Any, Any, Any]:
         """Return the sum of squared norms of columns, the largest relative to the first ones, and the largest."""
-        xp, there = engine_of(squares).xp, first > 0
-        relative = xp.where(there, squares / xp.where(there, first, 1), squares)  # 0 of 0 is 0
+        xp, nonzero = engine_of(squares).xp, first > 0
+        relative = xp.where(nonzero, squares / xp.where(nonzero, first, 1), squares)  # 0 of 0 is 0
         squares = self._in_one_unit(squares)
         return squares.sum(), xp.max(relative), xp.max(squares)
 
-    def _measured(self, A: LinearOperator, w: Any, u: Any) -> tuple[Any, Any]:
+    def _measured(self, A: LinearOperator, w: Array, u: Array) -> tuple[Any, Any]:
         """Return W^H M W and W^H W, where U is M W. One message."""
         gram, *squares = self._products(A, (w, u), *([] if self.M is None else [(w, w)]))
         return gram, squares[0] if squares else gram
@@ -169,26 +170,28 @@ class BlockCG(Shifted):
         return [product.real for product in products]
 
 
-def squares_of_columns(block: Any) -> Any:
+def squares_of_columns(block: Array) -> Any:
     """Return the squared norms of the columns of a block. Collective: one allreduce."""
     (gram,) = grams(*consistent((block, block)))
     return engine_of(gram).xp.diagonal(gram).real
 
 
-def block_options(A: Any, Y: Any, X0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> tuple[Any, Any, Any, dict]:
+def block_options(
+    A: LinearOperator, Y: Array, X0: Any, niter: Any, M: LinearOperator | None, rtol: Any, atol: Any
+) -> tuple[Any, Any, Any, dict]:
     """Return operator, data and starting points as blocks, and the options of a block method, after all checks."""
     check_operator("A", A)
     Y = as_block("Y", Y, A.range)
     X0 = None if X0 is None else as_block("X0", X0, A.domain)
-    whole = Columns(A, len(Y.leaves[0]))
-    check_problem(whole, Y, X0, niter)
+    columns = Columns(A, len(Y.leaves[0]))
+    check_problem(columns, Y, X0, niter)
     check_preconditioner(M, A.domain)
     options = {
         **check_numbers(rtol=rtol, atol=atol),
         "precision": precision_of(working_dtype(A, Y, X0)),
-        "M": None if M is None else Columns(M, whole.count),
+        "M": None if M is None else Columns(M, columns.count),
     }
-    return whole, Y, X0, options
+    return columns, Y, X0, options
 
 
 @solver
@@ -214,7 +217,7 @@ def block_cg(
         The right-hand sides: a list of arrays in the layout of `A`, or a block as :class:`collops.operators.Columns`
         describes it. Their precision determines the precision of the computation.
     X0 : like `Y`, optional
-        The starting points; zero by default.
+        The initial guesses; zero by default.
     niter : int
         Largest number of iterations. Each applies `A` once to every column.
     damp : float
@@ -230,8 +233,8 @@ def block_cg(
     Returns
     -------
     SolverResult
-        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` are those
-        of all residuals together.
+        Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` has the
+        norms of all residuals together.
 
     Raises
     ------
@@ -240,14 +243,14 @@ def block_cg(
 
     Notes
     -----
-    With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, besides the messages of `A` and `M` for
-    each column, or for 64 of them together; see :class:`collops.operators.Columns`. All columns minimise over the
-    directions of all, so that more columns take fewer iterations: up to k extreme eigenvalues no longer delay the
-    convergence. The work besides the operator grows with the square of k: about 18 k^2 floating-point operations for
-    each point of the model, in products of matrices.
+    With k columns, an iteration sends two allreduces of at most 3 k^2 numbers, in addition to the messages of `A` and
+    `M` for each column or each batch of up to 64; see :class:`collops.operators.Columns`. Every column minimises over
+    the directions of all columns, so that more columns take fewer iterations: up to k extreme eigenvalues no longer
+    delay the convergence. Apart from the operator, the work grows with the square of k: about 18 k^2 floating-point
+    operations for each point of the model, in matrix products.
 
-    The basis of the residuals is kept orthonormal as Dubrulle [2001] proposes, so that columns may depend on each
-    other and converge at different rates.
+    The basis of the residuals is orthonormalised as proposed by Dubrulle [2001], so that columns may be linearly
+    dependent and converge at different rates.
 
     Examples
     --------
@@ -260,7 +263,7 @@ def block_cg(
     array([[1.  , 0.5 , 0.25],
            [2.  , 1.  , 0.5 ]])
     """
-    whole, Y, X0, options = block_options(A, Y, X0, niter, M, rtol, atol)
+    columns, Y, X0, options = block_options(A, Y, X0, niter, M, rtol, atol)
     check_square("block_cg", A, "; block_cgls takes any")
     method = BlockCG(**options, damp=check_number("damp", damp))
-    return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)
+    return solve(method, columns, Y, X0, niter=niter, parts=[M], **run)

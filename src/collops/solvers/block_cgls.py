@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from collops.array import axpby, divide, dots
+from collops.array import Array, axpby, divide, dots
 from collops.operators import Columns, LinearOperator
 from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, squares_of_columns
 from collops.solvers.cgls import CGLS
@@ -65,12 +65,12 @@ class BlockCGLS(BlockCG):
         at_zero = None if x0 is None else A._adjoint(starting_point(A, y, None)[1], None)
         begin = self._begin(A, x, g, scratch_array(A.domain, x, x.dtype), at_zero)
         begin.numbers = self._in_one_unit(objectives).sum(), *begin.numbers[1:]
-        # As one operator, so that no block of all columns of the data is needed.
+        # One operator, so that no block of all columns of the data is needed.
         normal = Columns(A.operator.H @ A.operator, A.count)
         return extended(BlockCGLSState, begin, objectives=objectives, normal=normal)
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Do a step of block CG with the normal equations."""
+        """Take a step of block CG with the normal equations."""
         state = super().step(state.normal, state)
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
         state.numbers = self._in_one_unit(state.objectives).sum(), *state.numbers[1:]
@@ -82,7 +82,7 @@ class BlockCGLS(BlockCG):
         gradient, residual = log2(now.largest), log2(now.residual)
         return gradient, gradient - residual, 2 * residual - gradient
 
-    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         if x is None:
             return now  # its tests refer to columns of the state
         _, r, _ = starting_point(A, y, x)
@@ -93,7 +93,7 @@ class BlockCGLS(BlockCG):
         _, relative, largest = self._norms(squares_of_columns(g), state.first)
         return now._replace(residual=self._in_one_unit(objectives).sum(), relative=relative, largest=largest)
 
-    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         g = self.optimality(A, y, x)
         gg, image = dots(*consistent((g, g)))[0], A._forward(g, None)
         norm = divide(dots(*consistent((image, image)))[0], gg) ** 0.5
@@ -107,7 +107,7 @@ class BlockCGLS(BlockCG):
 @solver
 def block_cgls(
     A: LinearOperator,
-    Y: Any,
+    Y: Array,
     X0: Any = None,
     *,
     niter: int = 100,
@@ -133,8 +133,8 @@ def block_cgls(
         The preconditioner, from the right as in :func:`cgls`: an approximate inverse of `A` or of the root of
         :math:`A^H A`, in the layout of the model, with an adjoint.
     rtol, atol : float
-        Stop when the norm of each column's gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `rtol` times that
-        of :math:`A^H y`, or each at most `atol`; with `X0` as well.
+        Stop when the norm of each column's gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `rtol` times the
+        norm of :math:`A^H y`, or each is at most `atol`; with `X0` as well.
     **run
         Other options of :class:`Run`.
 
@@ -142,7 +142,8 @@ def block_cgls(
     -------
     SolverResult
         Its ``x`` is a block; :meth:`collops.operators.Columns.split` returns the columns. ``residual_norms`` are the
-        roots of the objective of all columns, found from its decrease: below 1e-8 of the first they are rounding.
+        roots of the objective of all columns, computed from its decrease: below 1e-8 of the first they are rounding
+        errors.
 
     Raises
     ------
@@ -151,13 +152,12 @@ def block_cgls(
 
     Notes
     -----
-    The method is :func:`block_cg` for the normal equations, with its messages and what it says about columns. It needs
-    no memory in the layout of the data but for `Y` and one column, or as many as
-    :class:`collops.operators.Columns` applies `A` to together.
+    The method is :func:`block_cg` for the normal equations; see its notes on messages and columns. In the layout of the
+    data it needs memory for `Y` and one column, or for one batch of :class:`collops.operators.Columns`.
 
-    The gradient follows a recurrence. Where data are noisy, solutions are as accurate as those of :func:`cgls`. Where
-    the equations have a solution, rounding is multiplied by the square of the condition number, not by itself: begin
-    again with ``X0=result.x``, which recomputes the residuals, if that is not enough.
+    The gradient follows a recurrence. For noisy data, solutions are as accurate as with :func:`cgls`. For consistent
+    equations, rounding errors are amplified by the square of the condition number, not by the condition number: to
+    improve the accuracy, restart with ``X0=result.x``, which recomputes the residuals.
 
     Examples
     --------
@@ -173,6 +173,6 @@ def block_cgls(
     check_operator("A", A)
     check_preconditioner(M, A.domain)
     normal = None if M is None else M @ M.H
-    whole, Y, X0, options = block_options(A, Y, X0, niter, normal, rtol, atol)
+    columns, Y, X0, options = block_options(A, Y, X0, niter, normal, rtol, atol)
     method = BlockCGLS(**options, damp=check_number("damp", damp))
-    return solve(method, whole, Y, X0, niter=niter, parts=[M], **run)
+    return solve(method, columns, Y, X0, niter=niter, parts=[M], **run)

@@ -1,8 +1,8 @@
 """The algebra of blocks of columns: inner products in one message, combinations, and orthonormal bases.
 
-Small matrices are of the engine and the same on all ranks, so that no step waits for a number. A basis is made from the
-eigenvalues of the matrix of inner products [Stathopoulos and Wu 2002], in several passes. Each takes the one message of
-a Cholesky factor, but the columns may depend on each other.
+Small matrices are arrays of the engine and equal on all ranks, so that no step synchronises with the device. A basis is
+computed from the eigenvalues of the matrix of inner products [Stathopoulos and Wu 2002], in several passes. Like a
+Cholesky factorisation, each pass takes one message, but the columns may be linearly dependent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedArray
+from collops.array import Array, DistributedArray, StackedArray
 from collops.array.dtypes import accumulator
 from collops.array.kernels import kernels_for
 from collops.backend import Engine, engine_of
@@ -24,15 +24,15 @@ from collops.solvers.problem import check_array, on_host
 
 __all__ = ["basis", "combine", "grams"]
 
-_PIECE = 1 << 13  # elements of a column; some 30 columns of them stay in the second-level cache
+_PIECE = 1 << 13  # elements of a column; some 30 columns of this length stay in the L2 cache
 
-_FEW = 2  # columns, of which a product of matrices would have too few elements for a device
+_FEW = 2  # number of columns for which a matrix product is too small for a device
 
 
 def as_block(name: str, columns: Any, layout: Any) -> Any:
-    """Return columns of this layout as a block: they are one, or a list or tuple of arrays.
+    """Return columns of this layout, a block or a list or tuple of arrays, as a block.
 
-    Raises LayoutError for another layout, and what :meth:`Columns.join` raises.
+    Raises LayoutError for another layout, and the errors of :meth:`Columns.join`.
     """
     if isinstance(columns, list | tuple):
         columns = Columns.join(columns)
@@ -46,14 +46,15 @@ def as_block(name: str, columns: Any, layout: Any) -> Any:
 def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), slice(None))) -> list[Any]:
     """Return the matrix of inner products of the columns of each pair, X^H Y. Collective: one allreduce for all.
 
-    `columns` are those of X and of Y that count. Replicated pairs need no message; see :func:`collops.array.dots`.
+    `columns` are the numbers of columns of X and of Y to use. Replicated pairs need no message; see
+    :func:`collops.array.dots`.
     """
     rows, others = columns
     engine = pairs[0][0].engine
     by_ranks: dict[Communicator | None, dict[int, Any]] = {}
     for number, (X, Y) in enumerate(pairs):
         shape = tuple(len(block.leaves[0].local_array[some]) for block, some in ((X, rows), (Y, others)))
-        # JAX sums each part over the ranks that it is split over, so that a copy has its whole cotangent.
+        # JAX sums each part over the ranks that it is split over, so that a replica has its complete cotangent.
         counted = (True,) * len(X.leaves) if engine.traced else X._plan.counted
         for x, y, counts in zip(X.leaves, Y.leaves, counted, strict=True):
             parts = by_ranks.setdefault((x if engine.traced else X)._plan.communicator, {})
@@ -64,8 +65,8 @@ def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), 
         values = list(parts.values())
         if communicator is not None:
             values = communicator.allreduce(engine.xp.stack(values))
-        for place, number in enumerate(parts):
-            totals[number] = totals[number] + values[place]
+        for index, number in enumerate(parts):
+            totals[number] = totals[number] + values[index]
     return totals
 
 
@@ -76,9 +77,9 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
         others = [None] * len(X.arrays) if Y is None else Y.arrays
         parts = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
         return X._like(parts) if same else StackedArray(parts)
-    x, wide = X.local_array, accumulator(X.dtype)
-    matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(wide)
-    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(wide, copy=False))
+    x, precise = X.local_array, accumulator(X.dtype)
+    matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(precise)
+    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(precise, copy=False))
     product = product.reshape(len(product), *x.shape[1:])
     total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
     return X._like(total) if same else DistributedArray._made(block_layout(X.layout.drop(0), len(total)), X.comm, total)
@@ -87,8 +88,8 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
 def factors(gram: Any) -> tuple[Any, Any, Any]:
     """Return S, where ``S^H S`` is the Gram matrix of a block X, its inverse T, and the smallest scaled eigenvalue.
 
-    The columns of ``X T`` are orthonormal, but for directions of X that rounding hides, in which they are shorter.
-    ``X T S`` is X in all directions. For the eigenvalue the Gram matrix is scaled to a unit diagonal.
+    The columns of ``X T`` are orthonormal, except that they are shorter in directions of X below rounding. ``X T S`` is
+    X in all directions. For the eigenvalue, the Gram matrix is scaled to a unit diagonal.
     """
     lengths, per_length, values, vectors, hidden = _spectrum(gram)
     roots = engine_of(gram).xp.sqrt(engine_of(gram).xp.maximum(values, hidden))
@@ -98,7 +99,7 @@ def factors(gram: Any) -> tuple[Any, Any, Any]:
 def second_factors(gram: Any) -> tuple[Any, Any]:
     """Return the factors for a second pass over a block that is nearly orthonormal.
 
-    Columns that are still short were rounding errors: ``X T`` has zeros for them, and S drops them.
+    Columns that are still short are rounding errors: ``X T`` has zeros for them, and S drops them.
     """
     *_, values, vectors, hidden = _spectrum(gram, scaled=False)
     xp = engine_of(gram).xp
@@ -108,9 +109,9 @@ def second_factors(gram: Any) -> tuple[Any, Any]:
 
 
 def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
-    """Return the inverse of a Hermitian positive definite matrix, in the directions that rounding does not hide.
+    """Return the inverse of a Hermitian positive definite matrix, in the directions above rounding.
 
-    The second result is the smallest eigenvalue of the matrix when it is scaled to a diagonal of ones.
+    The second result is the smallest eigenvalue of the matrix after scaling to a unit diagonal.
     """
     _, per_length, values, vectors, hidden = _spectrum(matrix)
     xp = engine_of(matrix).xp
@@ -118,12 +119,11 @@ def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
     return multiply(half, half.conj().T), values[0]
 
 
-def basis(block: Any, passes: int = 3) -> tuple[Any, Any]:
+def basis(block: Array, passes: int = 3) -> tuple[Any, Any]:
     """Return an orthonormal basis Q of a block, and S, where the block is ``Q S``. Collective: `passes` messages.
 
-    One pass keeps columns apart that would become parallel. Three make them orthonormal to rounding, however nearly
-    they depend on each other, like those of Cholesky factors [Fukaya et al. 2020]. Then directions that rounding hides
-    are columns of zeros.
+    One pass prevents columns from becoming parallel. Three passes make them orthonormal to rounding even if they are
+    nearly dependent, as for Cholesky QR [Fukaya et al. 2020]. Directions below rounding then are columns of zeros.
     """
     S, T, _ = factors(*grams((block, block)))
     block = combine(block, T)
@@ -144,13 +144,13 @@ def multiply(*matrices: Any) -> Any:
 
 
 def pieces(engine: Engine, size: int) -> list[slice]:
-    """Return the parts of `size` elements for which small products are made: on hosts such as stay in cache."""
+    """Return the ranges of `size` elements for partial products: on hosts, ranges that stay in cache."""
     step = _PIECE if on_host(engine) else max(size, 1)
     return [slice(start, start + step) for start in range(0, size, step)]
 
 
 def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
-    """Return the inner products of the columns of local arrays, which may be empty and then have fewer axes."""
+    """Return the inner products of the columns of local arrays; empty arrays may have fewer axes."""
     engine, dtype = engine_of(x), accumulator(np.result_type(x.dtype, y.dtype))
     x, y = (part.reshape(count, part.size // count) for part, count in zip((x, y), shape, strict=True))
     if engine.memory == "device" and engine.mutable and shape[1] <= _FEW:
@@ -161,16 +161,16 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
         return found
     products = []
     for piece in pieces(engine, x.shape[1]):
-        ours, theirs = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
-        products.append(multiply(ours, theirs.conj().T).conj())
+        left, right = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
+        products.append(multiply(left, right.conj().T).conj())
     return reduce(add, products) if products else engine.xp.zeros(shape, dtype)
 
 
 def _spectrum(gram: Any, *, scaled: bool = True) -> tuple[Any, Any, Any, Any, Any]:
     """Return lengths of columns, their inverses, eigenvalues, eigenvectors, and the rounding of eigenvalues.
 
-    The eigenvalues are those for columns of length 1, unless `scaled` is false, where lengths count as 1. A matrix that
-    is not finite counts as the identity: results take their bad numbers from the blocks themselves.
+    The eigenvalues are for columns scaled to length 1; if `scaled` is false, lengths are taken as 1. A matrix that is
+    not finite is replaced by the identity: results get their non-finite numbers from the blocks.
     """
     xp = engine_of(gram).xp
     gram = xp.where(xp.all(xp.isfinite(gram)), gram, xp.eye(len(gram), dtype=gram.dtype))

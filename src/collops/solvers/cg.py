@@ -1,6 +1,6 @@
 """CG: conjugate gradients for Hermitian positive definite operators.
 
-The step below is the textbook's. ``variants`` has others, and chooses between them.
+This module has the textbook step; ``variants`` has other steps and chooses between them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal
 
-from collops.array import axpby, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -55,7 +55,7 @@ class CGNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class ConjugateGradients(Method):
-    """The options of CG and CGLS, and the tests of the residual with which both end."""
+    """The options of CG and CGLS, and the stopping tests of the residual."""
 
     damp: float = 0.0
     tol: float = 0.0
@@ -64,7 +64,7 @@ class ConjugateGradients(Method):
     atol: float = 0.0
     cautious: bool = True
     M: LinearOperator | None = None
-    always_measured = False  # the residual is a vector that is updated with the solution, and stays close to it
+    always_measured = False  # the residual vector is updated with the solution, and stays close to the true residual
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
     degrees: ClassVar[Mapping[str, Any] | None] = {"tol": (2, 0), "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
@@ -81,10 +81,10 @@ class CG(ConjugateGradients, Shifted):
     Attributes
     ----------
     damp, tol, rtol, atol, M
-        As for :func:`cg`; without any of the tolerances by default.
+        As for :func:`cg`; without tolerances by default.
     precision : float
-        Relative size of rounding errors: a residual that is smaller, relative to the first, cannot be distinguished
-        from 0. With 0 the solver does not stop there.
+        Relative size of rounding errors: the solver stops at a residual that is smaller than this multiple of the
+        first, since it cannot be distinguished from 0. 0 disables this test.
     cautious : bool
         Whether a step that is not finite leaves the solution unchanged.
 
@@ -107,7 +107,7 @@ class CG(ConjugateGradients, Shifted):
         *ConjugateGradients.stops,
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> CGState:
         check_plain(self, self.M is not None)
         x, r, q = starting_point(A, y, x0, image_of=self.image)
         p = r.copy()
@@ -115,7 +115,7 @@ class CG(ConjugateGradients, Shifted):
         return CGState(x, r, p, q, gamma, (gamma, gamma, gamma))
 
     def step(self, A: LinearOperator, state: CGState) -> CGState:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         state.q = self.image(A, state.p, state.q)
         (pq,) = dots((state.p, state.q))
         curvature = curvature_of(A, pq)
@@ -134,7 +134,7 @@ class CG(ConjugateGradients, Shifted):
         product, curvature = log2(before.product), log2(now.curvature)
         return product, curvature, 4 * product - 2 * curvature - log2(before.residual)
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0])
 
@@ -154,10 +154,10 @@ def curvature_of(A: LinearOperator, value: Any) -> Any:
 
 
 def condition_number(products: np.ndarray, curvatures: np.ndarray) -> float:
-    """Return the condition number of a preconditioned operator that CG has seen; NaN before the first iteration.
+    """Estimate the condition number of the preconditioned operator from the iterations; NaN before the first one.
 
-    It approaches the true condition number from below. The numbers of the iterations are the elements of a tridiagonal
-    matrix, whose eigenvalues are Ritz values [Saad 2003, section 6.7.3].
+    It approaches the true condition number from below. The coefficients of the iterations define a tridiagonal matrix,
+    whose eigenvalues are Ritz values [Saad 2003, section 6.7.3].
     """
     with np.errstate(all="ignore"):
         alpha, beta = products[:-1] / curvatures[1:], products[1:] / products[:-1]
@@ -169,8 +169,8 @@ def condition_number(products: np.ndarray, curvatures: np.ndarray) -> float:
     diagonal = 1 / alpha
     diagonal[1:] += beta / alpha[:-1]
     ends = [
-        float(eigvalsh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1], select="i", select_range=(place, place))[0])
-        for place in (0, count - 1)
+        float(eigvalsh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1], select="i", select_range=(index, index))[0])
+        for index in (0, count - 1)
     ]
     return ends[1] / ends[0] if ends[0] > 0 else math.inf
 
@@ -178,8 +178,8 @@ def condition_number(products: np.ndarray, curvatures: np.ndarray) -> float:
 @solver
 def cg(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,
@@ -202,14 +202,14 @@ def cg(
         The multiple :math:`\epsilon` of the identity that is added to `A`.
     rtol, atol : float, optional
         Stop when the norm of the residual, :math:`y - (A + \epsilon I) x`, is at most `rtol` times the norm of `y`, or
-        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given. The solver also
-        stops once the residual is as small as rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
+        at most `atol`; with `x0` as well. `rtol` is 1e-5 by default, and 0 if `tol` is set. The solver also stops
+        when the residual is as small as rounding errors, with the status ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
         Stop when the *squared* norm of the residual is at most this, as in PyLops, in the squared units of `y`.
     M : LinearOperator, optional
         The preconditioner: Hermitian positive definite, in the layout of `A`, and close to the inverse of
-        :math:`A + \epsilon I`. Tolerances apply to the residual as without it. The solver stops with the status
-        ``INDEFINITE`` where the inner product of `r` and `M r` is negative.
+        :math:`A + \epsilon I`. Tolerances apply to the unpreconditioned residual. The solver stops with the status
+        ``INDEFINITE`` if the inner product of `r` and `M r` is negative.
     **run
         Other options of :class:`Run`.
 
@@ -217,7 +217,7 @@ def cg(
     -------
     SolverResult
         The solution, and the history of the iteration. In its details: ``condition``, an estimate from below of the
-        condition number of :math:`A + \epsilon I`, with a preconditioner of the product of both.
+        condition number of :math:`A + \epsilon I`, or of its product with the preconditioner.
 
     Raises
     ------
@@ -227,8 +227,8 @@ def cg(
     Notes
     -----
     Besides the messages of `A` and `M`, an iteration sends two scalar allreduces; one with a replicated model, with
-    ``reductions=1`` or with ``"pipelined"``. A preconditioner adds its own messages only, and one vector; pipelined CG
-    keeps one vector more than with ``reductions=1``, or two with a preconditioner. Its message overlaps with `A`, not
+    ``reductions=1`` or with ``"pipelined"``. A preconditioner takes memory for one more vector. Pipelined CG takes
+    memory for one vector more than ``reductions=1``, or two with a preconditioner; its message overlaps with `A`, not
     with `M`.
 
     Examples

@@ -1,6 +1,6 @@
 """CGLS: conjugate gradients for least squares.
 
-The step below is the textbook's. ``variants`` has others, and chooses between them.
+This module has the textbook step; ``variants`` has other steps and chooses between them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cg import CG, ConjugateGradients, condition_number
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2, not_finite, over
@@ -37,8 +37,8 @@ from collops.solvers.state import SCRATCH
 __all__ = ["CGLS", "cgls"]
 
 GRADIENT_UNITS = 10.0
-"""Rounding of gradients, in units of the rounding of their products: the smallest gradients seen were below 1 with ten
-unknowns, and 7 with two thousand."""
+"""Rounding errors of gradients, in units of the rounding of their products: measured below 1 with ten unknowns, and 7
+with two thousand."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class CGLSNumbers(NamedTuple):
 
     gradient: Any  # s
     residual: Any
-    curvature: Any  # of the objective along a direction
+    curvature: Any  # curvature of the objective along a direction
     before: Any  # the gradient that led to this direction
 
 
@@ -70,9 +70,9 @@ class CGLSNumbers(NamedTuple):
 class CGLS(ConjugateGradients):
     """Conjugate gradients on the normal equations [Hestenes and Stiefel 1952; Björck 1996, sections 7.4 and 7.5].
 
-    With a preconditioner `M` from the right it minimises over z, where x = M z. `damp` is the damping factor, `tol`
-    bounds the squared norm of the gradient, and `gtol` its norm relative to that at zero; the other options are those
-    of :class:`CG`.
+    With a right preconditioner `M` it minimises over z, where x = M z. `damp` is the damping factor, `tol` bounds the
+    squared norm of the gradient, and `gtol` its norm relative to the gradient at zero; for other options see
+    :class:`CG`.
 
     Examples
     --------
@@ -93,8 +93,8 @@ class CGLS(ConjugateGradients):
         (lambda self, now, first: now.gradient <= self.tol, Status.CONVERGED),
         *ConjugateGradients.stops,
         (lambda self, now, first: now.gradient <= self.gtol * self.gtol * first.gradient, Status.CONVERGED, "gtol"),
-        # The exact solution for an operator that differs by rounding has a gradient of this size [Stewart 1977].
-        # Further iterations would amplify rounding errors, in the end to infinity.
+        # The exact solution for an operator perturbed by rounding has a gradient of this size [Stewart 1977].
+        # Further iterations would amplify rounding errors without bound.
         (
             lambda self, now, first: (
                 now.gradient <= GRADIENT_UNITS**2 * self.precision**2 * now.residual * over(now.curvature, now.before)
@@ -111,14 +111,14 @@ class CGLS(ConjugateGradients):
         return {**of_gradients, "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
 
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
-        if before is not None:  # the squares of a damping and of the image of a preconditioner count, too
+        if before is not None:  # include the squares of the damping and of the image of a preconditioner
             return () if math.isfinite(now.curvature) else (math.nan,)
         if now.residual == 0:
             return ()
         gradient, residual = log2(now.gradient), log2(now.residual)
         return gradient, 2 * gradient - residual, 2 * residual - gradient
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> CGLSState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> CGLSState:
         check_plain(self, self.M is not None or takes_part(self.damp))
         x, r, q = starting_point(A, y, x0)
         s = A._adjoint(r, new_array(A.domain, x, x.dtype))
@@ -127,7 +127,7 @@ class CGLS(ConjugateGradients):
         return CGLSState(x, r, s, p, q, gamma, (gamma, rho, gamma * 0, gamma))
 
     def step(self, A: LinearOperator, state: CGLSState) -> CGLSState:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         state.q = A._forward(state.p, state.q)
         (delta,) = dots((state.q, state.q))
         alpha = quotient(state.gamma, delta)
@@ -149,7 +149,7 @@ class CGLS(ConjugateGradients):
         squared = condition_number(history.gradient, history.curvature)
         return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, _ = starting_point(A, y, x)
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x is not None:
@@ -158,12 +158,12 @@ class CGLS(ConjugateGradients):
         gradient, residual = dots(*consistent((s, s), (r, r)))
         return now._replace(gradient=gradient, residual=residual)
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         xp, before = x.engine.xp if x.engine.traced else np, history.before
         norm = root_of_largest(history.curvature / xp.where(before > 0, before, 1))
         return explained_by_rounding(norm, y, x, now.residual**0.5, now.gradient**0.5)
 
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Any:
         """Return half the negative gradient of the objective, which is zero at the solution."""
         s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
         return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
@@ -175,8 +175,8 @@ class CGLS(ConjugateGradients):
 @solver
 def cgls(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,
@@ -197,34 +197,30 @@ def cgls(
     y : DistributedArray or StackedArray
         The data, in the range of `A`. Its precision determines the precision of the computation.
     x0 : DistributedArray or StackedArray, optional
-        The starting point; zero by default.
+        The initial guess; zero by default.
     niter : int
         Largest number of iterations.
     damp : float
         The damping factor :math:`\epsilon`.
     rtol, atol : float, optional
         Stop when the norm of the residual, :math:`y - A x`, is at most `rtol` times the norm of `y`, or at most `atol`;
-        with `x0` as well. `rtol` is 1e-5 by default, and 0 where `tol` is given.
+        with `x0` as well. `rtol` is 1e-5 by default, and 0 if `tol` is set.
     gtol : float, optional
         Stop when the norm of the gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `gtol` times the norm of
-        :math:`A^H y`; with a preconditioner both are multiplied by :math:`M^H`, for the gradient with respect to
-        :math:`z`. Data that no model explains stop the solver in this way. Its default is as for `rtol`. The solver
-        always stops where further iterations would only amplify rounding, with the status
-        ``LEAST_SQUARES_TO_ROUNDING`` or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
+        :math:`A^H y`, for inconsistent data; with a preconditioner both are multiplied by :math:`M^H`. The default is
+        as for `rtol`. The solver always stops when further iterations would only amplify rounding errors, with the
+        status ``LEAST_SQUARES_TO_ROUNDING`` or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
     tol : float, optional
-        Stop when the *squared* norm of the gradient is at most this, as in PyLops. Its unit is the square of
-        the units of `A` and `y`.
+        Stop when the *squared* norm of the gradient is at most this, as in PyLops, in the squared units of `A` and `y`.
     reductions : {2, 1, "pipelined"}
-        Scalar reductions in an iteration. With 1 all inner products share one message. This costs more passes over the
-        vectors, memory for two more of them in the layout of `y`, and at the start one more application of `A`. It pays
-        off where the latency of a message outweighs that: with many ranks, or short vectors on several devices.
-        ``"pipelined"`` sends this one message while `A` is applied (to the model), for arrays on the host; other arrays
-        cannot overlap with messages, and are solved as with 1. See the notes.
+        Scalar reductions per iteration. With 1, all inner products share one message, which is faster if latency
+        dominates: with many ranks, or short vectors on several devices. It takes more passes over the vectors, memory
+        for two more vectors like `y`, and one more application of `A` at the start. ``"pipelined"`` overlaps this
+        message with the application of `A`, for arrays on the host; for other arrays it is the same as 1.
     M : LinearOperator, optional
-        The preconditioner, in the layout of the model, with an adjoint. It need not be symmetric. The solver minimises
-        over :math:`z`, where :math:`x = M z`, and is fast where :math:`A M` is close to a multiple of a unitary matrix,
-        such as for an approximate inverse of `A`, or of the root of :math:`A^H A`. The objective does not change:
-        `damp` still weighs :math:`x`.
+        The right preconditioner, in the layout of the model, with an adjoint; it need not be symmetric. The solver
+        minimises over :math:`z`, where :math:`x = M z`, and converges fast if :math:`A M` is nearly a multiple of a
+        unitary matrix: for `M` near the inverse of `A` or of the root of :math:`A^H A`. `damp` still penalises `x`.
     **run
         Other options of :class:`Run`.
 
@@ -232,7 +228,7 @@ def cgls(
     -------
     SolverResult
         In its details: ``gradient_norm``, the norm of the gradient that the tolerances bound, and ``condition``,
-        an estimate from below of the condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
+        a lower estimate of the condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
 
     Raises
     ------
@@ -242,16 +238,14 @@ def cgls(
     Notes
     -----
     Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1`` or
-    ``"pipelined"``. The class without any tolerance, ``CGLS(tol=0, precision=0)``, sends one if the model is
-    replicated, since each rank then has the whole gradient.
+    ``"pipelined"``; ``CGLS(tol=0, precision=0)``, without tolerances, sends one if the model is replicated.
 
-    With ``reductions=1`` the recurrence follows Chronopoulos and Gear [1989], with ``"pipelined"`` Chen and
-    Carson [2020], which takes a quarter more applications of `A` and its adjoint, memory for one more vector in the
-    layout of `y` and one in the layout of the model, or two with `M`, and one more application of both at the
-    start. The page on solvers compares their iterations and accuracy.
+    ``reductions=1`` is the recurrence of Chronopoulos and Gear [1989], ``"pipelined"`` that of Chen and Carson [2020],
+    with a quarter more applications of `A` and its adjoint, memory for one more vector like `y` and one like the model
+    (two with `M`), and one more application of both at the start. The page on solvers compares them.
 
     The iterates agree with ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
-    gradient has the square of `damp`, as all others have.
+    gradient has the square of `damp`, like all others.
 
     Examples
     --------

@@ -1,12 +1,12 @@
 """Checkpoints of a solver: its state, its numbers and a fingerprint of the problem, written while it runs.
 
-A checkpoint is written every so many iterations or seconds, and when a signal asks the solver to stop. A signal may
-reach one rank only, and clocks differ, but all ranks must write after the same iteration. They agree by a small
-allreduce about twice a second, after an iteration whose number they agreed upon the last time, or after each iteration
-where iterations take longer. The sums of an iteration could carry this information without a message, but every method
-would need a place for it, and the host would wait for the device in every iteration.
+A checkpoint is written after a number of iterations or seconds, and when a signal requests a stop. A signal may reach
+one rank only, and clocks differ, but all ranks must write after the same iteration. They synchronise by a small
+allreduce about twice a second, after an iteration determined by the previous allreduce, or after each iteration if
+iterations take longer. The reductions of an iteration could carry this information without a message, but every method
+would have to include it, and the host would synchronise with the device in every iteration.
 
-The fingerprint holds the method, its options, and a few numbers of data and operator, which are the same to rounding in
+The fingerprint holds the method, its options, and a few numbers of data and operator, which are equal to rounding in
 every layout, on every engine and on any number of ranks.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, dots, random
+from collops.array import Array, DistributedArray, Layout, StackedArray, dots, random
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
@@ -52,12 +52,12 @@ _ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # smaller and faster ch
 
 
 class _Memory(NamedTuple):
-    """An attribute that a part of a problem keeps between iterations outside the state, such as a starting point."""
+    """An attribute that an object of the problem keeps between iterations outside the state."""
 
     key: str  # in a checkpoint
     owner: Any
     name: str
-    layout: Any  # of an array, which may still be missing; None for a number
+    layout: Any  # layout of an array, which may not exist yet; None for a number
 
 
 @dataclass(eq=False)
@@ -72,7 +72,7 @@ class Checkpoints:
     every: Every
     method: Method
     problem: dict[str, Any]  # its fingerprint
-    parts: Sequence[Any]  # operators and other objects that take part in a step
+    parts: Sequence[Any]  # operators and other objects used by a step
     history: History
     niter: int
     comm: Communicator
@@ -84,11 +84,11 @@ class Checkpoints:
         self.signals = Signals()
         units = (self.record or {}).get("units")
         self.units = None if units is None else Units(*(tuple(u) if isinstance(u, list) else u for u in units))
-        self.announce: Callable[[str], None] | None = None  # shows a line before a long write
+        self.announce: Callable[[str], None] | None = None  # prints a line before a long write
         self._written, self._known_good, self._seconds = -1, 0, 0.0
 
     def restore(self, state: Any) -> tuple[Any, int | None]:
-        """Restore the state, which ``init`` has made, and the history from the checkpoint. Collective.
+        """Restore the state, created by ``init``, and the history from the checkpoint. Collective.
 
         Returns the state and its number of iterations, ``None`` without a checkpoint to resume from.
         Raises CheckpointError if the checkpoint is damaged or belongs to another problem.
@@ -97,7 +97,7 @@ class Checkpoints:
         iteration = 0 if record is None else int(record["iteration"])
         self._timer = Timer(self.every, self.signals, self.comm, iteration)
         size = sum(value.nbytes for value in carried(state).values() if _is_stored(value))
-        self.folder.check_space(size * (2 if record is None else 1))  # the one before is removed last
+        self.folder.check_space(size * (2 if record is None else 1))  # the previous checkpoint is removed last
         if record is None:
             return state, None
         self.comm.check(self._objection(record, state))
@@ -105,7 +105,7 @@ class Checkpoints:
         for name, value in carried(state).items():
             if _is_stored(value):
                 stored = self.folder.read(iteration, f"state/{name}", value.layout, value.engine)
-                # Inner products of stacks are rounded differently if they are in one block of memory.
+                # Inner products of stacks round differently if the stack is in one block of memory.
                 in_block = getattr(value, "_block", None) is not None
                 values[name] = copied(value.layout, stored, stored.dtype) if in_block else stored
             else:
@@ -136,7 +136,7 @@ class Checkpoints:
     def write(self, iteration: int, state: Any, announced: bool = False) -> None:
         """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective.
 
-        It is announced if it may take long, and with `announced` always.
+        It is announced if it may take long, or if `announced` is true.
         """
         if iteration == self._written:
             return
@@ -171,7 +171,7 @@ class Checkpoints:
         self._written, self._seconds = iteration, time.monotonic() - begin
 
     def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
-        """Return why a checkpoint cannot be resumed from, if so."""
+        """Return the reason why a checkpoint cannot be resumed, or ``None``."""
         iteration, reason = record["iteration"], None
         if record["format"] != _FORMAT:
             reason = f"it has the format {record['format']} of another version of collops"
@@ -188,8 +188,8 @@ def open_checkpoints(
     run: Any,
     method: Method,
     operator: Any,
-    data: Any,
-    x0: Any,
+    data: Array,
+    x0: Array | None,
     parts: Sequence[Any],
     history: History,
     stack: ExitStack,
@@ -205,15 +205,15 @@ def open_checkpoints(
         return None
     if not isinstance(path, str | PathLike) or not fspath(path):
         raise InputError(f"checkpoint must be the path of a folder, not {path!r}")
-    every = Every.of(run.every)
+    interval = Every.of(run.every)
     if mask_of(data) is not None:
-        raise InputError("groups of ranks with problems of their own have no common checkpoint: split the communicator")
+        raise InputError("groups of ranks with separate problems cannot share a checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
     stack.push(folder.close)
     with mark(_LABEL):
         record = folder.begin(bool(run.resume))
         problem = fingerprint(method, operator, data, x0)
-    return Checkpoints(folder, record, every, method, problem, parts, history, run.niter, data.comm, data.engine)
+    return Checkpoints(folder, record, interval, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
 def _size_of(stored: Any) -> int:
@@ -228,14 +228,14 @@ def _is_stored(value: Any) -> bool:
 
 
 def _encoded(value: Any, engine: Engine) -> Any:
-    """Encode a number, or a small array that all ranks have, exactly in JSON."""
+    """Encode a number, or a small replicated array, exactly in JSON."""
     if not is_array(value):
         return value
     host = engine.to_host(value)
     return {"dtype": host.dtype.str, "shape": list(host.shape), "bytes": host.tobytes().hex()}
 
 
-def _decoded(text: Any, like: Any, engine: Engine) -> Any:
+def _decoded(text: Any, like: Array, engine: Engine) -> Any:
     """Return an encoded number in the form of `like`."""
     if not isinstance(text, dict):
         return text
@@ -246,7 +246,7 @@ def _decoded(text: Any, like: Any, engine: Engine) -> Any:
 
 
 def _memories_within(key: str, part: Any) -> Iterator[_Memory]:
-    """Yield the memories of a part of a problem and of the functions that it is made of, always in one order."""
+    """Yield the memories of an object of the problem and of its component functions, in a fixed order."""
     if not hasattr(part, "_remembered"):
         return
     for name, layout in part._remembered().items():
@@ -267,33 +267,33 @@ _SECONDS_BETWEEN_AGREEMENTS = 0.5
 
 
 class Every(NamedTuple):
-    """How often a checkpoint is written: after so many iterations, or seconds and the current iteration."""
+    """Interval between checkpoints: a number of iterations, or seconds."""
 
     iterations: int | None = None
     seconds: float | None = None
 
     @classmethod
-    def of(cls, every: Any) -> Every:
-        """Return how often to write, from the argument of a user; see :class:`collops.solvers.Run`."""
-        if every is None:
+    def of(cls, value: Any) -> Every:
+        """Parse the interval between checkpoints; see ``every`` of :class:`collops.solvers.Run`."""
+        if value is None:
             return cls(seconds=_DEFAULT_SECONDS)
-        text = str(every).strip() if isinstance(every, str | int | np.integer) and not isinstance(every, bool) else ""
+        text = str(value).strip() if isinstance(value, str | int | np.integer) and not isinstance(value, bool) else ""
         if re.fullmatch(r"\d+", text) and int(text) > 0:
             return cls(iterations=int(text))
         time_of = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([smh])", text)
         if time_of and float(time_of[1]) > 0:
             return cls(seconds=float(time_of[1]) * _UNITS[time_of[2]])
         raise InputError(
-            f"every must be a positive number of iterations, or a time such as '30s', '10m' or '2h', not {every!r}"
+            f"every must be a positive number of iterations, or a time such as '30s', '10m' or '2h', not {value!r}"
         )
 
 
 class Signals:
     """A context that records the number of the first of these signals, and restores their handlers at its end.
 
-    The handler before gets every SIGINT but the first signal: a second Ctrl-C does not wait for a checkpoint.
-    Python runs handlers in the main thread only: in another thread, or for a signal whose handler is not Python's,
-    nothing changes.
+    The previous handler gets every SIGINT except a first signal: a second Ctrl-C does not wait for a checkpoint.
+    Python runs handlers in the main thread only: in other threads, and for signals with a handler outside Python, the
+    context has no effect.
     """
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class Timer:
         self._start = self._written = time.monotonic()
 
     def after(self, iteration: int) -> tuple[bool, int]:
-        """Return whether to write a checkpoint after an iteration, and a signal that asks to stop, or 0. Collective."""
+        """Return whether to write a checkpoint after an iteration, and a signal to stop, or 0. Collective."""
         counted = self._every.iterations
         due = counted is not None and (iteration - self._first) > 0 and iteration % counted == 0
         if iteration < self._next:
@@ -342,7 +342,7 @@ class Timer:
         now = time.monotonic()
         overdue = self._every.seconds is not None and now - self._written >= self._every.seconds
         pace = (iteration - self._first) / max(now - self._start, 1e-9)
-        # At most twice as long as before, for the first iterations may be quicker than those to come.
+        # At most twice the previous interval, since the first iterations may be faster than later ones.
         interval = min(max(1, int(pace * _SECONDS_BETWEEN_AGREEMENTS)), 2 * self._interval)
         largest = self._comm.allreduce(np.array([self._signals.received, overdue, interval], np.int64), "max")
         received, overdue, self._interval = (int(number) for number in largest)
@@ -358,8 +358,8 @@ class Timer:
 _SEED = 5
 
 
-def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any]:
-    """Return the fingerprint of a problem, which JSON can hold. Collective.
+def fingerprint(method: Any, operator: LinearOperator, data: Array, x0: Array | None) -> dict[str, Any]:
+    """Return the fingerprint of a problem, in a form for JSON. Collective.
 
     The operator and a preconditioner are applied once, to random numbers.
     """
@@ -381,9 +381,9 @@ def fingerprint(method: Any, operator: Any, data: Any, x0: Any) -> dict[str, Any
 
 
 def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: int) -> str | None:
-    """Return how two fingerprints differ in words, or ``None`` if they are of one problem.
+    """Describe how two fingerprints differ, or return ``None`` if they belong to the same problem.
 
-    Options that are given for each iteration must be the same for the iterations done only.
+    Options with one value for each iteration are compared for the completed iterations only.
     """
     if saved["method"] != present["method"]:
         return f"it is a checkpoint of {saved['method']}, not of {present['method']}"
@@ -440,7 +440,7 @@ def _options(method: Any) -> dict[str, Any]:
 
 
 def _described(value: Any) -> Any:
-    """Return values that JSON can hold for an option that it cannot; of an operator or an array, the shapes."""
+    """Return a representation in JSON of an option; for an operator or an array, its shapes."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, complex):
@@ -455,7 +455,7 @@ def _described(value: Any) -> Any:
 
 
 def _is_part(value: Any) -> bool:
-    """Return whether this is a part of a function or of a series of step sizes: numbers, or another function."""
+    """Return whether this is a component of a function or of a schedule of step sizes: numbers, or a function."""
     return isinstance(value, float | list) or type(value).__module__.startswith("collops.solvers.proximal")
 
 

@@ -1,8 +1,8 @@
-"""The folder of a solver's checkpoints: each is written completely or not at all, and read only if it is undamaged.
+"""The folder of a solver's checkpoints: writes are atomic, and reads verify checksums.
 
-A checkpoint is a folder with a name of its own, which holds a Zarr group and a seal. It is written under another name,
-synchronised to the disk, and renamed; only then is the one before it removed. Every chunk of the group has a checksum;
-the seal has those of all metadata.
+A checkpoint is a folder with a Zarr group and a seal. It is written under a temporary name, synchronised to disk, and
+renamed; only then is the previous checkpoint removed. Every chunk of the group has a checksum; the seal has the
+checksums of all metadata.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from collops.limits import free_room, in_words
 
 _NAME = re.compile(r"iteration-(\d{9,})")
 _LOCK, _STORE, _SEAL, _RECORD = ".lock", "arrays.zarr", "seal.json", "checkpoint"
-# What killed runs leave, of this version or an older one, and network file systems for removed files.
+# Files left by killed runs, of this version or an older one, and by network file systems for removed files.
 _LEFTOVER = re.compile(r"\.(?:unfinished|iteration-\d{9,}-.*|collops-.*)")
 _HIDDEN = re.compile(r"\.(?:lock|nfs.*)")
 _CHECKSUM_BYTES = 4  # behind each chunk
 
 
 class CheckpointFolder:
-    """A folder that all ranks see, made if it is not there.
+    """A folder on a file system shared by all ranks, created if it does not exist.
 
     Every method is collective, and an error on one rank is raised on all of them.
     """
@@ -53,9 +53,9 @@ class CheckpointFolder:
     def begin(self, resume: bool) -> dict[str, Any] | None:
         """Lock the folder until `close`, and return the record of the checkpoint to resume from, if any.
 
-        It is the newest one, or, with a warning on rank 0, the one before it, if that still exists and the newest is
-        damaged. Raises CheckpointError if another process has locked the folder, if it holds anything else, cannot be
-        written, or is not the same on all ranks; if it holds a checkpoint although `resume` is false, or a damaged one.
+        This is the newest checkpoint or, with a warning on rank 0, an older one if the newest is damaged.
+        Raises CheckpointError if another process has locked the folder, if it holds other files, is not writable, or
+        differs between ranks; if it holds a checkpoint although `resume` is false, or only a damaged checkpoint.
         """
 
         def find() -> list[Any]:
@@ -86,7 +86,7 @@ class CheckpointFolder:
             self._comm.barrier()  # no rank continues while the folder is locked
 
     def check_space(self, needed: int) -> None:
-        """Raise CheckpointError unless there is room for so many bytes."""
+        """Raise CheckpointError unless the disk has space for so many bytes."""
         with collective_errors(self._comm, OSError):
             if self._comm.rank == 0 and needed > (free := free_room(self._folder)):
                 raise CheckpointError(
@@ -95,36 +95,36 @@ class CheckpointFolder:
                 )
 
     def write(self, iteration: int, arrays: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write arrays by name, nested in any way, and a record that JSON can hold; remove the checkpoint before it.
+        """Write arrays by name, in nested dictionaries, and a record for JSON; then remove the previous checkpoint.
 
-        `iteration` is larger than that of the one before, which still exists if CheckpointError is raised.
+        `iteration` is larger than in the previous checkpoint, which still exists if CheckpointError is raised.
         """
-        place = self._place(iteration)
+        path = self._path_of(iteration)
         try:
-            # A damaged checkpoint of this iteration, as found at the start, may be replaced.
-            with atomic_together(place, self._comm, complete=_seal) as unfinished:
+            # A damaged checkpoint of this iteration, found at the start, may be replaced.
+            with atomic_together(path, self._comm, complete=_seal) as unfinished:
                 write_store(unfinished / _STORE, arrays, {_RECORD: dict(record)}, compressed=False)
             with collective_errors(self._comm, OSError):
                 if self._comm.rank == 0:
-                    in_time(lambda: self._remove_others(place), self.path)
+                    in_time(lambda: self._remove_others(path), self.path)
         except CommunicationError:
             raise
         except (OSError, CollopsError) as problem:
             with raised_together():
-                raise CheckpointError(f"no checkpoint can be written to {self.path}: {_reason(problem)}") from problem
+                raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
 
     def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
-        """Return one of the arrays of a checkpoint in a layout; raise CheckpointError if it is damaged or misfits."""
-        place = self._place(iteration)
+        """Return an array of a checkpoint in a layout; raise CheckpointError if it is damaged or does not fit."""
+        path = self._path_of(iteration)
         try:
-            return load(place / _STORE / name, layout, comm=self._comm, engine=engine)
+            return load(path / _STORE / name, layout, comm=self._comm, engine=engine)
         except CommunicationError:
             raise
         except CollopsError as problem:
             with raised_together():
-                raise CheckpointError(_damaged(place, problem)) from problem
+                raise CheckpointError(_damaged(path, problem)) from problem
 
-    def _place(self, iteration: int) -> Path:
+    def _path_of(self, iteration: int) -> Path:
         return self._folder / f"iteration-{iteration:09d}"
 
     def _latest(self, resume: bool) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class CheckpointFolder:
         if self._lock is None:
             holder = Lock.holder(self._folder / _LOCK)
             raise CheckpointError(f"{self.path} is in use by {holder}: wait for its end, or name another folder")
-        for name in filter(_LEFTOVER.fullmatch, names):  # their writers have ended, since nobody held the lock
+        for name in filter(_LEFTOVER.fullmatch, names):  # their writers have exited, since the lock was free
             _remove(self._folder / name)
         iterations = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
         if not iterations:
@@ -153,19 +153,19 @@ class CheckpointFolder:
                 "or remove it"
             )
         try:
-            return _examined(self._place(newest))
+            return _examined(self._path_of(newest))
         except CheckpointError as damage:
-            # There are two if the machine failed before the older one was removed.
+            # Two exist if the machine failed before the older one was removed.
             if not others:
                 raise
-            record = _examined(self._place(others[0]))
+            record = _examined(self._path_of(others[0]))
             warnings.warn(f"{damage}; resuming from iteration {others[0]}", RuntimeWarning, stacklevel=2)
             return record
 
-    def _remove_others(self, place: Path) -> None:
+    def _remove_others(self, path: Path) -> None:
         """Remove all checkpoints but one."""
         for other in self._folder.iterdir():
-            if _NAME.fullmatch(other.name) and other != place:
+            if _NAME.fullmatch(other.name) and other != path:
                 # Rename it first, so that no reader mistakes a partly removed folder for a checkpoint.
                 renamed = other.with_name(f".{other.name}-removed")
                 os.replace(other, renamed)
@@ -186,7 +186,7 @@ def _seal(unfinished: Path) -> None:
     (unfinished / _SEAL).write_text(json.dumps(digests))
 
 
-def _examined(place: Path) -> dict[str, Any]:
+def _examined(folder: Path) -> dict[str, Any]:
     """Return the record of a complete checkpoint; raise CheckpointError if something is missing or damaged.
 
     The checksums of its chunks are checked when they are read.
@@ -194,25 +194,25 @@ def _examined(place: Path) -> dict[str, Any]:
     import zarr
 
     try:
-        digests = json.loads((place / _SEAL).read_text())
+        digests = json.loads((folder / _SEAL).read_text())
         for name, digest in digests.items():
-            if _digest(place / name) != digest:
+            if _digest(folder / name) != digest:
                 raise ValueError(f"{name} has changed since it was written")
-        group = open_node(place / _STORE)
+        group = open_node(folder / _STORE)
         for _, node in group.members(max_depth=None):
             if isinstance(node, zarr.Array):
                 expected = math.prod(node.chunks) * node.dtype.itemsize + _CHECKSUM_BYTES
                 for path in chunk_files(node, [slice(0, extent) for extent in node.shape]):
                     if path.stat().st_size != expected:
-                        raise ValueError(f"{path.relative_to(place)} does not have the size with which it was written")
+                        raise ValueError(f"{path.relative_to(folder)} does not have the size with which it was written")
         record: Any = group.attrs[_RECORD]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise CheckpointError(_damaged(place, problem)) from problem
+        raise CheckpointError(_damaged(folder, problem)) from problem
     return record
 
 
-def _damaged(place: Path, problem: Exception) -> str:
-    return f"{place} is damaged ({_reason(problem)}): remove it to start from the beginning"
+def _damaged(path: Path, problem: Exception) -> str:
+    return f"{path} is damaged ({_reason(problem)}): remove it to start from the beginning"
 
 
 def _reason(problem: Exception) -> str:

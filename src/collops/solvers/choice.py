@@ -1,4 +1,4 @@
-"""Choose from the data how far to trust them: iterations by cross-validation, weights by the discrepancy principle."""
+"""Choose the number of iterations by cross-validation, and weights by the discrepancy principle."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def cross_validate(
     method: Callable[..., SolverResult] = cgls,
     **options: Any,
 ) -> np.ndarray:
-    r"""Solve with one part of the data, and compare the iterates with the part that was held out. Collective.
+    r"""Solve with one part of the data, and compare the iterates with the held-out part. Collective.
 
-    Early iterations of Krylov methods find what the data determine best; later ones fit noise. The noise of one part of
-    the data does not predict the other part [Stone 1974] if the two are independent. This holds for coherent noise and
-    for data that the operator cannot model, if whole records are held out rather than single samples.
+    Early iterations of Krylov methods fit the components that the data determine best; later ones fit noise. Noise in
+    one part of the data does not predict the other part [Stone 1974] if the two are independent. To make this true for
+    coherent noise and for data that the operator cannot model, hold out entire records rather than single samples.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ def cross_validate(
     Returns
     -------
     ndarray
-        Norm of the residual of the held-out data over their own norm, before the first iteration and after each, the
-        same on every rank. The number of iterations to choose is the index of the smallest, 0 if no iterate predicts
-        the held-out data better than zeros do, or if one of the two parts is zero.
+        Norm of the residual of the held-out data relative to their norm, before the first iteration and after each,
+        the same on every rank. The index of the minimum is the number of iterations to choose: 0 if no iterate predicts
+        the held-out data better than zero, or if one of the two parts is zero.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def cross_validate(
 
     Notes
     -----
-    An iteration applies `A` twice and its adjoint once, and sends one scalar allreduce more than the solver.
+    An iteration applies `A` twice and its adjoint once, and sends one more scalar allreduce than the solver.
 
     Examples
     --------
@@ -77,13 +77,13 @@ def cross_validate(
     check_count("niter", niter, smallest=1)
     check_count("patience", patience, smallest=1)
     used = 1.0 - held
-    whole = float((held * y).norm())
-    if not (whole and float((used * y).norm())):
+    norm = float((held * y).norm())
+    if not (norm and float((used * y).norm())):
         return np.ones(1)
     shares = [1.0]
 
     def watch(iteration: int, view: View) -> bool:
-        shares.append(float((held * (y - A.forward(view.x))).norm()) / whole)
+        shares.append(float((held * (y - A.forward(view.x))).norm()) / norm)
         return iteration - int(np.argmin(shares)) >= patience
 
     method(Diagonal(used) @ A, used * y, niter=niter, callback=watch, **options)
@@ -99,12 +99,12 @@ def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, 
     Parameters
     ----------
     misfit : callable
-        Returns the norm of the residual of the solution for a weight. Called in descending order of weights: begin each
-        solution with the last.
+        Returns the norm of the residual of the solution for a weight. It is called with descending weights, so that
+        each solution can start from the previous one.
     noise : float
         Norm of the noise in the data.
     largest, smallest : float
-        Between these the weight is chosen.
+        Bounds on the weight.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def discrepancy(misfit: Callable[[float], float], noise: float, largest: float, 
     """
     if not 0 < smallest <= largest < np.inf or not noise >= 0:
         raise InputError(
-            f"the weights must be positive and the noise not negative, not {largest}, {smallest} and {noise}"
+            f"weights must be positive and descending and noise at least 0, not {largest}, {smallest} and {noise}"
         )
     before, weight = None, largest
     norm = misfit(weight)

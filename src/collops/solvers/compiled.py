@@ -1,8 +1,8 @@
 """Solvers on JAX: the loop over all iterations as one compiled program, which can be differentiated.
 
-The program is traced from the method as it is: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
-the method's tests on the device. The loop carries the arrays that the state hands from one iteration to the next, as a
-pytree. A program is kept with its operator, or with a preconditioner if there is one; their arrays are arguments of it.
+The program is traced from the unchanged method: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
+the method's tests on the device. The loop carries the arrays that pass from one iteration to the next, as a pytree. A
+program is cached with its operator, or with a preconditioner if any; their arrays are arguments of the program.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core, lax
 
-from collops.array import zeros
+from collops.array import Array, zeros
 from collops.comm.agreement import raised_together
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
 from collops.jax.primitive import linear_map
 from collops.jax.versions import lowered, product_precision
+from collops.operators import LinearOperator
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import ROUNDING, SolverResult, Status
@@ -45,7 +46,7 @@ class TracedResult:
     """The outcome of a solver in a program of JAX that is being traced. A pytree."""
 
     x: Any
-    iterations: Any  # that x has had; 0-d
+    iterations: Any  # number of iterations of x; 0-d
     residual_norms: Any  # before the first iteration and after each one; NaN after the last
     code: Any  # the number of the status; 0-d
 
@@ -55,11 +56,10 @@ class TracedResult:
         return _STATUSES[int(self.code)]
 
 
-def can_be_compiled(method: Method, data: Any) -> bool:
-    """Return whether the loop of a method can be one program; otherwise its steps run one by one.
+def can_be_compiled(method: Method, data: Array) -> bool:
+    """Return whether the loop of a method can be compiled; otherwise its steps run one by one.
 
-    Raises UnsupportedTypeError if it cannot and a program is being traced, in which the host cannot read the numbers of
-    a step.
+    Raises UnsupportedTypeError if it cannot while a program is being traced, since the host then cannot read values.
     """
     if method.traceable:
         return True
@@ -71,7 +71,9 @@ def can_be_compiled(method: Method, data: Any) -> bool:
     return False
 
 
-def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) -> SolverResult | TracedResult:
+def solve_compiled(
+    method: Method, operator: LinearOperator, data: Array, x0: Array | None, run: Any
+) -> SolverResult | TracedResult:
     """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
     Returns a `TracedResult` while a program is being traced.
@@ -90,15 +92,15 @@ def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) 
         x, iterations, rows, code, _, units = outcome
         problem = Problem(method, operator, data, x0, Units(*units))
         return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-    given = Problem(method, operator, data, x0)
-    measured = _shows_extremes(given, outcome)
+    original = Problem(method, operator, data, x0)
+    measured = _shows_extremes(original, outcome)
     if measured:
         outcome = _program(method, operator, data, x0, options._replace(measured=True))(data, x0)
     x, iterations, rows, code, variance, units = outcome
     units = Units(*map(float, units))
     problem = Problem(method, operator, data, x0, units)
     if not units.trivial:
-        _check(given.within(units), outcome, measured)
+        _check(original.within(units), outcome, measured)
     done = int(iterations)
     numbers = method.numbers(*np.asarray(rows, np.float64)[: done + 1].T)
     seconds = time.perf_counter() - begin
@@ -116,16 +118,16 @@ def solve_compiled(method: Method, operator: Any, data: Any, x0: Any, run: Any) 
 
 
 class _Options(NamedTuple):
-    """The options of a run on which its program depends."""
+    """The options of a run that determine its program."""
 
     niter: int
     verify: bool
     differentiate: str
-    measured: bool  # whether the operator has a unit, too
+    measured: bool  # whether the operator also has a unit
 
 
 def _shows_extremes(problem: Problem, outcome: Any) -> bool:
-    """Return whether the numbers of the first iterations show that the operator is out of the ordinary range."""
+    """Return whether the numbers of the first iterations show that the operator is outside the ordinary range."""
     method = problem.method
     if method.degrees is None:
         return False
@@ -135,7 +137,7 @@ def _shows_extremes(problem: Problem, outcome: Any) -> bool:
 
 
 def _check(problem: Problem, outcome: Any, measured: bool) -> None:
-    """Raise InputError for a false success, and for a solution out of the range of its precision. Collective."""
+    """Raise InputError for a false success, or a solution outside the range of its precision. Collective."""
     x, iterations, rows, code, *_ = outcome
     method, status = problem.method, _STATUSES[int(code)]
     if measured and status.successful and not int(iterations):
@@ -150,11 +152,13 @@ def _check(problem: Problem, outcome: Any, measured: bool) -> None:
             )
 
 
-def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Callable[[Any, Any], Any]:
-    """Return the compiled program of a problem, from the cache if it is there."""
+def _program(
+    method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options
+) -> Callable[[Any, Any], Any]:
+    """Return the compiled program of a problem, cached."""
     M = getattr(method, "M", None)
     known = _programs.setdefault(operator if M is None else M, {})
-    # The key keeps neither the operator nor a preconditioner made of it alive.
+    # The key keeps neither the operator nor a preconditioner derived from it alive.
     parts = (method,) if M is None else (dataclasses.replace(method, M=None), weakref.ref(operator))
     precision = product_precision()  # of the products in the program
     key: Any = (*parts, data.layout, data.dtype, None if x0 is None else x0.dtype, run, precision)
@@ -165,14 +169,14 @@ def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> C
         key = None  # an option is being traced
     closed, shapes = jax.make_jaxpr(lambda data, x0: _run(method, operator, data, x0, run), return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
-    depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on what is being traced
-    if depends and not run.measured:  # the host does not see the numbers of the first iterations
+    depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on values that are being traced
+    if depends and not run.measured:  # the host cannot read the numbers of the first iterations
         return _program(method, operator, data, x0, run._replace(measured=True))
     plain = closed if depends else lowered(closed)
     at_once = _compiled(plain, data.comm)
     derived = at_once if plain is closed else _compiled(closed, data.comm)
 
-    def program(data: Any, x0: Any) -> Any:
+    def program(data: Array, x0: Array | None) -> Any:
         leaves = jax.tree.leaves((data, x0))
         chosen = derived if any(isinstance(leaf, core.Tracer) for leaf in leaves) else at_once
         return jax.tree.unflatten(structure, chosen(leaves))
@@ -184,12 +188,12 @@ def _program(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> C
 
 def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
     """Return a traced program as a function of its arguments; the arrays of the operator are not copied into it."""
-    compiler = jax.jit if comm.size == 1 else jit  # which keeps the order of the ranks' messages
+    compiler = jax.jit if comm.size == 1 else jit  # preserves the order of the ranks' messages
     call = compiler(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
     return lambda leaves: call(program.consts, leaves)
 
 
-def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
+def _run(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
     """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the units of rows.
 
     To be traced.
@@ -199,36 +203,36 @@ def _run(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
     return problem.solution(x), *others, (jnp.asarray(problem.units.data), jnp.asarray(problem.units.operator))
 
 
-def _differentiable(method: Any, operator: Any, data: Any, x0: Any, run: _Options) -> Any:
-    """Return what :func:`_loop` does, with the derivatives that `run` asks for."""
+def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
+    """Return the results of :func:`_loop`, with the derivatives that `run` specifies."""
     if run.differentiate == "unroll":
         return _loop(method, operator, data, x0, run.niter, unroll=True)
     if not hasattr(method, "optimality"):
-        x, iterations, rows, *rest = _loop(method, operator, data, x0, run.niter, verify=run.verify)
+        x, iterations, rows, *others = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         x, rows = jax.tree.map(lambda array: _forward_mode_only(method, array), (x, rows))
-        return x, iterations, rows, *rest
+        return x, iterations, rows, *others
 
     def iterated(_: Any, guess: Any) -> Any:
-        # JAX takes no derivative in here: neither by these, nor by the arrays of the operator.
+        # JAX differentiates nothing inside: neither with respect to these nor to the arrays of the operator.
         x, iterations, rows, code, variance = _loop(method, operator, data, x0, run.niter, verify=run.verify)
-        # Auxiliary results need derivatives, if only zeros: integers have none.
+        # Auxiliary results need derivatives, even if zero: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
-    def optimality(z: Any) -> Any:
+    def optimality(z: Array) -> Any:
         if x0 is None or not method.damps_change:
             return method.optimality(operator, data, z)
         return method.optimality(operator, data - operator.forward(x0), z - x0)
 
     guess = zeros(operator.domain, comm=data.comm, dtype=working_dtype(operator, data, x0), engine=data.engine)
-    x, rest = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
-    iterations, rows, code, variance = rest
+    x, others = lax.custom_root(optimality, guess, iterated, _tangent(method, operator, run.niter), has_aux=True)
+    iterations, rows, code, variance = others
     return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
 
 
 def _forward_mode_only(method: Any, array: Any) -> Any:
-    """Return a result of a loop; JAX cannot transpose one that ends by a test, and the error would not say what to do.
+    """Return a result of a loop; raise UnsupportedTypeError when JAX differentiates it in reverse mode.
 
-    Raises UnsupportedTypeError, when JAX computes a derivative in reverse mode.
+    JAX cannot transpose a loop that ends by a test, and its error does not suggest a remedy.
     """
 
     def refuse(_: Any) -> Any:
@@ -237,11 +241,18 @@ def _forward_mode_only(method: Any, array: Any) -> Any:
             "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
         )
 
-    return linear_map(lambda same: same, refuse, array, (array.shape, array.shape), (False, None))
+    return linear_map(lambda value: value, refuse, array, (array.shape, array.shape), (False, None))
 
 
 def _loop(
-    method: Any, operator: Any, data: Any, x0: Any, niter: int, *, unroll: bool = False, verify: bool = False
+    method: Any,
+    operator: LinearOperator,
+    data: Array,
+    x0: Array | None,
+    niter: int,
+    *,
+    unroll: bool = False,
+    verify: bool = False,
 ) -> Any:
     """Return solution, number of iterations, rows, number of the status, and variances or ``None``.
 
@@ -303,11 +314,11 @@ def _loop(
 
 
 def _verification(
-    method: Any, operator: Any, data: Any, x0: Any, state: Any, reference: Any, niter: int
+    method: Any, operator: LinearOperator, data: Array, x0: Array | None, state: Any, reference: Any, niter: int
 ) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that measures the solution of a loop that has ended with the number `ending` of a status.
+    """Return a function that measures the solution of a loop that ended with status number `ending`.
 
-    It returns the loop and the number of the status, or the number that asks for a restart from the solution.
+    It returns the loop and the number of the status, or the number that requests a restart from the solution.
     """
 
     def check(loop: Any, ending: Any, attempts: Any) -> Any:
@@ -323,10 +334,10 @@ def _verification(
             verdicts = method.at_rounding(operator, data, x, numbers, method.numbers(*rows.T))
             may_restart = (iteration < niter) & (attempts < MAX_RESTARTS) & method.restarts(now)
             limit, stagnated = (_STATUSES.index(status) for status in (Status.ITERATION_LIMIT, Status.STAGNATED))
-            found = jnp.where(may_restart, _AGAIN, jnp.where(iteration == niter, limit, stagnated))
+            status_number = jnp.where(may_restart, _AGAIN, jnp.where(iteration == niter, limit, stagnated))
             for verdict, status in zip(reversed(verdicts), reversed(ROUNDING), strict=True):
-                found = jnp.where(verdict, _STATUSES.index(status), found)
-            return found.astype(np.int32)
+                status_number = jnp.where(verdict, _STATUSES.index(status), status_number)
+            return status_number.astype(np.int32)
 
         decided = _is_one_of(code, [*_SUCCESSFUL, Status.NOT_FINITE])
         code = jnp.where(decided, code, ending)
@@ -343,9 +354,9 @@ def _verification(
 
 
 def _of_types(values: Any, after: Any) -> Any:
-    """Return the arrays that a step hands on in the types of those that it was given, as loops need them."""
+    """Return the arrays carried out of a step, converted to the types carried into it, as loops require."""
     if jax.tree.structure(after) != jax.tree.structure(values):
-        raise CollopsError("a step changes which fields of its state hold arrays, so that it cannot be compiled")
+        raise CollopsError("a step that changes which fields of its state hold arrays cannot be compiled")
     return jax.tree.map(lambda old, new: lax.convert_element_type(new, jnp.result_type(old)), values, after)
 
 
@@ -370,7 +381,7 @@ def _code(method: Any, row: Any, first: Any) -> Any:
     return code
 
 
-def _tangent(method: Any, operator: Any, niter: int) -> Callable[[Any, Any], Any]:
+def _tangent(method: Any, operator: LinearOperator, niter: int) -> Callable[[Any, Any], Any]:
     """Return a function that solves the equations of a method for another right-hand side, in either direction."""
 
     def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:

@@ -14,10 +14,12 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from collops.array import Array
 from collops.array.redistribute import check_given
 from collops.backend import Engine, is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
+from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
@@ -30,7 +32,7 @@ from collops.solvers.scaling import Problem, data_units, measured_units, out_of_
 __all__ = ["solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
-_MIN_TO_RECORD = 4  # recording costs a few milliseconds, which fewer iterations do not save
+_MIN_TO_RECORD = 4  # recording takes a few milliseconds, which fewer iterations do not amortise
 
 Callback = Callable[[int, "View"], Any]
 Solver = TypeVar("Solver", bound=Callable[..., Any])
@@ -38,7 +40,7 @@ Solver = TypeVar("Solver", bound=Callable[..., Any])
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The options of a run, which every solver takes as keywords.
+    """The options of a run, which every solver accepts as keywords.
 
     Parameters
     ----------
@@ -46,52 +48,53 @@ class Run:
         Largest number of iterations.
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
-        done and a :class:`View` of the solver. If it returns ``True``, on all ranks alike, the solver stops. Ranks on
-        which it raises leave the others waiting for their deadline.
+        done and a :class:`View` of the solver. The solver stops if it returns ``True``, which must be the same on all
+        ranks. If it raises on some ranks only, the other ranks wait until their deadline.
     progress : bool, optional
-        Whether to show a progress bar on rank 0; by default where standard error is a terminal.
+        Whether to show a progress bar on rank 0; by default if standard error is a terminal.
     graph : bool or "auto"
-        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` does it where the
-        operator can be recorded, ``True`` raises where it cannot, ``False`` launches every iteration. Long runs replay
-        groups of three iterations where `lag` allows it.
+        On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` records if the operator
+        supports it, ``True`` raises an error if it does not, ``False`` launches every iteration. Long runs replay
+        groups of three iterations if `lag` allows it.
     lag : int, optional
-        On devices, how many iterations the host may launch before it checks the numbers of the oldest. If a tolerance
-        can stop the solver, the device keeps the results of so many iterations, so that `x` is the iterate that passed
-        the test. The default is then 3 if the iterations are replayed as a graph, and 0 where copies would take longer
-        than waiting, with large vectors; with a callback or checkpoints, or without a graph, it is always 0. If no
-        tolerance can stop the solver, it is 3. On hosts always 0. With 3 or more, long runs with short vectors replay
-        groups of three iterations, and the results of two more are kept; not with a callback or checkpoints.
+        On devices, the number of iterations that the host may launch before it checks the numbers of the oldest. If a
+        tolerance can stop the solver, the device keeps the results of this many iterations, so that `x` is the iterate
+        that passed the test. The default is then 3 if iterations are replayed as a graph, and 0 for large vectors,
+        for which copies would take longer than waiting; with a callback or checkpoints, or without a graph, it is
+        always 0. If no tolerance can stop the solver, it is 3. On hosts it is always 0. With 3 or more, long runs with
+        short vectors replay groups of three iterations and keep the results of two more, except with a callback or
+        checkpoints.
     checkpoint : str or path, optional
-        Folder that all ranks see, for the last checkpoint, from which a run can be resumed. Without it nothing is
-        written, and signals are handled as before.
+        Folder on a file system shared by all ranks, for the latest checkpoint, from which a run can be resumed. By
+        default, no checkpoints are written, and signal handlers are not changed.
     every : int or str, optional
-        How often one is written: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
+        Interval between checkpoints: a number of iterations, or a time such as ``"30s"``, ``"10m"`` or ``"2h"``; by
         default ten minutes. One more is written at the end.
     resume : bool
-        Whether to resume from the checkpoint, if there is one. The result equals the result of a run without
-        interruption: to the last bit on as many ranks of the same kind, else to rounding. Options that only
-        decide when to stop may differ.
+        Whether to resume from the checkpoint, if there is one. The result equals the result of an uninterrupted run:
+        bit for bit on equally many ranks of the same kind, otherwise to rounding. Options that only determine when to
+        stop may differ.
     verify : bool
         Whether Krylov methods compute the residual from the solution at the end, which takes one or two products. The
-        last of the ``residual_norms`` is the one computed, whatever the status. If it does not pass a test that the
-        recurrence has passed, they restart from this solution, up to five times; then the status is ``STAGNATED``,
-        unless rounding errors explain the residual. CG and CGLS, but for pipelined CG, save these products where no
-        test has passed: they update a residual vector, which stays close to the true one. False is for solutions whose
-        accuracy does not matter, such as solves inside a preconditioner.
+        last of the ``residual_norms`` then is the computed norm. If it fails a test that the recurrence passed, the
+        method restarts from this solution, up to five times; then the status is ``STAGNATED``, unless rounding errors
+        explain the residual. CG and CGLS, except pipelined CG, skip these products if no test has passed: they update
+        a residual vector, which stays close to the true residual. Use False if accuracy does not matter, for example
+        for solves inside a preconditioner.
     differentiate : {"implicit", "unroll"}
-        For arrays of JAX, whose solvers are one compiled program: whether the derivative of the solution is computed
-        from the equations that it solves, by one more solution, or through all iterations.
+        For arrays of JAX, whose solvers are compiled: whether to differentiate the solution implicitly, by solving the
+        equations once more, or through all iterations.
 
     Raises
     ------
     InputError
         If an option is invalid.
     CheckpointError
-        If there is a checkpoint, but `resume` is false; if it is damaged or belongs to another problem; or if
-        one cannot be written. Existing checkpoints stay.
+        If there is a checkpoint but `resume` is false; if it is damaged or belongs to another problem; or if writing
+        fails. Existing checkpoints are preserved.
     Interrupted
-        If SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has come to any rank and there are checkpoints: all ranks have written
-        one. A second Ctrl-C raises KeyboardInterrupt at once.
+        With checkpoints, if any rank has received SIGTERM, SIGUSR1 or SIGINT (Ctrl-C): all ranks have written a
+        checkpoint. A second Ctrl-C raises KeyboardInterrupt at once.
 
     Notes
     -----
@@ -119,18 +122,18 @@ class Run:
 
 
 class View:
-    """A solver between two iterations, passed to its callback.
+    """The state of a solver between two iterations, passed to its callback.
 
     Attributes
     ----------
     x : DistributedArray or StackedArray
-        The solution so far. The next iteration overwrites it: copy it to keep it. In GMRES it is computed when it is
-        read, which is collective.
+        The current solution. The next iteration overwrites it: copy it to keep it. In GMRES it is computed on access,
+        which is collective.
     iteration : int
-        Iterations done.
+        Completed iterations.
     state : dataclass
-        The state of the method, such as its second variable; overwritten likewise. Where data or operator are very
-        small or large, it is the state for both divided by powers of two.
+        The state of the method, such as its second variable; also overwritten. If data or operator are very small or
+        large, it is the state for both divided by powers of two.
 
     Examples
     --------
@@ -155,7 +158,7 @@ class View:
 
     @property
     def x(self) -> Any:
-        """The solution so far, which some methods compute when it is asked for."""
+        """The current solution, which some methods compute on access."""
         return self._problem.solution(self.state.x)
 
     @property
@@ -165,9 +168,9 @@ class View:
 
 
 def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -> Solver:
-    """Make a function with ``**`` options, which it passes on, raise the TypeError for unknown ones itself.
+    """Decorate a function that passes on ``**`` options to raise TypeError for unknown options itself.
 
-    Its message has the name of the function, the most similar option, and all that there are.
+    The message has the name of the function, the most similar option, and all options.
     """
     parameters = [known for taker in (function, *passed_to) for known in inspect.signature(taker).parameters.values()]
     known = sorted({parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD})
@@ -186,7 +189,9 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
 
 
 @solver
-def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] = (), **options: Any) -> SolverResult:
+def solve(
+    method: Any, A: Any, y: Any, x0: Array | None = None, *, parts: Sequence[Any] = (), **options: Any
+) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 
     Parameters
@@ -194,9 +199,9 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
     method : Method
         With its options.
     A, y, x0
-        The problem, whose layouts have been checked; a method may do without an operator, which then is ``None``.
+        The problem, whose layouts have been checked; `A` is ``None`` for a method without an operator.
     parts : sequence of object
-        Other objects that take part in a step, or ``None``; each has an attribute ``capturable``.
+        Other objects used by a step, or ``None``; each has an attribute ``capturable``.
     **options
         The options of :class:`Run`; ``niter`` is required.
 
@@ -265,14 +270,14 @@ def solve(method: Any, A: Any, y: Any, x0: Any = None, *, parts: Sequence[Any] =
 def _agreed_start(problem: Problem, run: Run, comm: Communicator) -> list[int]:
     """Return the exponents of data and starting point over all ranks. Collective: one small message.
 
-    Raises InputError on every rank if what determines the messages of a solver, or its solution, differs between ranks.
+    Raises InputError on every rank if options that determine the messages or the solution differ between ranks.
     """
-    same = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
-    return comm.agree("a solver's start", same, () if problem.method.degrees is None else problem.exponents())
+    required = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
+    return comm.agree("a solver's start", required, () if problem.method.degrees is None else problem.exponents())
 
 
-def _same_on_all_ranks(method: Any, A: Any, y: Any, x0: Any, run: Run) -> dict[str, Any]:
-    """Return the options on which ranks agree: they determine the solver's messages, or the solution."""
+def _same_on_all_ranks(method: Any, A: LinearOperator, y: Array, x0: Array | None, run: Run) -> dict[str, Any]:
+    """Return the options that must be equal on all ranks: they determine the solver's messages, or the solution."""
     options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
     tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}
     return {
@@ -295,16 +300,16 @@ def _same_on_all_ranks(method: Any, A: Any, y: Any, x0: Any, run: Run) -> dict[s
 
 
 def _obstacle(run: Run, engine: Engine, parts: Sequence[Any]) -> str | None:
-    """Return why steps are launched one by one, or ``None`` if they are recorded as a CUDA graph.
+    """Return the reason for launching steps one by one, or ``None`` if they are recorded as a CUDA graph.
 
-    It is the same on every rank, without a message.
+    It is the same on every rank. No messages.
     """
     if run.graph not in (True, False, "auto"):
         raise InputError(f"graph must be True, False or 'auto', not {run.graph!r}")
     if not run.graph:
         return ""
     if not on_device(engine):
-        reason = "" if run.graph == "auto" else "arrays on the host have no CUDA graphs"
+        reason = "" if run.graph == "auto" else "CUDA graphs need arrays on a device, not on the host"
     elif (obstacle := next((part for part in parts if not part.capturable), None)) is not None:
         reason = f"{type(obstacle).__name__} cannot be captured"
     elif run.graph == "auto" and run.niter < _MIN_TO_RECORD:
@@ -331,8 +336,8 @@ class _Loop:
     bar: ProgressBar | None = None
     resumed_from: int | None = None
     iterations: int = 0
-    measured: bool = False  # whether the operator was out of the ordinary range
-    reference: Any = None  # the numbers to which tests refer; None for the first ones
+    measured: bool = False  # whether the operator was outside the ordinary range
+    reference: Any = None  # reference numbers of the tests; None for the first numbers
     verified: Any = None  # the numbers computed from the solution
     x: Any = None  # the solution, if it has been computed
     description: str = ""
@@ -341,7 +346,7 @@ class _Loop:
         self.watches = self.problem.method.degrees is not None and self.problem.A is not None  # for extreme operators
 
     def begin(self, stack: ExitStack) -> None:
-        """Make the first state, or restore one from a checkpoint, and show the progress bar. Collective."""
+        """Create the first state, or restore it from a checkpoint, and show the progress bar. Collective."""
         run, checkpoints = self.run_options, self.checkpoints
         if checkpoints is not None:
             units = checkpoints.units
@@ -382,9 +387,9 @@ class _Loop:
         return status
 
     def result(self, status: Status) -> dict[str, Any]:
-        """Return fields of the result, in the units of the problem as it was given. Collective.
+        """Return fields of the result, in the units of the caller's problem. Collective.
 
-        Raises NotFiniteError, or InputError for a solution that is out of the range of its precision.
+        Raises NotFiniteError, or InputError for a solution outside the range of its precision.
         """
         problem, method = self.problem, self.problem.method
         rows = self.history.rows()[: self.iterations + 1]
@@ -410,7 +415,7 @@ class _Loop:
             return problem.method.init(problem.A, problem.y, problem.x0)
 
     def _quiet(self) -> Any:
-        """Return a context in which NumPy does not warn about numbers that new units may mend."""
+        """Return a context without NumPy's warnings about numbers that a change of units may correct."""
         return np.errstate(all="ignore") if self.watches else nullcontext()
 
     def _execution(self) -> Execution:
@@ -421,7 +426,7 @@ class _Loop:
         return Execution(problem.method, problem.A, self.history, f"eager: {obstacle}" if obstacle else "eager")
 
     def _attempt(self, first: bool) -> Status | None:
-        """Iterate until a test passes; return the status, or ``None`` if the operator is out of the ordinary range."""
+        """Iterate until a test passes; return the status, or ``None`` if the operator is outside the ordinary range."""
         with self._execution() as execution:
             if self.history.count == 0:
                 self.history.record(self.state)
@@ -447,7 +452,7 @@ class _Loop:
         return status, again
 
     def _restart(self) -> None:
-        """Restart from the solution so far, whose computed numbers replace the last row. Collective."""
+        """Restart from the current solution, whose computed numbers replace the last row. Collective."""
         problem = self.problem
         self.state, self.x = problem.method.restarted(problem.A, problem.y, self.x, self.state), None
         self.history.restore(np.vstack([self.history.rows()[: self.iterations], self.verified]))
@@ -464,9 +469,9 @@ class _Loop:
         self.state, self.iterations, self.reference = self._initial(), 0, None
 
     def _reference(self) -> Any:
-        """Return the numbers to which tests refer if there is a starting point. Collective.
+        """Return the reference numbers of the tests if there is a starting point. Collective.
 
-        Krylov methods take the numbers at zero, unless the data are zero.
+        Krylov methods use the numbers at zero, unless the data are zero.
         """
         problem, first = self.problem, self.history.numbers(0)
         measured = problem.method.recomputed(problem.A, problem.y, None, problem.x0, self.state, first)
@@ -475,9 +480,9 @@ class _Loop:
         return problem.method.numbers(*(float(number) or begin for number, begin in zip(measured, first, strict=True)))
 
     def _iterate(self, execution: Execution) -> Status | None:
-        """Run iterations to the first that passes a test, or the last, and return the status.
+        """Run iterations until a test passes or the limit is reached, and return the status.
 
-        It is ``None`` if the numbers of the first iterations show that the operator is out of the ordinary range.
+        It is ``None`` if the numbers of the first iterations show that the operator is outside the ordinary range.
         """
         run, history, method = self.run_options, self.history, self.problem.method
         begin, first, iteration = self.reference, self.iterations, self.iterations
@@ -505,7 +510,7 @@ class _Loop:
             if iteration == 0:
                 with self._quiet():
                     self.state = execution.advance(self.state, run.niter - iteration)
-            else:  # a context takes as long as a part of a short step
+            else:  # entering a context takes a noticeable part of a short step
                 self.state = execution.advance(self.state, run.niter - iteration)
             iteration = history.count - 1
             if self.bar is not None and (self.bar.due or iteration == run.niter):
@@ -518,10 +523,10 @@ class _Loop:
         return out_of_range(magnitudes, self.problem.dtype)
 
     def _verified(self, status: Status) -> tuple[Status, bool]:
-        """Compute the numbers of the solution; return its status, and whether it fails its test. Collective."""
+        """Compute the numbers of the solution; return its status, and whether a test fails. Collective."""
         problem, method, state, history = self.problem, self.problem.method, self.state, self.history
         A, y, iteration = problem.A, problem.y, self.iterations
-        x = self.x = state.x  # which some methods compute
+        x = self.x = state.x  # computed on access by some methods
         self.reference = self.reference or history.numbers(0)
         measured = method.recomputed(A, y, x, problem.x0, state, history.numbers(iteration))
         if measured is None:
@@ -541,7 +546,7 @@ class _Loop:
 
 
 class ProgressBar:
-    """Shows how many of `total` iterations are done, and the norm of the residual, inside its context `display`."""
+    """A progress bar of `total` iterations with the norm of the residual, inside its context `display`."""
 
     def __init__(self, name: str, total: int) -> None:
         from rich.console import Console
@@ -564,7 +569,7 @@ class ProgressBar:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another update."""
+        """Whether an update is due."""
         return time.monotonic() >= self._next
 
     def update(self, iteration: int, residual_norm: float | None) -> None:
@@ -575,7 +580,7 @@ class ProgressBar:
 
 
 def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
-    """Return a progress bar, or ``None``: on other ranks than 0, and by default unless standard error is a terminal."""
+    """Return a progress bar; ``None`` on ranks other than 0, and by default unless standard error is a terminal."""
     if comm.rank != 0 or progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         return None
     return ProgressBar(name, total)

@@ -1,12 +1,12 @@
-"""How the steps of a method run: launched one by one, or recorded once as a CUDA graph and replayed.
+"""Execution of the steps of a method: launched one by one, or recorded once as a CUDA graph and replayed.
 
-With a graph the solver's work runs on a stream of its own, ordered after the caller's when it begins and before it when
-it ends. The first step is launched as usual, so that operators can set up what they need at their first call; the
-second is recorded. Memory that a recorded step allocates comes from a pool that no other code uses as long as the graph
-exists.
+With a graph the solver's work runs on a separate stream, which is synchronised with the caller's stream at the start
+and at the end. The first step is launched as usual, so that operators can initialise themselves at their first call;
+the second is recorded. Memory that a recorded step allocates comes from a pool that no other code uses during the
+lifetime of the graph.
 
-Between two graphs the device idles for a few microseconds. In long runs a second graph holds a group of steps, each of
-which reads the results of the one before; it is replayed while as many iterations are left.
+Between two graphs the device idles for a few microseconds. In long runs a second graph holds a group of steps, each
+reading the results of the previous step; it is replayed while enough iterations remain.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ from typing import Any
 
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
+from collops.operators import LinearOperator
 from collops.profile import Message, MessageCounts, mark, messages
 from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
 from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
 
-_MIN_TO_GROUP = 512  # recording a group takes about as long as 300 iterations save
+_MIN_TO_GROUP = 512  # recording a group takes about the time saved by 300 iterations
 
 
 class Execution:
-    """Launches every step on the caller's stream. A context, inside which the solver's work is ordered.
+    """Launches every step on the caller's stream. A context; steps run inside it.
 
-    Its `description` says how the steps are run, and why; the `history` records their numbers.
+    Its `description` says how and why steps are launched or recorded; the `history` records their numbers.
     """
 
-    def __init__(self, method: Method, A: Any, history: History, description: str = "eager") -> None:
+    def __init__(self, method: Method, A: LinearOperator, history: History, description: str = "eager") -> None:
         self._method = method
         self._operator = A
         self._history = history
@@ -59,8 +60,8 @@ class _Lane:
     def __init__(self) -> None:
         import cupy
 
-        # Not a non-blocking stream: work that an operator puts on the legacy default stream is then ordered with ours,
-        # and raises an error while we record, instead of silently missing from the graph.
+        # Not a non-blocking stream: operators' work on the legacy default stream is then ordered with this stream, and
+        # raises an error during recording instead of silently missing from the graph.
         self.stream = cupy.cuda.Stream(non_blocking=False)
         self.pool = cupy.cuda.MemoryPool()
 
@@ -68,13 +69,13 @@ class _Lane:
 _idle_lanes: dict[int, list[_Lane]] = {}
 _lanes_lock = threading.Lock()
 _abandoned: list[tuple[Any, Any, int, _Lane]] = []
-"""Resources that failed solvers may use until an event, which the host does not wait for: it may never come."""
+"""Resources of failed solvers, in use until an event, for which the host does not wait: it may never complete."""
 
 
 def _take_lane(device: int) -> _Lane:
-    """Return a lane that no running solver uses, such as one around a solver that is called from a callback.
+    """Return a lane that no running solver uses; solvers may be nested by a callback.
 
-    A lane of a solver that failed is idle once the device has finished its work.
+    A lane of a failed solver is idle once the device has finished its work.
     """
     with _lanes_lock:
         for abandoned in list(_abandoned):
@@ -87,21 +88,21 @@ def _take_lane(device: int) -> _Lane:
 
 
 class GraphExecution(Execution):
-    """Records the second step and replays it from then on; launches all steps where that cannot be done.
+    """Records the second step and replays it from then on; launches all steps if recording is impossible.
 
-    Long runs are replayed in groups of as many steps as the history allows. All ranks record, or none does: then they
-    raise an error if a graph is `required`.
+    Long runs are replayed in groups of as many steps as the history allows. Either all ranks record or none; if none
+    does and a graph is `required`, all raise an error.
     """
 
     _history: DeviceHistory
 
-    def __init__(self, method: Method, A: Any, history: Any, comm: Communicator, required: bool) -> None:
+    def __init__(self, method: Method, A: LinearOperator, history: Any, comm: Communicator, required: bool) -> None:
         super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required
         self._launch = super().advance
         self._group = history.group
-        self._recorded: dict[int, tuple[Any, list[Message]]] = {}  # by steps: a graph, and the messages of a replay
+        self._recorded: dict[int, tuple[Any, list[Message]]] = {}  # by steps: graph, messages of a replay
         self._next: Callable[[Any, int], Any] = self._warm_up
         self._contexts = ExitStack()
 
@@ -123,7 +124,7 @@ class GraphExecution(Execution):
         self._caller.wait_event(end)
         with _lanes_lock:
             if error[0] is None:
-                # The driver has read the last row, so nothing runs any more that could write to the pool's memory.
+                # The driver has read the last row, so that no work that could write to the pool's memory is running.
                 _idle_lanes[self._device].append(self._lane)
             else:
                 _abandoned.append((end, self._recorded, self._device, self._lane))
@@ -141,7 +142,7 @@ class GraphExecution(Execution):
             return self._launch(state, remaining)
 
     def _record_or_launch(self, state: Any, remaining: int) -> Any:
-        """Record the step if every rank can, and do it in either way."""
+        """Record the step if every rank can, and run it in any case."""
         reason = self._record(state, 1)
         if reason is None:
             self.description = "replayed CUDA graph"
@@ -163,7 +164,7 @@ class GraphExecution(Execution):
             for message in sent:
                 messages.record(*message)
         if self._group not in self._recorded:
-            # The device is busy. A run that a test can end is expected to take as long again as it has until now.
+            # The device is busy. A run that a test can end is expected to last twice as long as it has so far.
             expected = min(remaining, self._history.count) if self._history.keeps else remaining
             if expected >= _MIN_TO_GROUP and self._record(state, self._group) is not None:
                 self._group = 1
@@ -179,7 +180,7 @@ class GraphExecution(Execution):
         return None
 
     def _capture(self, state: Any, steps: int) -> tuple[Any, list[Message], str | None]:
-        """Return a graph of steps from `state`, which stays as it is, their messages, and why there is no graph."""
+        """Return a graph of steps from an unchanged `state`, their messages, and the reason if there is no graph."""
         import cupy
 
         stream = self._lane.stream
@@ -187,12 +188,12 @@ class GraphExecution(Execution):
         seen = MessageCounts()
         graph: Any = None
         reason: str | None = None
-        # Nothing is sent while recording. The counters would have seen the messages of each replay.
+        # Recording sends nothing. Each replay adds these messages to the counters.
         counting, messages.active[:] = messages.active[:], [seen]
         try:
             try:
                 stream.begin_capture()
-            except RuntimeError as error:  # an AMD build of CuPy has no captures
+            except RuntimeError as error:  # CuPy for AMD does not support captures
                 return None, [], _in_one_line(error)
             try:
                 with cupy.cuda.using_allocator(self._lane.pool.malloc):
@@ -200,7 +201,7 @@ class GraphExecution(Execution):
                         trial = self._method.step(self._operator, trial)
                         self._history.store(trial)  # reads the results before they are moved
                     _carry(trial, state)
-            except Exception as error:  # an operator may use calls that a capture forbids
+            except Exception as error:  # an operator may make calls that are not allowed in a capture
                 reason = _in_one_line(error)
             finally:
                 try:
@@ -214,9 +215,9 @@ class GraphExecution(Execution):
 
 
 def _carry(after: Any, before: Any) -> None:
-    """Copy the results of steps that are in new memory to where the next replay reads them.
+    """Copy results of steps in new memory to the addresses that the next replay reads.
 
-    Raises CollopsError if a step changed something other than an array, which a replay cannot do.
+    Raises CollopsError if a step changed anything other than arrays, which a replay cannot do.
     """
     present, constants = carried(after), fixed(after)
     for name, value in fixed(before).items():

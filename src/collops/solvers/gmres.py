@@ -1,8 +1,8 @@
-"""GMRES and flexible GMRES: the smallest residual in a Krylov space, with one reduction in an iteration.
+"""GMRES and flexible GMRES: the smallest residual in a Krylov space, with one reduction per iteration.
 
-Two passes of Gram and Schmidt's classical method make the basis orthonormal. The second pass is delayed by one
-iteration, and then shares the message of the first pass over the next vector [Bielich et al. 2022]. Until then the
-newest basis vector, called ``u``, has a norm of about 1, which comes from the theorem of Pythagoras.
+Two passes of classical Gram-Schmidt make the basis orthonormal. The second pass is delayed by one iteration, and shares
+the message of the first pass over the next vector [Bielich et al. 2022]. Until then the newest basis vector, called
+``u``, has a norm of about 1, estimated by the Pythagorean theorem.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, divide, dots, zeros
+from collops.array import Array, axpby, divide, dots, zeros
 from collops.array.kernels import kernels_for
 from collops.backend import Engine
 from collops.operators import LinearOperator
@@ -32,19 +32,19 @@ from collops.solvers.systems import SquareSystem, checked_system
 
 @dataclass(slots=True)
 class GMRESState:
-    """A cycle of GMRES: ``A Z = V H``, where ``Q H = R`` is upper triangular but for a row of zeros, and Q is unitary.
+    """A cycle of GMRES: ``A Z = V H``; ``Q H = R`` with a unitary Q is upper triangular above a row of zeros.
 
-    Z is ``M V``. Small matrices are on the host, which waits for the inner products of an iteration: their many small
+    Z is ``M V``. Small matrices are on the host, which waits for the inner products of an iteration: the many small
     operations would take longer on a device.
     """
 
     start: Any  # the solution before this cycle
-    basis: Any  # V as a block of columns, of which column k is u
-    directions: Any  # Z, as such a block, if it is kept, as flexible GMRES needs it
+    basis: Any  # V as a block of columns; column k is u
+    directions: Any  # Z as a block, stored for flexible GMRES only
     k: int  # iterations of this cycle
     gamma: Any  # norm of the residual before this cycle
     residual: Any  # norm of the residual
-    H: Any  # its last column is not final before the second pass over u
+    H: Any  # its last column becomes final with the second pass over u
     Q: Any  # without the rotation for the last column
     R: Any  # without the last column
     z: Any = field(metadata=SCRATCH)  # M u
@@ -53,14 +53,14 @@ class GMRESState:
 
     @property
     def x(self) -> Any:
-        """The solution, made of the basis when it is asked for. Collective: one allreduce, and the preconditioner."""
+        """The solution, computed from the basis on access. Collective: one allreduce, and the preconditioner."""
         k = self.k
         if k == 0:
             return self.start.copy()
         final = replace(self, H=self.H.copy(), Q=self.Q.copy(), R=self.R.copy())
         gram = _products(self, slice(k, k + 1))
         _second_pass(final, gram[:k, 0], gram[k, 0].real)
-        # A column that adds nothing to the space has a zero on the diagonal, and no part in the solution.
+        # A column that adds nothing to the space has a zero on the diagonal, and does not enter the solution.
         R, unused = final.R[:k, :k], np.diagonal(final.R)[:k] == 0
         goal = np.where(unused, 0, self.gamma * final.Q[:k, 0])
         weights = np.linalg.solve(R + np.diag(unused).astype(R.dtype), goal)
@@ -80,12 +80,12 @@ class GMRESNumbers(NamedTuple):
 class GMRES(SquareSystem):
     """GMRES [Saad and Schultz 1986], and flexible GMRES [Saad 1993], preconditioned from the right.
 
-    JAX runs its steps one by one: the number of basis vectors that an iteration works with is not an array.
+    On JAX the steps run one by one: the number of basis vectors of an iteration is not traceable.
 
     Attributes
     ----------
     restart : int
-        Iterations in a cycle, after which the basis is dropped.
+        Iterations in a cycle, after which the basis is discarded.
     flexible : bool
         Whether the preconditioner may differ from iteration to iteration.
     rtol, atol, M
@@ -110,7 +110,7 @@ class GMRES(SquareSystem):
     numbers = GMRESNumbers
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> GMRESState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GMRESState:
         x, r, _ = starting_point(A, y, x0)
         dtype, m = r.dtype, self.restart
         basis, directions = (
@@ -133,7 +133,7 @@ class GMRES(SquareSystem):
         return 2 * norm, 2 * (log2(before.residual) - norm)
 
     def step(self, A: LinearOperator, state: GMRESState) -> GMRESState:
-        """Make the last basis vector orthonormal, add one that nearly is, and minimise the residual."""
+        """Orthonormalise the last basis vector, add an approximately orthonormal one, and minimise the residual."""
         if state.k == self.restart:
             state = self._restarted(A, state)
         layout, k, V = state.start.layout, state.k, state.basis
@@ -149,7 +149,7 @@ class GMRES(SquareSystem):
         else:
             state.z = z
 
-        # The first pass over the next vector, w / beta, and its norm by the theorem of Pythagoras.
+        # The first pass over the next vector, w / beta, and its norm by the Pythagorean theorem.
         h = _longer(s, (uw - np.vdot(c, s)) * per_beta) * per_beta
         square = ww * per_beta * per_beta
         norm = np.sqrt(np.maximum(square - np.vdot(h, h).real, np.finfo(square.dtype).eps * square))
@@ -186,7 +186,7 @@ class GMRES(SquareSystem):
         return replace(state, start=x, k=0, gamma=gamma, residual=gamma, Q=Q)
 
     def _restarted(self, A: LinearOperator, state: GMRESState) -> GMRESState:
-        """Begin a cycle with the residual of the solution; its norm need not be exact, as that of u is measured."""
+        """Begin a cycle with the residual of the solution; its norm may be inexact, since the norm of u is measured."""
         state.start = state.x
         memory, scale = _memory(state.basis, state.start.layout, 0), divide(1.0, state.residual)
         image = A._forward(state.start, memory)
@@ -196,21 +196,21 @@ class GMRES(SquareSystem):
         return state
 
 
-def _memory(block: Any, layout: Any, number: int) -> Any:
-    """Return memory for a column, which is that of the block if the engine is mutable, else none."""
+def _memory(block: Array, layout: Any, number: int) -> Any:
+    """Return memory for a column: a view of the block if the engine is mutable, else ``None``."""
     return column(block, layout, number) if block.engine.mutable else None
 
 
 def _put(block: Any, number: int, array: Any, memory: Any) -> None:
-    """Make an array a column of a block, unless it is `memory`, which that column has."""
+    """Copy an array to a column of a block, unless it is `memory`, the view of that column."""
     if array is not memory:
-        for place, new in zip(block.leaves, array.leaves, strict=True):
-            check_holds(place.dtype, new.dtype)
-            place.local_array = place.engine.put(place.local_array, number, new.local_array)
+        for column, new in zip(block.leaves, array.leaves, strict=True):
+            check_holds(column.dtype, new.dtype)
+            column.local_array = column.engine.put(column.local_array, number, new.local_array)
 
 
-def _sum(weights: Any, block: Any, like: Any) -> Any:
-    """Return a weighted sum of the first columns of a block, whose layout and dtype are those of `like`."""
+def _sum(weights: Any, block: Array, like: Array) -> Any:
+    """Return a weighted sum of the first columns of a block, in the layout and dtype of `like`."""
     total = zeros(like.layout, comm=like.comm, dtype=like.dtype, engine=like.engine)
     weights = like.engine.from_host(weights)
     for leaf, out in zip(block.leaves, total.leaves, strict=True):
@@ -219,7 +219,7 @@ def _sum(weights: Any, block: Any, like: Any) -> Any:
     return total
 
 
-def _replace(block: Any, k: int, matrix: Any) -> None:
+def _replace(block: Array, k: int, matrix: Any) -> None:
     """Replace columns k and k + 1 by the products of `matrix` with the columns up to k + 1."""
     engine = block.engine
     matrix = engine.from_host(matrix)
@@ -236,10 +236,10 @@ def _replace(block: Any, k: int, matrix: Any) -> None:
 
 
 def _together(engine: Engine, count: int) -> list[slice]:
-    """Return the parts of `count` vectors that a product reads together.
+    """Return the groups of `count` vectors that a product reads together.
 
-    A processor foresees which memory is read next for a few vectors at a time: 30 in one product took 1.6 times as long
-    as in groups of eight on one core of an AMD EPYC.
+    Hardware prefetching supports a few vectors at a time: 30 vectors in one product took 1.6 times as long as in groups
+    of eight on one core of an AMD EPYC.
     """
     step = 8 if on_host(engine) else count
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
@@ -257,9 +257,9 @@ def _products(state: GMRESState, last: slice) -> Any:
 
 
 def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
-    """Return the norm of u outside of the basis, 0 if that is a rounding error, and make the last columns final.
+    """Return the norm of u orthogonal to the basis, 0 if it is a rounding error, and finalise the last columns.
 
-    `c` and `uu` are the inner products of the basis with u, and of u. From a norm of 0 on, all vectors are zero.
+    `c` and `uu` are the inner products of the basis with u, and of u. After a norm of 0, all vectors are zero.
     """
     k = state.k
     if k == 0:
@@ -281,7 +281,7 @@ def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
 def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: Any) -> tuple[np.ndarray, Any, Any]:
     """Return column `k` of R, and the cosine and sine of the rotation that eliminates its element in row k + 1.
 
-    A column that depends on those before it, but for rounding, leaves a zero on the diagonal.
+    A column that depends on the previous columns to rounding gets a zero on the diagonal.
     """
     turned = Q @ column
     rho, sigma = turned[k], turned[k + 1].real
@@ -298,7 +298,7 @@ def _rounding(H: np.ndarray) -> Any:
 
 
 def _longer(vector: np.ndarray, value: Any) -> np.ndarray:
-    """Return a vector with one more element; ``numpy.append`` takes several times as long."""
+    """Return a vector with one more element; ``numpy.append`` is several times slower."""
     longer = np.empty(len(vector) + 1, vector.dtype)
     longer[:-1], longer[-1] = vector, value
     return longer
@@ -307,8 +307,8 @@ def _longer(vector: np.ndarray, value: Any) -> np.ndarray:
 @solver
 def gmres(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     restart: int = 30,
@@ -329,15 +329,14 @@ def gmres(
     niter : int
         Largest number of iterations, each with one application of `A`, over all cycles.
     restart : int
-        Iterations in a cycle. Memory is needed for as many vectors, and one more; for twice as many with `flexible`.
+        Iterations in a cycle. It takes memory for `restart` + 1 vectors, or twice as many with `flexible`.
     M : LinearOperator, optional
-        The preconditioner, which approximates the inverse of `A`, applied from the right: the residual is that of
-        :math:`A x = y`.
+        The right preconditioner, which approximates the inverse of `A`; the residual remains :math:`y - A x`.
     flexible : bool
         Whether the image of a vector under `M` may differ from iteration to iteration.
     rtol, atol : float
         Stop when the norm of the residual is at most `rtol` times the norm of `y`, or at most `atol`, also with `x0`.
-        The solver always stops where the residual is no larger than rounding errors.
+        The solver always stops when the residual is as small as rounding errors.
     **run
         Other options of :class:`Run`.
 
@@ -354,11 +353,11 @@ def gmres(
     Notes
     -----
     Besides the messages of `A` and `M`, iteration k of a cycle sends one allreduce of 2 k + 2 numbers. A restart, the
-    end, and a callback that reads `x` need one more, and apply `M` once more; a restart also applies `A`.
+    end, and a callback that reads `x` take one more, and apply `M` once more; a restart also applies `A`.
 
-    The basis is as orthogonal as by two passes of Gram and Schmidt's classical method in every iteration. The second
-    pass follows in the next iteration: until then the residual norm is too large where the space is nearly complete.
-    On JAX the iterations are not compiled, and have no derivatives.
+    The basis is as orthogonal as with two passes of classical Gram-Schmidt in every iteration. The second pass follows
+    in the next iteration: until then the residual norm is overestimated if the space is nearly complete. On JAX the
+    iterations are not compiled, and cannot be differentiated.
 
     Examples
     --------

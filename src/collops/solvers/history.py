@@ -1,4 +1,4 @@
-"""The numbers of every iteration, kept where the host can read them without making the device wait."""
+"""The numbers of every iteration, stored so that the host can read them without stalling the device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from collops.solvers.state import local_arrays
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
 _LAG = 3
-_GROUP = 3  # no longer than the lag: the host looks at one group while the device has the next
+_GROUP = 3  # at most the lag: the host checks one group while the device runs the next
 _MAX_COPIED = 1 << 21
-"""Elements of a result that are copied in each iteration; to wait for every iteration is faster with longer ones."""
+"""Maximum number of elements of a result to copy in each iteration; waiting for every iteration is faster otherwise."""
 _THREADS = 256
 _BYTES_OF_A_BLOCK = 16 * _THREADS
 _MAX_BLOCKS = 512
@@ -29,10 +29,10 @@ _abandoned: list[DeviceHistory] = []
 
 
 class History:
-    """Rows of numbers, one per iteration, on the host: a row is known as soon as it is stored."""
+    """Rows of numbers, one per iteration, on the host: a row is available once stored."""
 
-    lag: int = 0  # how many rows may be outstanding before the host waits for one
-    group: int = 1  # how many more may be launched at once
+    lag: int = 0  # maximum number of outstanding rows before the host waits for one
+    group: int = 1  # number of further rows that may be launched at once
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -62,19 +62,19 @@ class History:
         self._stored, self.count = rows.tolist(), len(rows)
 
     def return_to(self, number: int, state: Any) -> None:
-        """Give the results in a state the values that they had at a row that passed a test."""
+        """Restore the results in a state to their values at a row that passed a test."""
 
     def abandon(self) -> None:
-        """Leave the rows to a device that may still write to them, after a failure."""
+        """Keep the rows allocated after a failure: a device may still write to them."""
 
 
 class DeviceHistory(History):
     """Rows in pinned host memory that the device writes to.
 
-    The kernel keeps the number of the next row itself, on the device, so that one recorded launch of it serves for all
-    iterations. An event after each launch tells the host when it may read its rows. If the history `keeps` results, the
-    device has copies of those of the last ``lag + group`` iterations, since later iterations overwrite them before the
-    host knows that they were final.
+    The kernel stores the number of the next row on the device, so that one recorded launch serves all iterations. An
+    event after each launch tells the host when it may read its rows. If the history `keeps` results, the device copies
+    the results of the last ``lag + group`` iterations, since later iterations overwrite them before the host has
+    evaluated the tests.
 
     There are at most `capacity` rows; the deadline of `comm` limits the waits.
     """
@@ -88,11 +88,11 @@ class DeviceHistory(History):
         self._comm = comm
         self._copies: list[_Copies] = []
         self._memory = cupy.cuda.alloc_pinned_memory(max(1, width * capacity) * 8)
-        # The pool's block may be longer than what was asked for.
+        # The pool's block may be longer than requested.
         self._rows = np.frombuffer(self._memory, np.float64, width * capacity).reshape(capacity, width)
         self._target = np.uint64(self._memory.ptr)
         self._next = cupy.zeros(1, np.int64)
-        # The events of the last launches, oldest first, each with the number of rows that it stands for.
+        # The events of the last launches, oldest first, each with its number of rows.
         self._events = deque((0, cupy.cuda.Event(disable_timing=True)) for _ in range(lag + 2))
         self._known = 0
 
@@ -104,7 +104,7 @@ class DeviceHistory(History):
     def store(self, state: Any) -> None:
         """Enqueue the kernels that write the next row and keep the results, which may be captured."""
         values = self._method.report(state)
-        if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method whose host decides
+        if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method with decisions on the host
             import cupy
 
             values = cupy.array(values)
@@ -143,7 +143,7 @@ class DeviceHistory(History):
     def row(self, number: int) -> Row:
         """Return a row, waiting for it."""
         if number >= self._known:
-            # Of the events that are still there, the one of this row is the first that comes after it.
+            # The first remaining event at or after this row covers it.
             known, event = next((rows, event) for rows, event in self._events if rows > number)
             self._comm.wait(event, "a solver's iteration")
             self._known = known
@@ -163,39 +163,39 @@ class DeviceHistory(History):
         self._next.fill(self.count)
 
     def return_to(self, number: int, state: Any) -> None:
-        """Give the results in a state the values that they had at one of the last rows."""
+        """Restore the results in a state to their values at one of the last rows."""
         if self.keeps and number < self.count - 1:
             for copies, array in zip(self._copies, self._results(state), strict=True):
                 copies.restore(number, array)
 
     def abandon(self) -> None:
-        """Keep the memory for ever: the device may still write to it."""
+        """Never free the memory: the device may still write to it."""
         _abandoned.append(self)
 
 
 class _Copies:
     """The values of an array on a device after each of the last `places` iterations."""
 
-    def __init__(self, array: Any, places: int) -> None:
+    def __init__(self, array: Any, slots: int) -> None:
         import cupy
 
-        self._places = cupy.empty((places, *array.shape), array.dtype)
+        self._slots = cupy.empty((slots, *array.shape), array.dtype)
         blocks = -(-array.nbytes // _BYTES_OF_A_BLOCK)
         self._grid = (max(1, min(blocks, _MAX_BLOCKS)),)
-        self._numbers = np.int64(array.nbytes), np.int64(places)
+        self._numbers = np.int64(array.nbytes), np.int64(slots)
 
     def keep(self, array: Any, following: Any) -> None:
         """Enqueue the copy of `array`; `following` is the number of the next row, on the device."""
         array = array if array.flags.c_contiguous else array.copy()
-        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._places, *self._numbers, following))
+        kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._slots, *self._numbers, following))
 
     def restore(self, number: int, array: Any) -> None:
-        """Give the array the values that it had after a row."""
-        array[...] = self._places[number % len(self._places)]
+        """Restore the array to its values after a row."""
+        array[...] = self._slots[number % len(self._slots)]
 
 
 def on_device(engine: Engine) -> bool:
-    """Return whether the steps of an engine run behind the host, which launches them."""
+    """Return whether the steps of an engine run asynchronously to the host."""
     return engine.memory != "host" and engine.mutable
 
 
@@ -204,9 +204,9 @@ def open_history(
 ) -> History:
     """Return a history of at most `capacity` rows of an engine's method, with results of `size` elements on a rank.
 
-    On devices `lag` rows may be outstanding, by default as many as pay off, and none if a test of the method would then
-    pass too late for its result; the deadline of `comm` limits the waits. Nothing outside the history depends on late
-    iterations if the host may get `ahead`: then short ones may be launched in groups.
+    On devices `lag` rows may be outstanding; the default is the fastest, and 0 if a test of the method would then pass
+    too late for its result. The deadline of `comm` limits the waits. If the host may run `ahead`, because nothing
+    outside the history depends on late iterations, short iterations may be launched in groups.
     """
     if not on_device(engine):
         return History(method)

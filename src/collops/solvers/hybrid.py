@@ -1,7 +1,7 @@
-"""Hybrid LSQR: least squares whose damping is chosen from the data in every iteration.
+"""Hybrid LSQR: least squares with a damping chosen from the data in every iteration.
 
-The bidiagonalisation of Golub and Kahan makes a small problem of a large one. Every rank solves it for many damping
-factors, and the data say which of these is best.
+The bidiagonalisation of Golub and Kahan projects a large problem to a small one. Every rank solves the small problem
+for many damping factors, and selects the best one from the data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, dots, zeros_like
+from collops.array import Array, StackedArray, axpby, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -30,8 +30,8 @@ from collops.solvers.problem import (
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.state import CONSTANT, SCRATCH
 
-_MIN_DAMPING, _TRIALS = 1e-8, 120  # damping factors: the smallest relative to the operator's norm, and how many
-# Weight of plain cross-validation, 1 for nothing else. With it alone one solution in ten fits noise; see test_hybrid.
+_MIN_DAMPING, _TRIALS = 1e-8, 120  # damping factors: the smallest, relative to the operator's norm, and their number
+# Weight of plain cross-validation, at most 1. With 1, one solution in ten fits noise; see test_hybrid.
 _ROBUST = 0.1
 
 
@@ -41,16 +41,16 @@ class HybridNumbers(NamedTuple):
     residual: Any  # its norm, without damping
     damp: Any
     change: Any  # norm of the change of the solution
-    norm: Any  # of the solution less the starting point
+    norm: Any  # norm of the solution minus the starting point
     rest: Any  # norm of A^H u outside of V: 0 if further iterations would not change the solution
 
 
 @dataclass(slots=True)
 class HybridState:
-    """The bidiagonalisation ``A V = U B``, of which V and the last vector of U are kept."""
+    """The bidiagonalisation ``A V = U B``; V and the last vector of U are stored."""
 
     start: Any
-    basis: StackedArray  # V, with as many vectors as there may be iterations, and one more
+    basis: StackedArray  # V, with one vector more than the maximum number of iterations
     u: Any
     k: int  # iterations
     B: np.ndarray
@@ -64,7 +64,7 @@ class HybridState:
 
     @property
     def x(self) -> Any:
-        """The solution, made of the basis when it is asked for. No messages."""
+        """The solution, computed from the basis on access. No messages."""
         x = self.start.copy()
         for weight, v in zip(self.weights[: self.k], self.basis.arrays, strict=False):
             x = axpby(float(weight), v, 1.0, x, out=x)
@@ -92,7 +92,7 @@ class HybridLSQR(Method):
         (lambda self, now, first: now.rest == 0, Status.CONVERGED),
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> HybridState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> HybridState:
         x, u, image = starting_point(A, y, x0)
         beta = _norm(u)
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
@@ -118,17 +118,19 @@ class HybridLSQR(Method):
         before, damp, residual = state.weights, np.nan, np.nan
         if np.isfinite(beta):
             damp, residual, weights = _solution(state.B[: k + 1, :k], state.beta, state.size, self.noise)
-            # One rank decides for all: libraries may round differently elsewhere.
+            # One rank decides for all: rounding may differ between ranks.
             damp, residual, *weights = state.comm.bcast(np.array([damp, residual, *weights]))
             state.weights = np.append(weights, np.zeros(self.niter - k))
         self._extend(A, state)
         change = np.linalg.norm(state.weights - before) + (state.alpha - state.alpha)
-        # With as many vectors as unknowns or data the space is complete, though rounding leaves something.
-        rest = 0.0 if k == min(A.shape) else state.alpha
-        state.numbers = residual, damp, change, np.linalg.norm(state.weights), rest
+        # With as many vectors as unknowns or data the space is complete; the remainder is rounding.
+        remainder = 0.0 if k == min(A.shape) else state.alpha
+        state.numbers = residual, damp, change, np.linalg.norm(state.weights), remainder
         return state
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: HybridState, now: HybridNumbers) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: HybridState, now: HybridNumbers
+    ) -> Any:
         # No test refers to the residual at zero.
         return None if x is None else now._replace(residual=_norm(starting_point(A, y, x)[1]))
 
@@ -149,19 +151,19 @@ class HybridLSQR(Method):
     def _extend(self, A: LinearOperator, state: HybridState) -> None:
         """Find the next vector of V, orthogonal to all others, and the norm of A^H u in its direction.
 
-        Orthogonality of V is enough: U then is as orthogonal as it needs to be [Simon and Zha 2000].
+        Orthogonality of V is sufficient: U then is sufficiently orthogonal [Simon and Zha 2000].
         """
         k, vectors = state.k, state.basis.arrays
         w = A._adjoint(state.u, vectors[k])
         alpha, lengths = 0.0, []
-        for _ in range(2):  # Gram and Schmidt's classical method, twice
+        for _ in range(2):  # classical Gram-Schmidt, twice
             *products, square = dots(*consistent(*((v, w) for v in vectors[:k]), (w, w)))
             for v, product in zip(vectors, products, strict=False):
                 w = axpby(-product, v, 1.0, w, out=w)
             lengths.append(float(square) ** 0.5)
-            rest = float(square) - sum(abs(complex(product)) ** 2 for product in products)
-            alpha = 0.0 if rest < 0 else rest**0.5  # NaN stays
-        # What two passes leave of a vector in the span of the others is a rounding error.
+            remainder = float(square) - sum(abs(complex(product)) ** 2 for product in products)
+            alpha = 0.0 if remainder < 0 else remainder**0.5  # NaN stays
+        # After two passes, a vector in the span of the others is a rounding error.
         state.alpha = 0.0 if alpha <= 10 * self.precision * lengths[0] else alpha
         w = axpby(1 / state.alpha if state.alpha else 0.0, w, 0.0, w, out=w)
         arrays = list(vectors)
@@ -181,21 +183,21 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
     data, outside = beta * P[0, : len(s)], beta * abs(P[0, -1])
     trials = np.log(s[0]) + np.linspace(np.log(_MIN_DAMPING), np.log(1 / _MIN_DAMPING) / 2, _TRIALS)
 
-    def kept(log: float) -> np.ndarray:
-        """Return the share of each singular vector that this damping keeps."""
+    def filtered(log: float) -> np.ndarray:
+        """Return the filter factor of each singular vector for this damping."""
         return s * s / (s * s + np.exp(2 * log))
 
     def residual(log: float) -> float:
-        return float(np.hypot(np.linalg.norm((1 - kept(log)) * data), outside))
+        return float(np.hypot(np.linalg.norm((1 - filtered(log)) * data), outside))
 
     def score(log: float) -> float:
-        """Return what robust generalised cross-validation minimises [Lukas 2006], with the number of all data."""
-        share = kept(log)
+        """Return the objective of robust generalised cross-validation [Lukas 2006], with the number of all data."""
+        share = filtered(log)
         fit = residual(log) / (size - share.sum())
         return fit * fit * (_ROBUST + (1 - _ROBUST) * (share * share).sum() / size)
 
     if noise is None and len(s) == size:
-        # As many vectors as data leave nothing to validate with: the damping of the step before remains.
+        # As many vectors as data leave no data for validation: keep the previous damping.
         log = float(np.log(_solution(B[:-1, :-1], beta, size, None)[0])) if size > 1 else float(trials[0])
     elif noise is None:
         best = int(np.argmin([score(log) for log in trials]))
@@ -206,21 +208,21 @@ def _solution(B: np.ndarray, beta: float, size: int, noise: float | None) -> tup
     else:
         log = float(brentq(lambda log: residual(log) - noise, trials[0], trials[-1]))
     safe = np.where(s > 0, s, 1.0)
-    return float(np.exp(log)), residual(log), Qh.T @ (kept(log) * data / safe)
+    return float(np.exp(log)), residual(log), Qh.T @ (filtered(log) * data / safe)
 
 
 @solver
 def hybrid_lsqr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 50,
     noise: float | None = None,
     tol: float = 1e-4,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2`, with a damping :math:`\epsilon` that it chooses.
+    r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2`, with an automatic damping :math:`\epsilon`.
 
     Collective.
 
@@ -229,20 +231,20 @@ def hybrid_lsqr(
     A, y, x0
         As for :func:`cgls`.
     niter : int
-        Largest number of iterations. Memory is needed for as many models. A run resumes with the same number only.
+        Largest number of iterations. It takes memory for `niter` models. A run can only resume with the same number.
     noise : float, optional
-        Norm of the noise in `y`, if it is known: the norm of the residual will be the same [Morozov 1966]. By default
-        robust generalised cross-validation [Lukas 2006] chooses the damping, which assumes white noise.
+        Norm of the noise in `y`, if known: the norm of the residual will equal it [Morozov 1966]. By default, robust
+        generalised cross-validation [Lukas 2006] chooses the damping, which assumes white noise.
     tol : float
-        Stop when an iteration changes the solution by at most this share of its norm, the change of damping included,
-        or where no further iteration could: after as many as there are unknowns or data at the latest.
+        Stop when an iteration, including its change of damping, changes the solution by at most this fraction of its
+        norm, or when further iterations cannot change it: at the latest at the number of unknowns or data.
     **run
         Other options of :class:`Run`.
 
     Returns
     -------
     SolverResult
-        With the damping factor as ``damp`` in its details. ``residual_norms`` are those of :math:`y - A x`.
+        With the damping factor as ``damp`` in its details. ``residual_norms`` has the norms of :math:`y - A x`.
 
     Raises
     ------
@@ -251,10 +253,10 @@ def hybrid_lsqr(
 
     Notes
     -----
-    The solution after k iterations is the best one, with the damping of this iteration, in the space in which LSQR
-    finds its own [Chung et al. 2008]. Unlike that of :func:`lsqr`, it does not become worse with more iterations. To
-    weigh something else than the model itself, such as its Laplacian L, solve for :math:`L x`, or choose the damping of
-    a stacked operator by :func:`discrepancy`.
+    The solution after k iterations is the best one, with the damping of this iteration, in the Krylov space of LSQR
+    [Chung et al. 2008]. Unlike the solution of :func:`lsqr`, it does not become worse with more iterations. To
+    penalise a transform of the model, such as its Laplacian L, solve for :math:`L x`, or choose the damping of a
+    stacked operator by :func:`discrepancy`.
 
     Besides the messages of `A`, iteration k sends one scalar allreduce, two of k + 1 numbers, and broadcasts k + 2
     numbers. On JAX the iterations are not compiled.

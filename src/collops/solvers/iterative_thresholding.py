@@ -1,6 +1,6 @@
 """ISTA and FISTA: gradient steps that end with a shrinkage, for sparse models.
 
-``variants`` has the steps with a transform, a percentile and thresholds that change.
+``variants`` has the steps with a transform, a percentile or variable thresholds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.array import Array
 from collops.errors import InputError, LayoutError
 from collops.operators import LinearOperator
 from collops.solvers.driver import Run, solve, solver
@@ -53,7 +54,7 @@ _XTOL = 1e-10
 
 
 def _begun(now: ThresholdingNumbers) -> Any:
-    """Return whether an iteration has been done."""
+    """Return whether an iteration has been completed."""
     return now.update != math.inf
 
 
@@ -79,7 +80,7 @@ class ThresholdingState:
 class IterativeThresholding(Method):
     """Iterative shrinkage and thresholding, with or without momentum [Daubechies et al. 2004; Beck and Teboulle 2009].
 
-    They have the options of :func:`ista`, checked: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
+    Options are as for :func:`ista`, after checks: `transform` is its ``SOp``, `atol` an absolute bound on the cost,
     `shrinkage` the parameter of the threshold, and `size` the number of unknowns.
     """
 
@@ -136,13 +137,13 @@ class IterativeThresholding(Method):
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
         return () if before is not None or is_traced(self.alpha) or self.alpha == 0 else (log2(self.alpha),)
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         check_plain(self, self.varies)
         return self._begin(A, y, x0, working_dtype(A, y, x0))
 
     @property
     def varies(self) -> bool:
-        """Whether there is a transform, a percentile, or a threshold that changes."""
+        """Whether there is a transform, a percentile, or a variable threshold."""
         return self.transform is not None or self.threshold.percentile is not None or self.decay is not None
 
     def _begin(self, A: LinearOperator, y: Any, x0: Any, dtype: np.dtype) -> ThresholdingState:
@@ -151,8 +152,8 @@ class IterativeThresholding(Method):
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
         sums.combine()
-        for place in (_UPDATE, _BEFORE, _FIRST_COST):
-            sums.put(place, np.inf)
+        for index in (_UPDATE, _BEFORE, _FIRST_COST):
+            sums.put(index, np.inf)
         return ThresholdingState(
             x,
             x.copy() if self.accelerated else None,
@@ -176,7 +177,7 @@ class IterativeThresholding(Method):
         state.x, state.ahead = advance(
             sums, 0, x, **self._shrunk(state), ahead=z, momentum=momentum, update=_UPDATE, absolute=_ABSOLUTE, keep=True
         )
-        # r = y - A x, and y - A z from it and the residual before
+        # r = y - A x, and y - A z from it and the previous residual
         image = state.image = A._forward(state.x, state.image)
         state.residual, state.residual_ahead = advance(
             sums, 1, r, base=state.data, alpha=-1.0, gradient=image, ahead=r_z, momentum=momentum, square=_RESIDUAL
@@ -189,7 +190,7 @@ class IterativeThresholding(Method):
         return state
 
     def _shrunk(self, state: Any) -> dict[str, Any]:
-        """Return the arguments with which :func:`advance` computes the next x from the gradient."""
+        """Return the arguments of :func:`advance` for computing the next x from the gradient."""
         start = state.x if state.ahead is None else state.ahead
         return {
             "base": start,
@@ -241,7 +242,7 @@ def prepare(
     if SOp is not None:
         check_operator("SOp", SOp)
         if SOp.range is not A.domain:
-            raise LayoutError(f"SOp must lead to the layout {A.domain}, not to {SOp.range}")
+            raise LayoutError(f"the range of SOp must be {A.domain}, not {SOp.range}")
     threshold = find_threshold(threshkind, perc)
     if xtol is None:
         xtol = _XTOL if tol is None else 0.0
@@ -256,7 +257,7 @@ def prepare(
         normal = A.H @ A if unit == 1 else (A / unit).H @ (A / unit)
         root = abs(power_iteration(normal, **options).details["eigenvalue"]) ** 0.5 * unit
         if not 0 < root * root < float("inf"):
-            raise InputError(f"the operator's largest singular value is estimated as {root}: give alpha")
+            raise InputError(f"the operator's largest singular value is estimated as {root}: set alpha")
         alpha = 1 / (root * root)
     factor = checked.pop("rtol1")
     alpha = check_number("alpha", alpha)
@@ -278,8 +279,8 @@ def prepare(
 @solver
 def ista(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     SOp: LinearOperator | None = None,
@@ -304,30 +305,29 @@ def ista(
     A, y, x0, niter
         As for :func:`cgls`.
     SOp : LinearOperator, optional
-        A transform :math:`S` from coefficients to models: then :math:`S^H x` is to be sparse.
+        A transform :math:`S` from coefficients to models, to make :math:`S^H x` sparse.
     eps : float
-        The weight :math:`\epsilon` of the penalty, in the units of the data times those of `A` for p = 1. Where it is
-        large beside :math:`A^H y`, the solution is zero.
+        The weight :math:`\epsilon` of the penalty, for p = 1 in the product of the units of data and `A`. The solution
+        is zero if it is large compared with :math:`A^H y`.
     alpha : float, optional
-        Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`; by default that inverse, the
+        Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`; by default the inverse of the
         eigenvalue estimated by :func:`power_iteration`.
     eigsdict : dict, optional
-        Arguments for that function.
+        Arguments of :func:`power_iteration`.
     xtol : float, optional
         Stop when the root mean square of the update is at most this multiple of the mean absolute value of `x`. By
-        default 1e-10, and 0 where `tol` is given.
+        default 1e-10, and 0 if `tol` is set.
     tol : float, optional
         Stop when the norm of the update is at most this, in the units of `x`, as in PyLops.
     rtol : float
-        Stop when the cost is below this multiple of the cost of the first iteration; 0 for never.
+        Stop when the cost is below this multiple of the cost of the first iteration; 0 disables it.
     rtol1 : float
-        Stop when the cost is below this multiple of the norm of the data, as in PyLops; 0 for never. The cost has the
-        square of the units of the data.
+        Stop when the cost is below this multiple of the norm of the data (not squared), as in PyLops; 0 disables it.
     threshkind : str
-        ``"soft"`` (p = 1), ``"half"`` (p = 1/2) or ``"hard"`` (p = 0); or ``"soft-percentile"``,
-        ``"half-percentile"`` or ``"hard-percentile"``, which keep a share of the values instead of those above a size.
+        ``"soft"`` (p = 1), ``"half"`` (p = 1/2) or ``"hard"`` (p = 0), with a threshold; or ``"soft-percentile"``,
+        ``"half-percentile"`` or ``"hard-percentile"``, which keep a percentage of the values.
     perc : float, optional
-        With a percentile: how many percent of the values are kept. `eps` and `decay` are then ignored.
+        For a percentile: the percentage of values to keep. `eps` and `decay` are then ignored.
     decay : array_like, optional
         A factor of the threshold for each iteration.
     monitorres : bool
@@ -340,9 +340,9 @@ def ista(
     Returns
     -------
     SolverResult
-        In its details: ``cost`` (an array, one element for each iteration: half the squared norm of the residual before
-        the step plus :math:`\epsilon` times the sum of absolute values after it, as in PyLops), ``updates`` (norms of
-        the updates) and ``alpha``.
+        In its details: ``cost`` (for each iteration, half the squared norm of the residual before the step plus
+        :math:`\epsilon` times the sum of absolute values after it, as in PyLops), ``updates`` (their norms) and
+        ``alpha``.
 
     Raises
     ------
@@ -360,8 +360,7 @@ def ista(
     Besides the messages of `A` and `SOp`, an iteration sends one allreduce of three numbers; with a percentile, four
     more in single precision and seven in double precision, of 2048 counts.
 
-    The iterates are those of ``pylops.optimization.sparsity.ista`` if `alpha` is the same: PyLops estimates it from
-    random numbers.
+    The iterates agree with ``pylops.optimization.sparsity.ista`` for the same `alpha`; PyLops estimates it at random.
 
     Examples
     --------
@@ -379,11 +378,11 @@ def ista(
 
 
 @functools.partial(solver, passed_to=(ista, Run))
-def fista(A: LinearOperator, y: Any, x0: Any = None, **options: Any) -> SolverResult:
+def fista(A: LinearOperator, y: Array, x0: Array | None = None, **options: Any) -> SolverResult:
     r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
 
-    Parameters, options, exceptions and messages are those of :func:`ista`; so is the result, except that ``cost`` has
-    the residual after the step.
+    For parameters, options, exceptions, messages and the result see :func:`ista`; but ``cost`` has the residual after
+    the step.
 
     Notes
     -----
@@ -393,9 +392,9 @@ def fista(A: LinearOperator, y: Any, x0: Any = None, **options: Any) -> SolverRe
         x_{k+1} &= S\, T\big(S^H (z_k + \alpha A^H (y - A z_k))\big) \\
         z_{k+1} &= x_{k+1} + \frac{t_k - 1}{t_{k+1}} (x_{k+1} - x_k), \quad t_{k+1} = \frac{1 + \sqrt{1 + 4 t_k^2}}{2}
 
-    The residual at :math:`z` is combined from those at the last two :math:`x`, so that `A` is applied once.
+    The residual at :math:`z` is a combination of the residuals at the last two :math:`x`, so that `A` is applied once.
 
-    The iterates are those of ``pylops.optimization.sparsity.fista`` if `alpha` is the same.
+    The iterates agree with ``pylops.optimization.sparsity.fista`` for the same `alpha`.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""LSMR: least squares by Golub and Kahan's bidiagonalisation, in which the norm of the gradient falls monotonically.
+"""LSMR: least squares by Golub and Kahan's bidiagonalisation, with a monotonically decreasing gradient norm.
 
-Scalars are kept in double precision whatever the vectors are, as in LSQR.
+Scalars are always in double precision, as in LSQR.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, dots, zeros_like
+from collops.array import Array, Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
@@ -54,7 +54,7 @@ class LSMRState:
     image: Any = field(metadata=SCRATCH)  # A v
     back: Any = field(metadata=SCRATCH)  # A^H u
     scalars: Any
-    start: Any = field(metadata=CONSTANT)  # x0, if the damping refers to it
+    start: Any = field(metadata=CONSTANT)  # x0, if the damping penalises x - x0
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class LSMR(Bidiagonalisation):
         d = d + betacheck * betacheck
         rnorm = r1norm = sqrt(d + (betad - taud) * (betad - taud) + betadd * betadd)
         if takes_part(damp):
-            # The part of the damping is |damp (x - x0)|^2.
+            # The contribution of the damping is |damp (x - x0)|^2.
             dxdx = xnorm * xnorm if not x0h else dxdx + length * (2 * (xh - x0h[0]) + length * hh)
             r1norm = sqrt(abs(rnorm * rnorm - damp * damp * dxdx))
 
@@ -164,8 +164,8 @@ class LSMR(Bidiagonalisation):
 @solver
 def lsmr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,
@@ -177,12 +177,12 @@ def lsmr(
     r"""Minimise :math:`\|y - A x\|^2 + \epsilon^2 \|x - x_0\|^2` by LSMR [Fong and Saunders 2011]. Collective.
 
     In exact arithmetic the iterates equal the iterates of MINRES for the normal equations: the norm of the gradient
-    falls in every iteration, so that an early stop is safer than with :func:`lsqr`.
+    decreases in every iteration, so that stopping early is safer than with :func:`lsqr`.
 
     Parameters
     ----------
     A, y, x0, niter, damp
-        As for :func:`cgls`; the scalars are in double precision whatever the vectors are.
+        As for :func:`cgls`; scalars are always in double precision.
     atol, btol : float
         Stop when relative errors of this size in `A` and `y` explain the residual, or when the norm of the gradient is
         at most `atol` times the product of the norms of operator and residual.

@@ -1,7 +1,7 @@
 """LSQR: least squares by Golub and Kahan's bidiagonalisation, with damping and estimates of norms and condition.
 
 The scalars follow the rotations of Paige and Saunders, on devices in a kernel of one thread (``kernels/lsqr.cu``), so
-that no step waits for a number. ``variants`` has the steps with a preconditioner and with variances.
+that no step synchronises with the device. ``variants`` has the steps with a preconditioner and with variances.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, dots
+from collops.array import Array, Finite, axpby, dots
 from collops.backend import Engine
 from collops.errors import InputError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
@@ -42,8 +42,8 @@ _SCALARS = (*LSQRNumbers._fields, "alfa", "beta", "rhobar", "phibar", "ddnorm", 
 """Names of the elements of the first array; the host reads the first six."""
 
 _FACTORS = ("per_alfa", "u_carry", "per_beta", "v_carry", "x_step", "w_carry", "per_rho_square")
-"""Names of the elements of the second array. The vectors u = U / beta and v = V / alfa are kept as U and V, which saves
-the division of whole vectors."""
+"""Names of the elements of the second array. The vectors u = U / beta and v = V / alfa are stored as U and V, which
+saves divisions of vectors."""
 
 _ALL, _BETA = slice(None), slice(7, 8)
 _OF_ALFA, _OF_BETA, _STEPS = slice(0, 2), slice(2, 4), slice(4, 7)
@@ -100,10 +100,10 @@ class LSQR(Bidiagonalisation):
     def __post_init__(self) -> None:
         if self.M is not None and takes_part(self.damp):
             raise InputError(
-                "lsqr with M takes no damp, which would weigh z of x = M z: stack damp * Identity below A, or use cgls"
+                "lsqr with M does not support damp, which would penalise z: stack damp * Identity below A, or use cgls"
             )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         check_plain(self, self.M is not None or self.calc_var)
         x, u, image = starting_point(A, y, x0)
         v = A._adjoint(u, new_array(A.domain, x, x.dtype))
@@ -125,8 +125,8 @@ class LSQR(Bidiagonalisation):
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def _begin(self, u: Any, v: Any) -> tuple[Any, ...]:
-        """Return the scalars and factors at the start, V from A^H U in its place, and the first direction."""
+    def _begin(self, u: Array, v: Array) -> tuple[Any, ...]:
+        """Return the scalars and factors at the start, V computed in place from A^H U, and the first direction."""
         engine = u.engine
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
         factors = engine.xp.zeros(len(_FACTORS), dtype=real_dtype(u.dtype))
@@ -156,8 +156,8 @@ class LSQR(Bidiagonalisation):
 @solver
 def lsqr(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 10,
     damp: float = 0.0,
@@ -173,10 +173,10 @@ def lsqr(
     Parameters
     ----------
     A, y, x0, niter, damp
-        As for :func:`cgls`; the scalars are in double precision whatever the vectors are.
+        As for :func:`cgls`; scalars are always in double precision.
     atol, btol : float
-        Stop when the residual is explained by relative errors of this size in `A` and `y`, or when the gradient has
-        fallen to `atol` times what it was.
+        Stop when relative errors of this size in `A` and `y` explain the residual, or when the norm of the gradient is
+        at most `atol` times the product of the norms of operator and residual.
     conlim : float
         Stop when the estimated condition number exceeds this; 0 for never.
     calc_var : bool
@@ -198,7 +198,7 @@ def lsqr(
     Raises
     ------
     LayoutError, InputError
-        As for :func:`cgls`; also if both `M` and `damp` are given.
+        As for :func:`cgls`; also if both `M` and `damp` are set.
 
     Notes
     -----
@@ -232,7 +232,7 @@ def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: 
 
 
 def after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
-    """Return both arrays with the numbers that the next V needs, from ``|U|**2``."""
+    """Return both arrays with the numbers for the next V, from ``|U|**2``."""
     if (launch := step_kernels_for(engine).launch_lsqr) is not None:
         return launch("after_u", scalars, factors, u_square)
     sqrt, _, over, number, items = arithmetic(engine, scalars)
@@ -242,7 +242,7 @@ def after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
 
 
 def after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square: Any, damp: Any) -> _Pair:
-    """Return both arrays with the numbers that x, w and the next U need, from ``|V|**2`` and ``|w|**2``."""
+    """Return both arrays with the numbers for x, w and the next U, from ``|V|**2`` and ``|w|**2``."""
     if (launch := step_kernels_for(engine).launch_lsqr) is not None:
         return launch("after_v", scalars, factors, v_square, w_square, np.float64(damp))
     sqrt, hypot, over, number, items = arithmetic(engine, scalars)
@@ -280,5 +280,5 @@ def after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square:
 
 
 def _elements(factors: Any) -> dict[str, Any]:
-    """Return each of the factors as a 0-d array: where arrays are mutable, views of `factors`."""
-    return {name: factors[place : place + 1].reshape(()) for place, name in enumerate(_FACTORS)}
+    """Return each of the factors as a 0-d array: views of `factors` if arrays are mutable."""
+    return {name: factors[index : index + 1].reshape(()) for index, name in enumerate(_FACTORS)}

@@ -1,4 +1,4 @@
-"""The interface of iterative methods, on which the driver, CUDA graphs, JAX loops and checkpoints rely."""
+"""The interface of iterative methods, used by the driver, CUDA graphs, JAX loops and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from collops.array import Array
 from collops.backend import is_traced
 from collops.solvers.result import Status
 
@@ -19,19 +20,19 @@ Row = Sequence[float]
 
 Test = Callable[[Any, Any, Any], Any]
 Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
-"""A test, the status if it passes, and perhaps an option; see :class:`Method`."""
+"""A test, the status if it passes, and optionally an option's name; see :class:`Method`."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
-"""Default of the relative size of rounding errors."""
+"""Default relative size of rounding errors."""
 
 MAX_RESTARTS = 5
-"""Maximum number of restarts from a solution whose residual by recurrence was not the true one."""
+"""Maximum number of restarts from a solution whose recurrence residual differed from the true residual."""
 
 _ON_HOST = (float, np.floating)
 
 
 def not_finite(*numbers: Any) -> Any:
-    """Return whether a number is infinite or NaN; for Python's numbers, and for 0-d arrays in a trace."""
+    """Return whether a number is infinite or NaN; for Python numbers, and for 0-d arrays in a trace."""
     nothing: Any = 0.0
     for number in numbers:
         nothing = nothing + (number - number)
@@ -39,12 +40,12 @@ def not_finite(*numbers: Any) -> Any:
 
 
 def over(a: Any, b: Any) -> Any:
-    """Return ``a / b``; infinite where `b` is a zero of Python or NumPy, which raise or warn about it."""
+    """Return ``a / b``; infinity without an error or warning if `b` is a zero of Python or NumPy."""
     return math.inf if isinstance(b, _ON_HOST) and b == 0 else a / b
 
 
 def log2(number: float) -> float:
-    """Return the binary logarithm; NaN of zero, negative numbers and those that are not finite."""
+    """Return the binary logarithm; NaN for zero, negative and non-finite numbers."""
     return math.log2(number) if 0 < number < math.inf else math.nan
 
 
@@ -57,15 +58,15 @@ class Method:
     ``init(A, y, x0)`` returns the state before the first iteration, ``step(A, state)`` the state after one more, and
     ``report(state)`` the numbers of the iteration that led to a state.
 
-    A state is a dataclass with a field or property ``x``. Its fields say whether they are carried from step to step,
-    scratch memory or constant (:mod:`collops.solvers.state`). A step may write into the arrays of the state that it is
-    given, always uses the results that operations return, and assigns them to the fields. It reads no device value on
-    the host and keeps nothing outside the state, so that it can be recorded as a CUDA graph, or compiled.
+    A state is a dataclass with a field or property ``x``. Its fields declare whether they are carried from step to
+    step, scratch memory or constant (:mod:`collops.solvers.state`). A step may write into the arrays of its state
+    argument, always uses the results that operations return, and assigns them to the fields. It reads no device value
+    on the host and stores nothing outside the state, so that it can be recorded as a CUDA graph, or compiled.
 
     Methods of JAX arrays that have ``optimality`` and ``tangent`` are differentiated implicitly:
     ``optimality(A, y, x)`` returns an array that is zero at the solution, and ``tangent(A, tol)`` the method and the
-    operator which solve the linear equations of the derivative; `tol` bounds the squared norm of the residual. If that
-    operator is not Hermitian, ``cotangent(A, tol)`` does the same for its adjoint.
+    operator that solve the linear equations of the derivative; `tol` bounds the squared norm of the residual. If this
+    operator is not Hermitian, ``cotangent(A, tol)`` returns the same for its adjoint.
 
     Attributes
     ----------
@@ -74,28 +75,28 @@ class Method:
     numbers : type
         A named tuple: the numbers of one iteration.
     stops : tuple of (callable, Status) or (callable, Status, str)
-        Tests ``test(method, now, first)`` of the numbers of an iteration and those before the first one. The first test
-        that passes sets the status, or lets the solver continue if that is ``None``. A test with the name of an option
-        is skipped if the option is 0 or false. Tests are written once, for floats of Python and for 0-d arrays in a
-        trace of JAX: with ``&``, ``|`` and comparisons, without ``if``, ``and`` and ``or``. Squares of options are
-        products, which may become infinite: the power of a Python float raises OverflowError instead.
+        Tests ``test(method, now, first)`` of the numbers of an iteration and the numbers before the first one. The
+        first test that passes sets the status; with the status ``None``, the solver continues. A test with the name of
+        an option is skipped if the option is 0 or false. Tests must work for Python floats and for 0-d arrays in a
+        trace of JAX: use ``&``, ``|`` and comparisons, not ``if``, ``and`` and ``or``. Square options by
+        multiplication, which may yield infinity: the power of a Python float raises OverflowError instead.
     tolerances : frozenset of str
-        Names of the options that only decide when to stop. A checkpoint can be resumed with other values of these.
+        Names of the options that only determine when to stop. A checkpoint can be resumed with other values of these.
     results : tuple of str
-        Fields of the state that belong to the result. On devices, where the host launches iterations before it knows
-        whether a test has passed, their values of that iteration are restored. If it is empty, because results are
-        computed from the state, the host waits after every iteration whenever a tolerance can end the run.
+        Fields of the state that belong to the result. On devices, the host launches iterations before it knows whether
+        a test has passed; then the fields' values at that iteration are restored. If it is empty, because results are
+        computed from the state, the host waits after every iteration if a tolerance can end the run.
     damps_change : bool
         Whether the damping penalises ``x - x0`` instead of ``x``, so that the solution depends on `x0`: it is ``x0``
         plus the solution for the residual at `x0`.
     degrees : mapping of str to pair of float, optional
-        Of a method that does not depend on the units of data and operator: the powers of both units in options and
-        details; names that are missing have none. The solution, ``x``, is proportional to the data and to the inverse
-        of the operator unless it is there, and the norm of the ``residual`` to the data. The driver divides very small
-        or large data and operators by powers of two then. ``None`` for other methods.
+        For a method that is independent of the units of data and operator: the powers of both units in options and
+        details; missing names have none. By default, the solution ``x`` is proportional to the data and to the inverse
+        of the operator, and the norm of the ``residual`` to the data. The driver then divides very small or large data
+        and operators by powers of two. ``None`` for other methods.
     always_measured : bool
-        Whether the driver computes the residual of the last solution even if no test has passed: not where the method
-        updates a residual vector, which stays close to the true one.
+        Whether the driver computes the residual of the last solution even if no test has passed: false if the method
+        updates a residual vector, which stays close to the true residual.
     square : bool
         Whether the method applies the operator only, not its adjoint.
     traceable : bool
@@ -104,7 +105,7 @@ class Method:
     Examples
     --------
     >>> from collops.solvers import CGLS
-    >>> method = CGLS(damp=0.1)  # one of them
+    >>> method = CGLS(damp=0.1)
     >>> method.name, method.numbers._fields, method.damp
     ('CGLS', ('gradient', 'residual', 'curvature', 'before'), 0.1)
     """
@@ -120,16 +121,16 @@ class Method:
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
-    def variant(self, y: Any, reductions: Any = 2) -> Any:
+    def variant(self, y: Array, reductions: Any = 2) -> Any:
         """Return the method with the steps that suit its options and the data; see :mod:`collops.solvers.variants`.
 
-        :func:`solve` calls it once. The iterates are the same, except for rounding.
+        :func:`solve` calls it once. The iterates are equal up to rounding.
         """
         from collops.solvers.variants import choose  # whose classes derive from methods
 
         return choose(self, y, reductions)
 
-    def init(self, A: Any, y: Any, x0: Any) -> Any:
+    def init(self, A: Any, y: Array, x0: Array | None) -> Any:
         """Return the state before the first iteration.
 
         `A` is the operator, or ``None``; `y` the data in its range; `x0` the starting point, or ``None``. The arrays
@@ -148,19 +149,20 @@ class Method:
         """
         return state.numbers
 
-    def recomputed(self, A: Any, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: Any, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
-        Residuals by recurrence can fall when true ones no longer do [Greenbaum 1997], so that the driver measures the
-        last solution. If `x` is ``None``, these are the numbers of the zero solution, to which relative tests refer
-        where there is an `x0`. By default ``None``, for a method that computes its numbers from the solution.
+        Recurrence residuals can decrease when true residuals no longer do [Greenbaum 1997]; the driver therefore
+        measures the last solution. If `x` is ``None``, these are the numbers of the zero solution, which are the
+        reference of relative tests if there is an `x0`. By default ``None``, for a method that computes its numbers
+        from the solution.
         """
         return None
 
-    def at_rounding(self, A: Any, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: Any, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         """Return whether rounding errors explain the measured residual, and whether they explain the gradient.
 
-        Collective. `history` has the numbers of all iterations as arrays, perhaps NaN after the last.
+        Collective. `history` has the numbers of all iterations as arrays, possibly NaN after the last.
         """
         return False, False
 
@@ -169,24 +171,24 @@ class Method:
         return (self.degrees or {}).get(name) or _DEGREES.get(name, (0, 0))
 
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
-        """Return binary logarithms of squares that the method computes, as far as its first numbers show them.
+        """Return binary logarithms of squares that the method computes, as far as they follow from its first numbers.
 
-        `now` are those before the first iteration, or those after it, and `before` then the ones before it; `state` may
-        belong to a later iteration. From these the driver finds whether the operator is of ordinary size. The squares
-        include the squared norm of the solution. By default there are none.
+        `now` are the numbers before the first iteration, or after it; then `before` are the numbers before it. `state`
+        may belong to a later iteration. From these the driver determines whether the operator is of ordinary size. The
+        squares include the squared norm of the solution. By default there are none.
         """
         return ()
 
-    def image(self, A: Any, x: Any, out: Any) -> Any:
-        """Return the image of `x` under the operator of the equations, perhaps in the memory `out`."""
+    def image(self, A: Any, x: Array, out: Array | None) -> Any:
+        """Return the image of `x` under the operator of the equations, optionally in the memory `out`."""
         return A._forward(x, out)
 
     def restarts(self, state: Any) -> bool:
         """Return whether the method can restart from a solution."""
         return True
 
-    def restarted(self, A: Any, y: Any, x: Any, state: Any) -> Any:
-        """Return the state with which the method restarts from `x`. Collective."""
+    def restarted(self, A: Any, y: Array, x: Array, state: Any) -> Any:
+        """Return the state for a restart from `x`. Collective."""
         return self.init(A, y, x)
 
     def status(self, now: Any, first: Any) -> Status | None:
@@ -198,7 +200,7 @@ class Method:
 
     @cached_property
     def possible_stops(self) -> list[tuple[Test, Status | None]]:
-        """The tests whose options are not 0 or false; those that are being traced can differ from 0."""
+        """The tests whose options are not 0 or false; options that are being traced count as nonzero."""
 
         def counts(option: Any) -> bool:
             return is_traced(option) or bool(option)
@@ -206,7 +208,7 @@ class Method:
         return [(test, status) for test, status, *names in self.stops if all(counts(getattr(self, n)) for n in names)]
 
     def suspect(self, now: Any, iteration: int) -> str:
-        """Return the field of the state that was first not finite, from numbers whose status is ``NOT_FINITE``.
+        """Return the field of the state that first became non-finite, from numbers whose status is ``NOT_FINITE``.
 
         By default the image of an operator, or before the first iteration the residual.
         """
@@ -215,7 +217,7 @@ class Method:
     def residual_norm(self, now: Any) -> Any:
         """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration.
 
-        By default the number ``residual`` is its square, which may be below 0 by rounding.
+        By default the number ``residual`` is its square, which may be negative by rounding.
         """
         return abs(now.residual) ** 0.5
 

@@ -1,7 +1,7 @@
 """MINRES: the smallest residual of a symmetric system, which may be indefinite or singular.
 
-Scalars are kept in double precision whatever the vectors are. An iteration sends one message, because Lanczos vectors
-are normalised only after the operator has been applied to them.
+Scalars are always in double precision. An iteration sends one message, because Lanczos vectors are normalised after the
+operator has been applied to them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, zeros_like
+from collops.array import Array, Finite, axpby, divide, dots, zeros_like
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
@@ -29,21 +29,21 @@ _MAX_ROUNDING = 10.0
 
 @dataclass(slots=True)
 class MINRESState:
-    """Vectors and scalars of MINRES between two iterations, with the letters of Paige and Saunders."""
+    """State of MINRES between iterations, in the notation of Paige and Saunders (1975)."""
 
     x: Any
     r1: Any  # the last Lanczos vector is M r1 / oldb
     r2: Any  # the next one M r2 / beta
     z: Any  # M r2
     image: Any  # (A - shift) z
-    w1: Any  # the directions before, each times its gamma
+    w1: Any  # the previous directions, each times its gamma
     w2: Any
     alfa: Any  # diagonal element of the tridiagonal matrix that belongs to r2
     beta: Any
     oldb: Any
     cs: Any  # the last rotation
     sn: Any
-    dbar: Any  # what the rotations made of the next column
+    dbar: Any  # the next column after the rotations
     epsln: Any
     gamma1: Any  # diagonal elements of the triangular factor, for w1 and w2
     gamma2: Any
@@ -54,10 +54,10 @@ class MINRESState:
 
 
 class MINRESNumbers(NamedTuple):
-    """The numbers of an iteration of MINRES; of the preconditioned system, if there is a preconditioner."""
+    """The numbers of an iteration of MINRES, for the preconditioned system if there is a preconditioner."""
 
     residual: Any  # its norm
-    gradient: Any  # norm of A r, relative to that of r; of the residual before
+    gradient: Any  # norm of A r relative to the norm of r, for the previous residual
     anorm: Any  # norm of A, an estimate
     square: Any  # (r2, M r2), negative only if M is not positive definite
 
@@ -88,7 +88,7 @@ class MINRES(SquareSystem):
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
         first = now if before is None else before
         norm = log2(now.anorm)
-        if first.residual == 0 or (before is None and isfinite(norm)):  # one element does not show the norm
+        if first.residual == 0 or (before is None and isfinite(norm)):  # one element does not determine the norm
             return ()
         return 2 * norm, 3 * norm, 2 * (log2(first.residual) - norm)
 
@@ -97,7 +97,7 @@ class MINRES(SquareSystem):
         """The multiple of the identity."""
         return -self.shift
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> MINRESState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> MINRESState:
         x, r, image = starting_point(A, y, x0, image_of=self.image)
         z = self.preconditioned(r, scratch_array(r.layout, r, r.dtype))
         image = self.image(A, z, image)
@@ -108,7 +108,7 @@ class MINRES(SquareSystem):
         return MINRESState(x, r1, r, z, image, w1, w2, alfa, beta, zero, *rotations, beta, alfa * alfa, root, square)
 
     def step(self, A: LinearOperator, state: MINRESState) -> MINRESState:
-        """Find one more Lanczos vector, and go along one more direction."""
+        """Compute the next Lanczos vector, and update the solution along the next direction."""
         xp, alfa, beta = state.x.engine.xp, state.alfa, state.beta
         delta = state.cs * state.dbar + state.sn * alfa
         gbar = state.sn * state.dbar - state.cs * alfa
@@ -123,20 +123,20 @@ class MINRES(SquareSystem):
         state.r1, state.r2, state.oldb = state.r2, r, beta
         state.tnorm2 = state.tnorm2 + 2 * (state.beta * state.beta)
 
-        # A rotation eliminates beta. Where it and the diagonal vanish, there is no direction, and the residual stays.
+        # A rotation eliminates beta. If both beta and the diagonal are zero, the residual is unchanged.
         state.epsln, state.dbar = state.sn * state.beta, -state.cs * state.beta
         state.root = xp.hypot(gbar, state.dbar)
         gamma = xp.hypot(gbar, state.beta)
-        there = gamma > _MAX_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
-        gamma = xp.where(there, gamma, 0)
-        state.cs, state.sn = divide(gbar, gamma), xp.where(there, divide(state.beta, gamma), 1)
+        nonzero = gamma > _MAX_ROUNDING * self.precision * xp.sqrt(state.tnorm2)
+        gamma = xp.where(nonzero, gamma, 0)
+        state.cs, state.sn = divide(gbar, gamma), xp.where(nonzero, divide(state.beta, gamma), 1)
         phi, state.phibar = state.cs * state.phibar, state.sn * state.phibar + (state.alfa - state.alfa)
         state.tnorm2 = state.tnorm2 + state.alfa * state.alfa
         state.x = axpby(Finite((1.0, divide(phi + (state.phibar - state.phibar), gamma))), w, 1.0, state.x, out=state.x)
         state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
         return state
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         _, r, image = starting_point(A, y, x, image_of=self.image)
         z = self.preconditioned(r, None)
         if x is None:
@@ -147,7 +147,7 @@ class MINRES(SquareSystem):
         length = abs(square.real) ** 0.5
         return now._replace(residual=length, gradient=divide(abs(image_square.real) ** 0.5, length))
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
         if self.M is not None:
             return super().at_rounding(A, y, x, now, history)
         return explained_by_rounding(now.anorm, y, x, now.residual, now.gradient * now.residual)
@@ -156,7 +156,7 @@ class MINRES(SquareSystem):
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
 
-def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
+def _measured(r: Array, z: Array, image: Array) -> tuple[Any, Any, Any]:
     """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
     double = r.engine.dtype(np.float64)
     square, product = (value.real.astype(double) for value in dots(*consistent((r, z), (z, image))))
@@ -166,8 +166,8 @@ def _measured(r: Any, z: Any, image: Any) -> tuple[Any, Any, Any]:
 @solver
 def minres(
     A: LinearOperator,
-    y: Any,
-    x0: Any = None,
+    y: Array,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     shift: float = 0.0,
@@ -183,7 +183,7 @@ def minres(
     A : LinearOperator
         Symmetric (Hermitian), definite or not, with one layout on both sides.
     y, x0, rtol, atol
-        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`, and so is that of `y`.
+        As for :func:`gmres`; with `M` the norm of a residual r is the root of :math:`r^H M r`, also for `y`.
     niter : int
         Largest number of iterations, each with one application of `A`.
     shift : float
@@ -196,8 +196,8 @@ def minres(
     Returns
     -------
     SolverResult
-        Its status is ``LEAST_SQUARES_TO_ROUNDING`` where `A` is singular and the system has no solution, and
-        ``INDEFINITE`` where `M` is not positive definite.
+        Its status is ``LEAST_SQUARES_TO_ROUNDING`` if `A` is singular and the system has no solution, and
+        ``INDEFINITE`` if `M` is not positive definite.
 
     Raises
     ------

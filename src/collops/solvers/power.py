@@ -1,4 +1,4 @@
-"""Power iteration: the eigenvalue of largest modulus of an operator, and its eigenvector."""
+"""Power iteration: the eigenvalue of largest modulus of an operator, and an eigenvector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collops.array import Finite, axpby, divide, dots, random
+from collops.array import Array, Finite, axpby, divide, dots, random
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import Method, log2, not_finite
@@ -19,9 +19,9 @@ from collops.solvers.state import SCRATCH, scratch_array
 
 @dataclass(slots=True)
 class PowerState:
-    """Vectors and scalars of the power iteration between two iterations."""
+    """State of power iteration between iterations."""
 
-    x: Any  # of norm 1
+    x: Any  # vector of norm 1
     image: Any = field(metadata=SCRATCH)  # A x
     numbers: Any  # a float64 array of the elements of PowerNumbers
 
@@ -29,9 +29,9 @@ class PowerState:
 class PowerNumbers(NamedTuple):
     """The numbers of an iteration; all of them infinite before the first one."""
 
-    real: Any  # part of the eigenvalue
+    real: Any  # real and imaginary part of the eigenvalue
     imaginary: Any
-    real_before: Any  # of the iteration before
+    real_before: Any  # of the previous iteration
     imaginary_before: Any
     defect: Any  # |A x - eigenvalue x|^2
 
@@ -65,7 +65,7 @@ class PowerIteration(Method):
         (lambda self, now, first: _begun(now) & _unchanged(self, now), Status.CONVERGED),
     )
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> PowerState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> PowerState:
         engine = y.engine
         (square,) = dots(*consistent((y, y)))
         x = axpby(_inverse_root(engine.xp, square), y, 0.0, y)
@@ -78,15 +78,15 @@ class PowerIteration(Method):
         state.image = A._forward(state.x, state.image)
         value, square = dots(*consistent((state.x, state.image), (state.image, state.image)))
         numbers = engine.put(state.numbers, slice(2, 4), state.numbers[:2])
-        # |A x - value x|^2 for x of norm 1; rounding may take it below 0.
+        # |A x - value x|^2 for x of norm 1; rounding may make it negative.
         measured = {0: value.real, 1: value.imag, 4: xp.maximum(square - abs(value) ** 2, 0)}
-        for place, number in measured.items():
-            numbers = engine.put(numbers, place, number)
+        for index, number in measured.items():
+            numbers = engine.put(numbers, index, number)
         state.numbers = numbers
         scale = _inverse_root(xp, square)
-        # Where the scale is not finite the vector stays as it is.
-        kept = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
-        state.x = axpby(Finite((1.0, scale)), state.image, kept, state.x, out=state.x)
+        # If the scale is not finite, the vector is unchanged.
+        unchanged = xp.where(xp.isfinite(scale), xp.zeros_like(scale), xp.ones_like(scale))[()]
+        state.x = axpby(Finite((1.0, scale)), state.image, unchanged, state.x, out=state.x)
         return state
 
     def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
@@ -119,20 +119,19 @@ def power_iteration(
     A : LinearOperator
         With one layout on both sides, such as ``op.H @ op``.
     x0 : DistributedArray or StackedArray, optional
-        The starting point, of any norm but 0. By default random numbers that depend on `seed` only, not on the number
-        of ranks.
+        The starting vector, not zero. By default random numbers that depend on `seed` only, not on the number of ranks.
     niter : int
         Largest number of iterations.
     tol : float
         Stop when an iteration changes the eigenvalue by less than this, relative to it.
     dtype : dtype
-        Element type of the vectors, if there is no `x0`; complex if the operator is.
+        Element type of the vectors without `x0`; complex if the operator is complex.
     engine : str, optional
-        Engine of the vectors, if there is no `x0`.
+        Engine of the vectors without `x0`.
     seed : int
         Seed of the random numbers.
     **run
-        Other options of :class:`Run`; there is no progress bar by default.
+        Other options of :class:`Run`; without a progress bar by default.
 
     Returns
     -------
@@ -172,5 +171,5 @@ def power_iteration(
 
 
 def _inverse_root(xp: Any, square: Any) -> Any:
-    """Return ``1 / sqrt(square)``, and 0 of a vector that vanished."""
+    """Return ``1 / sqrt(square)``, and 0 for a zero vector."""
     return divide(1.0, xp.sqrt(square))

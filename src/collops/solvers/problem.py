@@ -1,4 +1,4 @@
-"""The arguments of solvers: checks, the dtype of the computation, and inner products that are equal on all ranks."""
+"""The arguments of solvers: checks, the dtype of the computation, and rank-consistent inner products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout, StackedArray, axpby, dots, zeros
+from collops.array import Array, DistributedArray, Layout, StackedArray, axpby, dots, zeros
 from collops.array.dtypes import real_of
 from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
@@ -18,8 +18,8 @@ from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.limits import in_words
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
 from collops.operators.dims import check_count
+from collops.operators.memory import new_array
 from collops.solvers.state import copied, scratch_array
 
 __all__ = [
@@ -43,14 +43,16 @@ __all__ = [
 ]
 
 RTOL = 1e-5
-"""Default bound on the norm of the residual, relative to the norm of the data; SciPy and PETSc have the same."""
+"""Default bound on the norm of the residual, relative to the norm of the data, as in SciPy and PETSc."""
 
 _UNITS, _SMALL = 10.0, 1e-3
-"""Rounding errors of residuals, in units of the precision; and the largest ones relative to the data."""
+"""Rounding errors of residuals, in units of the precision; and their upper bound relative to the data."""
 
 
-def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) -> None:
-    """Check that the arguments fit each other. No messages: every rank knows the layouts and raises the same error."""
+def check_problem(
+    operator: LinearOperator, data: Any, x0: Array | None, niter: Any, M: LinearOperator | None = None
+) -> None:
+    """Check that the arguments are consistent. No messages: every rank has the layouts and raises the same error."""
     check_operator("A", operator)
     check_array("y", data, operator.range)
     check_array("x0", x0, operator.domain, optional=True)
@@ -61,40 +63,40 @@ def check_problem(operator: Any, data: Any, x0: Any, niter: Any, M: Any = None) 
 
 
 def check_plain(method: Any, needs_variant: bool) -> None:
-    """Raise InputError if an option needs the steps of a variant, which a method derived from the textbook's lacks."""
+    """Raise InputError if an option needs the steps of a variant, which a derived textbook method lacks."""
     if needs_variant:
         raise InputError(
-            f"{type(method).__name__} has only the steps of the textbook: for M, damp or calc_var derive from a class "
+            f"{type(method).__name__} has the textbook steps only: for M, damp or calc_var derive from a class "
             "of collops.solvers.variants"
         )
 
 
-def check_operator(name: str, operator: Any) -> None:
+def check_operator(name: str, operator: LinearOperator) -> None:
     """Raise UnsupportedTypeError unless an argument is a distributed operator."""
     if not isinstance(operator, LinearOperator):
         raise UnsupportedTypeError(
             f"{name} must be a distributed operator, not {type_name(operator)}; "
-            "collops.operators.VStack or BlockDiag makes one of local operators"
+            "collops.operators.VStack or BlockDiag makes one from local operators"
         )
 
 
-def check_square(name: str, A: Any, advice: str = "") -> None:
+def check_square(name: str, A: LinearOperator, advice: str = "") -> None:
     """Raise an error with the `name` of a function unless `A` is an operator with one layout on both sides."""
     check_operator("A", A)
     if A.domain is not A.range:
         raise LayoutError(f"{name} needs an operator with one layout on both sides, not {A!r}{advice}")
 
 
-def check_preconditioner(M: Any, layout: Any) -> None:
+def check_preconditioner(M: LinearOperator | None, layout: Any) -> None:
     """Check that `M` is ``None`` or an operator from arrays of this layout to the same. No messages.
 
-    By convention it approximates the inverse of the operator, and is the field ``M`` of a method.
+    By convention `M` approximates the inverse of the operator, and is the field ``M`` of a method.
     """
     if M is None:
         return
     check_operator("M", M)
     if M.domain is not layout or M.range is not layout:
-        raise LayoutError(f"M must map arrays of the layout {layout} to arrays of the same layout, unlike {M!r}")
+        raise LayoutError(f"M must map arrays of the layout {layout} to arrays of the same layout, not {M!r}")
 
 
 def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
@@ -111,10 +113,10 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; {way}")
 
 
-def check_reductions(value: Any, data: Any) -> Any:
+def check_reductions(value: Any, data: Array) -> Any:
     """Return the key of a variant of CG or CGLS: 2, 1 or ``"pipelined"``; raise InputError for other values.
 
-    Instead of ``"pipelined"`` it is 1 for `data` whose messages cannot overlap with computation.
+    ``"pipelined"`` becomes 1 for `data` whose messages cannot overlap with computation.
     """
     if isinstance(value, bool) or value not in (1, 2, "pipelined"):
         raise InputError(f'reductions must be 1, 2 or "pipelined", not {value!r}')
@@ -122,14 +124,14 @@ def check_reductions(value: Any, data: Any) -> Any:
 
 
 def on_host(engine: Engine) -> bool:
-    """Return whether operations are done when they return, in memory of the host, as with NumPy."""
+    """Return whether operations are synchronous and in host memory, as with NumPy."""
     return engine.mutable and engine.memory == "host"
 
 
 def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     """Return an option as a float; raise InputError unless it is a finite real number of at least `smallest`.
 
-    A tracer of JAX has no value, and passes.
+    A tracer of JAX has no value, and is accepted.
     """
     try:
         number = float(value)
@@ -148,12 +150,12 @@ def check_numbers(**options: Any) -> dict[str, float]:
 
 
 def takes_part(coefficient: Any) -> bool:
-    """Return whether a coefficient can differ from 0: its value does, or JAX is tracing it."""
+    """Return whether a coefficient may differ from 0: its value is nonzero, or JAX is tracing it."""
     return coefficient != 0 if coefficient.__class__ is float else is_traced(coefficient) or coefficient != 0
 
 
-def working_dtype(operator: LinearOperator, data: Any, x0: Any) -> np.dtype:
-    """Return the dtype of a solver's vectors: the precision of the data, complex if anything is.
+def working_dtype(operator: LinearOperator, data: Any, x0: Array | None) -> np.dtype:
+    """Return the dtype of a solver's vectors: the precision of the data, complex if any argument is complex.
 
     The operator's dtype only determines whether numbers are complex: its precision is often a default of its package.
     """
@@ -176,11 +178,11 @@ def precision_of(dtype: np.dtype) -> float:
 
 
 def checked_limits(
-    operator: LinearOperator, data: Any, x0: Any, damp: Any, tol: Any, rtol: Any, atol: Any
+    operator: LinearOperator, data: Array, x0: Array | None, damp: Any, tol: Any, rtol: Any, atol: Any
 ) -> dict[str, Any]:
-    """Return the damping of CG or CGLS, and the bounds at which they stop. No messages.
+    """Return the damping and tolerances of CG or CGLS. No messages.
 
-    Without `rtol` it is :data:`RTOL`, or 0 where `tol` is given.
+    `rtol` is :data:`RTOL` by default, or 0 if `tol` is set.
     """
     if rtol is None:
         rtol = RTOL if tol is None else 0.0
@@ -193,20 +195,20 @@ def checked_limits(
 def check_kept(
     name: str, count: int, engine: Engine, numbers: int = 0, *, layout: Any = None, dtype: Any = None
 ) -> None:
-    """Raise InputError if a solver would keep more for `count` items than some rank has memory. No messages.
+    """Raise InputError if `count` items need more memory than this rank has. No messages.
 
     On equal machines all ranks raise.
 
     Parameters
     ----------
     name, count
-        The option that decides on the number of items.
+        The option that determines the number of items.
     engine : Engine
-        The engine whose memory has the items.
+        The engine in whose memory items are stored.
     numbers : int
         Numbers of 8 bytes in an item.
     layout, dtype : optional
-        Those of the vector in an item, if it has one.
+        Layout and dtype of the vector in an item, if any.
     """
     size = 8 * numbers
     if layout is not None:
@@ -214,18 +216,18 @@ def check_kept(
     if count * size > (memory := memory_of(engine)):
         with raised_together():
             raise InputError(
-                f"{name}={count} makes the solver keep {in_words(count * size)} on a rank, which has "
+                f"{name}={count} needs {in_words(count * size)} on a rank, which has "
                 f"{in_words(memory)} of memory: choose a smaller {name}"
             )
 
 
 def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
-    """Return pairs of arrays whose inner products have the same bits on every rank that shares a decision.
+    """Return pairs of arrays whose inner products are bitwise equal on every rank that shares a decision.
 
-    The inner product of an array of which ranks hold copies needs no message, and each rank computes its own: with
-    another number of BLAS threads, or on another kind of processor, it can round differently. A decision to stop that
-    depends on it would be taken on some ranks only. An empty split part, stacked with the array, makes the product part
-    of a message. On JAX each part is summed by itself, so that this would change nothing.
+    The inner product of a replicated array needs no message, and each rank computes it: with another number of BLAS
+    threads, or on another type of processor, it can round differently, and a stopping test could pass on some ranks
+    only. An empty split part, stacked with the array, makes the product part of a message. On JAX each part is summed
+    separately, so that this would have no effect.
     """
     comm = pairs[0][0].comm
     if comm.size == 1 or pairs[0][0].engine.traced:
@@ -234,12 +236,12 @@ def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
 
 
 def has_copies(array: Any) -> bool:
-    """Return whether not all ranks that share a decision take part in an inner product of an array."""
+    """Return whether an inner product of an array does not involve all ranks that share a decision."""
     return array.comm.size > 1 and array._plan.communicator is not group_of(array)
 
 
 def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
-    """Return both arrays of a pair with an empty split part, if they have copies."""
+    """Return both arrays of a pair, stacked with an empty split part if they are replicated."""
     comm = x.comm
     templates = comm.cache.get(_with_empty_part) or comm.cache.setdefault(_with_empty_part, {})
     key = x.layout, x.leaves[0].dtype, x.engine.name
@@ -249,8 +251,8 @@ def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
         templates[key] = None
         if has_copies(x):
             layout = Layout.split((0,), comm.size, mask=mask_of(x))
-            whole = StackedArray([x, zeros(layout, comm=comm, dtype=key[1], engine=x.engine)])
-            templates[key] = whole._like(whole.arrays[1:])  # without the memory of the array
+            stack = StackedArray([x, zeros(layout, comm=comm, dtype=key[1], engine=x.engine)])
+            templates[key] = stack._like(stack.arrays[1:])  # without a reference to the memory of the array
     template = templates[key]
     if template is None:
         return x, y
@@ -265,7 +267,7 @@ def mask_of(*arrays: Any) -> Any:
 
 
 def group_of(array: Any) -> Communicator:
-    """Return the ranks that solve one problem together: all, or those of one group of a mask."""
+    """Return the ranks that solve one problem together: all, or one group of a mask."""
     mask = mask_of(array)
     return array.comm if mask is None else array.comm.subgroup(mask)
 
@@ -275,7 +277,7 @@ def starting_point(
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
-    Without `x0` it starts at zero, whose image is not computed. All are of `dtype`, by default the
+    Without `x0` it starts at zero, without computing an image. All are of `dtype`, by default the
     :func:`working_dtype`; ``image_of(operator, x, out)`` is the image of `x`, by default ``operator @ x``.
     """
     dtype = working_dtype(operator, data, x0) if dtype is None else dtype
@@ -289,14 +291,15 @@ def starting_point(
 
 
 def explained_by_rounding(
-    norm: Any, y: Any, x: Any, residual: Any, gradient: Any, length: Any = None
+    norm: Any, y: Array, x: Array, residual: Array, gradient: Array, length: Any = None
 ) -> tuple[Any, Any]:
     """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
 
-    `norm` is an estimate of the norm of the operator, which `x` satisfies with a relative error of some units of
-    rounding then [Higham 2002, section 7.1]. A residual that is not far below the data does not count, nor a gradient
-    that is not far below the product of `norm` and residual: the operator is singular in this precision. `length` is
-    the norm of the unknowns of the operator, by default the norm of `x`.
+    `norm` is an estimate of the norm of the operator. If rounding errors explain the residual, `x` solves the equations
+    of an operator perturbed by some units of rounding [Higham 2002, section 7.1]. They are not accepted as explanation
+    unless the residual is far below the data and the gradient far below the product of `norm` and residual: otherwise
+    the operator is singular in this precision. `length` is the norm of the unknowns of the operator, by default the
+    norm of `x`.
     """
     rounding = _UNITS * float(np.finfo(real_of(x.dtype)).eps)
     size, data = (square**0.5 for square in dots(*consistent((x, x), (y, y))))
@@ -307,6 +310,6 @@ def explained_by_rounding(
 
 
 def root_of_largest(squares: Any) -> Any:
-    """Return the root of the largest of the numbers that are finite; 0 without any."""
+    """Return the root of the largest finite number; 0 if there is none."""
     xp = engine_of(squares).xp
     return xp.max(xp.where(xp.isfinite(squares), squares, 0), initial=0.0) ** 0.5

@@ -1,4 +1,4 @@
-"""The result of a solver, and the status with which it stopped."""
+"""The result of a solver, and the status at which it stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ROUNDING", "SolverResult", "Status"]
 
 
 class Status(Enum):
-    """Why a solver stopped; the value of a member is a sentence, with a remedy where there is one.
+    """The reason why a solver stopped; the value of a member is a sentence, with a remedy if there is one.
 
     Examples
     --------
@@ -27,11 +27,11 @@ class Status(Enum):
     STOPPED = "The callback asked to stop."
     NOT_FINITE = "A number was infinite or NaN; solvers raise collops.errors.NotFiniteError then."
     EXACT_ZERO = (
-        "The adjoint of the data is zero, so the starting model already is the solution; if that is a surprise, "
+        "The adjoint of the data is zero, so that the starting model is the solution; if this is unexpected, "
         "check the operator."
     )
-    COMPATIBLE = "The equations are satisfied as well as atol and btol ask for."
-    LEAST_SQUARES = "The least-squares solution is as good as atol asks for."
+    COMPATIBLE = "The equations are satisfied to the accuracy of atol and btol."
+    LEAST_SQUARES = "The least-squares solution has the accuracy of atol."
     ILL_CONDITIONED = "The operator's condition number exceeds conlim; damp the problem, or raise conlim."
     COMPATIBLE_TO_ROUNDING = "The equations are satisfied to rounding; a looser tolerance stops earlier."
     LEAST_SQUARES_TO_ROUNDING = "The solution is accurate to rounding; a looser tolerance stops earlier."
@@ -41,8 +41,8 @@ class Status(Enum):
     )
     RESIDUAL_INCREASED = "The residual increased; take a smaller step alpha, or another eps."
     BREAKDOWN = (
-        "The recurrence cannot be continued, because it divides by a number that is zero to rounding; begin again from "
-        "the solution so far (x0), or use gmres."
+        "The recurrence cannot be continued, because a denominator is zero to rounding; restart from the "
+        "current solution (x0), or use gmres."
     )
     STAGNATED = (
         "The recurrence met the tolerance, but the residual computed from the solution does not, since rounding errors "
@@ -87,14 +87,14 @@ class SolverResult:
     iterations : int
         Number of iterations that led to `x`.
     residual_norms : numpy.ndarray
-        Norm of the residual before the first iteration and after each one, as the recurrence of the method has it. In
-        Krylov methods the last one is computed from the solution, whatever the status; see `verify` of :class:`Run`.
+        Norm of the residual before the first iteration and after each one, by the recurrence of the method. In Krylov
+        methods the last norm is computed from the solution for every status; see `verify` of :class:`Run`.
     seconds : float
-        Time of the whole solution, set-up included; of a resumed one, since it was resumed.
+        Total time of the solution, including set-up; of a resumed solution, since it was resumed.
     seconds_per_iteration : float
         Mean over the iterations of that time.
     execution : str
-        How the steps ran: ``"eager"``, ``"replayed CUDA graph"``, or ``"eager: "`` and why no graph could be made.
+        Execution of the steps: ``"eager"``, ``"replayed CUDA graph"``, or ``"eager: "`` and the reason for no graph.
     resumed_from : int or None
         The iteration of the checkpoint from which the solver was resumed.
     details : dict

@@ -1,11 +1,11 @@
 """Divide data and operators far from 1 by powers of two, so that squares neither underflow nor overflow.
 
-Krylov methods are homogeneous: data that are divided by a number give a solution that is divided by it, and an operator
-that is divided by a number a solution that is multiplied by it. A power of two is exact, so the iterates have the same
-bits as without it, unless these would have been lost. Data and operators of ordinary size are left alone.
+Krylov methods are homogeneous: dividing the data by a number divides the solution by it, and dividing the operator by a
+number multiplies the solution by it. Scaling by a power of two is exact, so that the iterates are bitwise unchanged
+unless numbers would have underflowed or overflowed. Data and operators of ordinary size are not scaled.
 
-The driver finds the unit of the data before the first iteration. Only the numbers of the first iterations show that an
-operator needs a unit (:meth:`Method.magnitudes`); the driver then measures it and restarts.
+The driver determines the unit of the data before the first iteration. The numbers of the first iterations show whether
+an operator needs a unit (:meth:`Method.magnitudes`); the driver then measures it and restarts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import axpby, random
+from collops.array import Array, axpby, random
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.backend import is_traced
@@ -31,11 +31,11 @@ from collops.solvers.problem import group_of, real_dtype, starting_point, workin
 _NONE, _INFINITE = -(1 << 20), 1 << 20
 
 Degree = tuple[float, float]
-"""The powers of the units of data and operator that a quantity has."""
+"""The powers of the units of data and operator in a quantity."""
 
 
 class Units(NamedTuple):
-    """Powers of two, even ones, by which data and operator are divided; 1.0, or perhaps an array of JAX."""
+    """Even powers of two by which data and operator are divided: floats or arrays of JAX."""
 
     data: Any = 1.0
     operator: Any = 1.0
@@ -43,7 +43,7 @@ class Units(NamedTuple):
 
     @property
     def trivial(self) -> bool:
-        """Whether nothing is divided."""
+        """Whether all units are 1."""
         return _is_one(self.data) and _is_one(self.operator)
 
     @property
@@ -62,12 +62,12 @@ class Units(NamedTuple):
         return _times(_times(value, self.data, degree[0]), self.operator, degree[1])
 
     def array(self, array: Any, degree: Degree) -> Any:
-        """Convert an array from these units to the units of the problem; the array itself if they are 1."""
+        """Convert an array from these units to the units of the problem; return it unchanged if they are 1."""
         if array is None:
             return None
-        # One after the other, since their product may be out of range.
-        for place, (unit, power) in enumerate(zip((self.data, self.operator), degree, strict=True)):
-            if power and place == 0 and self.columns is not None:
+        # One after another, since their product may be out of range.
+        for index, (unit, power) in enumerate(zip((self.data, self.operator), degree, strict=True)):
+            if power and index == 0 and self.columns is not None:
                 xp, real = array.engine.xp, array.engine.dtype(real_dtype(array.dtype))
                 array = combine(array, xp.diag(xp.asarray(self.columns, dtype=real) ** power))
             elif power and not _is_one(unit):
@@ -84,7 +84,7 @@ _NO_UNITS = Units()
 
 @dataclass(eq=False)
 class Problem:
-    """A method, its operator, data and starting point, in the units of the caller or in others."""
+    """A method, its operator, data and starting point, in the units of the caller or in other units."""
 
     method: Any
     A: Any
@@ -93,7 +93,7 @@ class Problem:
     units: Units = _NO_UNITS
 
     def within(self, units: Units) -> Problem:
-        """Return a problem, which is given in its own units, in others."""
+        """Convert a problem in units of 1 to other units."""
         if units.trivial:
             return self
         method, model = self.method, self.method.degree("x")
@@ -113,7 +113,7 @@ class Problem:
 
     @property
     def columns(self) -> int:
-        """Number of columns of a block; 1 of other data."""
+        """Number of columns of a block; 1 for other data."""
         return self.A.count if isinstance(self.A, Columns) else 1
 
     def exponents(self) -> list[int]:
@@ -125,12 +125,12 @@ class Problem:
         norm = self.method.residual_norm(numbers)
         return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
 
-    def solution(self, x: Any) -> Any:
+    def solution(self, x: Array) -> Any:
         """Convert a solution from the units of this problem to the units of the caller."""
         return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
 
-    def checked_solution(self, x: Any) -> Any:
-        """Do the same, and raise InputError if numbers of this precision cannot hold the solution. Collective."""
+    def checked_solution(self, x: Array) -> Any:
+        """Convert a solution, and raise InputError if its precision cannot represent it. Collective."""
         if self.units.trivial:
             return x
         (exponent,) = group_of(x).agree("the size of a solution", self.method.name, [exponent_of(x)])
@@ -155,7 +155,7 @@ class Problem:
 def exponent_of(array: Any) -> int:
     """Return the binary exponent of this rank's largest element.
 
-    It is far out of range for zeros, and for numbers that are not finite. Synchronises with the device.
+    It is far out of range for zeros and for non-finite numbers. Synchronises with the device.
     """
     return exponents_of(array, 1)[0]
 
@@ -172,7 +172,7 @@ def exponents_of(array: Any, columns: int) -> list[int]:
 
 
 def _exponent(sizes: Sequence[float]) -> int:
-    # A NaN must not get lost in a maximum.
+    # A NaN must not be lost in a maximum.
     if not all(map(math.isfinite, sizes)):
         return _INFINITE
     size = max(sizes, default=0.0)
@@ -180,12 +180,12 @@ def _exponent(sizes: Sequence[float]) -> int:
 
 
 def divided(array: Any, unit: float) -> Any:
-    """Return an array divided by a power of two; the array itself if that is 1."""
+    """Return an array divided by a power of two; the array itself if the power is 1."""
     return Units(unit).divided(array, (1, 0))
 
 
-def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> Units:
-    """Return the unit of the data; with `exact`, ordinary data get a unit near their size, too.
+def data_units(data: Array, exponents: Sequence[int], *, exact: bool = False) -> Units:
+    """Return the unit of the data; with `exact`, ordinary data also get a unit near their size.
 
     `exponents` belong to the columns of the data, and then of the starting point, over all ranks.
     """
@@ -201,10 +201,10 @@ def data_units(data: Any, exponents: Sequence[int], *, exact: bool = False) -> U
 
 
 def measured_units(problem: Problem, exponents: Sequence[int]) -> Units | None:
-    """Return units with which data and operator are near 1. Collective: two products, each with one small message.
+    """Return units in which data and operator are near 1. Collective: two products, each with one small message.
 
-    It returns ``None`` where the image of the data is zero, or not finite. The largest elements of images neither
-    underflow nor overflow as their squares do.
+    It returns ``None`` if the image of the data is zero, or not finite. The largest elements of images are used, since
+    squares could underflow or overflow.
     """
     method, A, comm = problem.method, problem.A, group_of(problem.y)
     units = data_units(problem.y, exponents, exact=True)
@@ -224,8 +224,8 @@ def measured_units(problem: Problem, exponents: Sequence[int]) -> Units | None:
     return units._replace(operator=2.0 ** (2 * (max(sizes) // 2))) if sizes else None
 
 
-def operator_unit(A: LinearOperator, like: Any, dtype: np.dtype) -> float:
-    """Return an even power of two near the size of an operator; 1 if that is ordinary. Collective: one product."""
+def operator_unit(A: LinearOperator, like: Array, dtype: np.dtype) -> float:
+    """Return an even power of two near the size of an operator; 1 if its size is ordinary. Collective: one product."""
     image = A._forward(random(A.domain, comm=A.comm, dtype=dtype, engine=like.engine.name), None)
     (exponent,) = group_of(image).agree("the size of an operator", str(dtype), [exponent_of(image)])
     if abs(exponent) >= _INFINITE or abs(exponent) <= _largest_magnitude(dtype) // 2:
@@ -234,9 +234,9 @@ def operator_unit(A: LinearOperator, like: Any, dtype: np.dtype) -> float:
 
 
 def out_of_range(magnitudes: Sequence[float], dtype: np.dtype) -> bool:
-    """Return whether squares may underflow or overflow in a run whose first ones have these binary logarithms.
+    """Return whether squares may underflow or overflow in a run whose first squares have these binary logarithms.
 
-    NaN stands for the logarithm of 0, and of numbers that are not finite.
+    NaN is the logarithm of 0 and of non-finite numbers.
     """
     if not magnitudes:
         return False
@@ -245,7 +245,7 @@ def out_of_range(magnitudes: Sequence[float], dtype: np.dtype) -> bool:
 
 
 def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
-    """Raise InputError if a gradient at the starting point counts as zero because its square underflows. Collective.
+    """Raise InputError if a gradient at the starting point seems zero because its square underflows. Collective.
 
     `magnitudes` come from a method whose test of the gradient has passed before the first iteration.
     """
@@ -264,10 +264,10 @@ def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
 
 
 def traced_problem(problem: Problem, *, measured: bool) -> Problem:
-    """Return a problem of arrays of JAX that are being traced in units, which derivatives take for constants.
+    """Return a problem of traced arrays of JAX in other units, which are constants for derivatives.
 
-    Collective: without `measured` only the data have one. With it a product finds the operator's, and another one if
-    that is not ordinary.
+    Collective: without `measured` only the data have a unit. With it, a product determines the operator's unit, and
+    another product if that is not ordinary.
     """
     import jax.numpy as jnp
     from jax import lax
@@ -291,7 +291,7 @@ def traced_problem(problem: Problem, *, measured: bool) -> Problem:
     units = Units(jnp.ldexp(one, exponents.max()), 1.0, columns)
     if not measured or problem.A is None:
         return problem.within(units)
-    # From a vector whose largest element is near 1, so that the image of no ordinary one is 0 or infinite.
+    # From a vector with a largest element near 1, so that images under ordinary operators are neither 0 nor infinite.
     start = lax.stop_gradient(data.astype(problem.dtype))
     near_one = jnp.where(jnp.isfinite(sizes.max()) & (sizes.max() > 0), jnp.frexp(sizes.max())[1], 0)
     vector = axpby(jnp.ldexp(one, -near_one), start, 0.0, start)
@@ -321,7 +321,7 @@ def _traced_sizes(array: Any, columns: int) -> Any:
 
 
 def _maps(method: Any, A: Any) -> list[Any]:
-    """Return two functions whose images show the size of an operator; the first one is applied to the data."""
+    """Return two functions whose images measure the size of an operator; the first is applied to the data."""
     if method.square:
         return [lambda x: method.image(A, x, None)] * 2
     return [lambda y: A._adjoint(y, None), lambda x: A._forward(x, None)]
@@ -348,8 +348,8 @@ def _times(value: Any, unit: Any, degree: float) -> Any:
 class _Scaled(LinearOperator):
     """An operator times a power of two that JAX is tracing.
 
-    It multiplies operands, so that the transposed operator multiplies results: cotangents have the inverse unit of the
-    operator already.
+    It multiplies operands, so that the transposed operator multiplies results: cotangents already have the inverse unit
+    of the operator.
     """
 
     def __init__(self, operator: LinearOperator, factor: Any) -> None:
@@ -357,10 +357,10 @@ class _Scaled(LinearOperator):
         self._inherit([operator])
         self._operator, self._factor = operator, factor
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._operator._forward(_product(self._factor, x), None)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._operator._adjoint(_product(self._factor, y), None)
 
 
@@ -377,14 +377,14 @@ def _product(factor: Any, array: Any) -> Any:
 def _shielded(value: Any, times: Any) -> Any:
     """Return the product `times` of a factor and `value`, or of both as numbers.
 
-    The compiler of JAX collects the factors of squares and inner products, whose own squares are out of range, but not
-    those behind a selection. It removes its barriers before.
+    The compiler of JAX would combine the factors of squares and inner products, and the squares of the factors are out
+    of range. A selection prevents this; the compiler removes optimisation barriers too early.
     """
     if not is_traced(times):
         return times
     import jax.numpy as jnp
 
-    return jnp.where(value == value, times, value)  # NaN stays, which the compiler cannot exclude
+    return jnp.where(value == value, times, value)  # preserves NaN, which the compiler cannot exclude
 
 
 def _is_one(unit: Any) -> bool:
@@ -392,9 +392,9 @@ def _is_one(unit: Any) -> bool:
 
 
 def _exponents(dtype: np.dtype) -> tuple[int, int]:
-    """Return the largest exponent of ordinary data, and the largest of a unit whose inverse is a normal number, too.
+    """Return the largest exponents of ordinary data, and of a unit whose inverse is also a normal number.
 
-    Residuals fall by the rounding unit, and their squares have to stay normal.
+    Residuals decrease by the rounding unit, and their squares must stay normal.
     """
     vectors, squares = np.finfo(real_of(dtype)), np.finfo(real_dtype(dtype))
     limit = min(squares.maxexp // 2 - squares.nmant - 4, vectors.maxexp - vectors.nmant - 2)

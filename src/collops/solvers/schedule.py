@@ -18,7 +18,7 @@ __all__ = ["Schedule", "momenta"]
 class Schedule:
     """A table of numbers, one for each iteration, and the index of the next one. A part of a state.
 
-    A recorded iteration always does the same work: it reads the index from the device, and increments it.
+    A recorded iteration reads the index from the device and increments it, so that every replay is identical.
     """
 
     place: Any

@@ -1,4 +1,4 @@
-"""Shrinkage: steps that end with it, sums that measure them in one message, thresholds by size or percentile."""
+"""Shrinkage steps, sums that measure them in one message, and thresholds by size or percentile."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import Layout, StackedLayout
+from collops.array import Array, Layout, StackedLayout
 from collops.array.dtypes import real_of
 from collops.array.operands import agree_on_numbers, check_alike
 from collops.array.plans import reduction_plan
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
 from collops.solvers.state import CONSTANT, SCRATCH
@@ -29,13 +29,13 @@ _NOWHERE = (-1, -1, -1)
 def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]]]:
     """Return the ranks that combine sums over several arrays, and which leaves of each array this rank counts.
 
-    A replicated array is counted on one rank only, so that every rank gets the same numbers to the last bit and takes
-    the same decisions. Collective where the layouts are new.
+    A replicated array is counted on one rank only, so that every rank gets bitwise equal numbers and takes the same
+    decisions. Collective for new layouts.
     """
     comm = arrays[0].comm
     layouts = [array.layout for array in arrays]
     if comm.size > 1:
-        # Without a split part every rank would keep its own rounding.
+        # Without a split part, rounding could differ between ranks.
         layouts.append(Layout.split((0,), comm.size, mask=mask_of(*arrays)))
     plan = reduction_plan(StackedLayout(layouts), comm)
     counted = iter(plan.counted)
@@ -46,25 +46,25 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
 class StepSums:
     """Double-precision sums of an iteration, which the ranks combine in one message. A part of a state."""
 
-    values: Any  # `width` sums, then the numbers that are no sums
+    values: Any  # `width` sums, then other numbers
     width: int = field(metadata=CONSTANT)
-    counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)  # for each array, which leaves this rank counts
+    counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)  # for each array, the leaves that this rank counts
     engine: Engine = field(metadata=CONSTANT)
     communicator: Communicator | None = field(metadata=CONSTANT)
     memory: Any = field(metadata=SCRATCH)
 
     @classmethod
     def over(cls, *arrays: Any, width: int, kept: int = 0) -> StepSums:
-        """Return `width` sums over arrays and `kept` other numbers, all 0. Collective where the layouts are new."""
+        """Return `width` sums over arrays and `kept` other numbers, all 0. Collective for new layouts."""
         engine = arrays[0].engine
         communicator, counted = joint_plan(*arrays)
         values = engine.xp.zeros(width + kept, dtype=engine.dtype(np.float64))
         return cls(values, width, counted, engine, communicator, step_kernels_for(engine).scratch())
 
-    def put(self, place: int | slice, value: Any) -> None:
+    def put(self, index: int | slice, value: Any) -> None:
         """Set one of the numbers, or several."""
-        place = slice(place, place + 1) if isinstance(place, int) else place
-        self.values = self.engine.put(self.values, place, value)
+        index = slice(index, index + 1) if isinstance(index, int) else index
+        self.values = self.engine.put(self.values, index, value)
 
     def clear(self) -> None:
         """Set the sums to 0."""
@@ -78,10 +78,10 @@ class StepSums:
             if total is not sums:
                 self.put(slice(self.width), total)
 
-    def contribute(self, place: int, value: Any) -> None:
-        """Set a sum to the first rank's value of a number that other ranks may have rounded differently."""
+    def contribute(self, index: int, value: Any) -> None:
+        """Set a sum to the first rank's value of a number that may be rounded differently on other ranks."""
         if self.communicator is None or self.communicator.rank == 0:
-            self.put(place, value)
+            self.put(index, value)
 
 
 def advance(
@@ -103,21 +103,21 @@ def advance(
 ) -> tuple[Any, Any]:
     r"""Return a shrunk step :math:`v = T(\mathrm{base} + \alpha\, \mathrm{gradient})`, and measure it. No messages.
 
-    `current`, the result of the step before and number `number` among the arrays of `sums`, is overwritten by
+    `current`, the result of the previous step and number `number` among the arrays of `sums`, is overwritten by
     :math:`v`, and `ahead` by :math:`v + \mathrm{momentum} (v - \mathrm{current})`; both are returned. One of `base`,
     which may be `ahead`, and `gradient` may be missing. `rule` and `threshold` define :math:`T`. `update`, `absolute`
-    and `square` say which sums get :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and :math:`\|v\|_2^2`; -1
-    for none. With `keep`, elements of `current` stay as they are where :math:`v` is not finite; the sums show that it
-    was not. Numbers may be 0-d arrays of the engine.
+    and `square` are the indices of the sums of :math:`\|v - \mathrm{current}\|_2^2`, :math:`\|v\|_1` and
+    :math:`\|v\|_2^2`; -1 for none. With `keep`, elements of `current` are unchanged where :math:`v` is not finite,
+    which the sums show. Numbers may be 0-d arrays of the engine.
     """
     leaves, kernel = current.leaves, step_kernels_for(current.engine).advance
     bases, gradients, aheads = _parts(base, leaves), _parts(gradient, leaves), _parts(ahead, leaves)
-    for place, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
-        before, places = now.local_array, (update, absolute, square) if counted else _NOWHERE
-        step = rule, threshold, bases[place], alpha, gradients[place], before, aheads[place], momentum
-        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, places, sums.memory, keep)
+    for leaf, (now, counted) in enumerate(zip(leaves, sums.counted[number], strict=True)):
+        before, indices = now.local_array, (update, absolute, square) if counted else _NOWHERE
+        step = rule, threshold, bases[leaf], alpha, gradients[leaf], before, aheads[leaf], momentum
+        now.local_array, extrapolated, sums.values = kernel(*step, sums.values, indices, sums.memory, keep)
         if ahead is not None:
-            ahead.leaves[place].local_array = extrapolated
+            ahead.leaves[leaf].local_array = extrapolated
     return current, ahead
 
 
@@ -142,7 +142,7 @@ def shrink(
         if other is not None and (other.layout is not x.layout or other.engine is not x.engine):
             check_alike(x, other)
     if rule is Rule.CLIP and x.dtype.kind == "c":
-        raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+        raise UnsupportedTypeError("bounds need real arrays, not complex ones")
     agree_on_numbers(x, threshold, upper, a, b)
     if out is None:
         out = new_array(x.layout, x, x.dtype)
@@ -154,19 +154,19 @@ def shrink(
 
 
 def _parts(array: Any, leaves: Any) -> list[Any]:
-    """Return this rank's part of each leaf of an array, or ``None`` for each of `leaves` if there is no array."""
+    """Return this rank's part of each leaf of an array, or ``None`` for each of `leaves` if the array is ``None``."""
     return [None] * len(leaves) if array is None else [leaf.local_array for leaf in array.leaves]
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A rule, and whether its threshold is a size, or the percentile of all sizes at which it cuts."""
+    """A rule, and whether its threshold is a size or a percentile of all sizes."""
 
-    rule: Rule  # SOFT, HARD or HALF; of a percentile SOFT, HARD_AT or HALF_AT
-    percentile: float | None = None  # of the absolute values, 0 to 100: values up to it become 0
+    rule: Rule  # SOFT, HARD or HALF; for a percentile SOFT, HARD_AT or HALF_AT
+    percentile: float | None = None  # percentile of the absolute values, 0 to 100: values up to it become 0
 
     def parameter(self, cut: Any) -> Any:
-        """Return the rule's threshold for which elements of an absolute value up to `cut` become 0."""
+        """Return the rule's threshold at which elements of an absolute value up to `cut` become 0."""
         if self.rule is Rule.HARD:
             return 0.5 * cut * cut
         if self.rule is Rule.HALF:
@@ -180,7 +180,7 @@ _SUFFIX = "-percentile"
 
 
 def find_threshold(threshkind: Any, perc: Any) -> Threshold:
-    """Return the threshold that PyLops calls `threshkind`; raise InputError if it or `perc` is none."""
+    """Return the threshold of PyLops's option `threshkind`; raise InputError if it or `perc` is invalid."""
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
         kinds = ", ".join([*_RULES, *(kind + _SUFFIX for kind in _RULES)])
@@ -190,24 +190,24 @@ def find_threshold(threshkind: Any, perc: Any) -> Threshold:
             raise InputError(f"perc is for percentiles: threshkind must be {name + _SUFFIX!r}, not {threshkind!r}")
         return Threshold(_RULES[name])
     if isinstance(perc, bool) or not isinstance(perc, Real) or not 0 <= float(perc) <= 100:
-        raise InputError(f"{threshkind} keeps perc percent of the values: give 0 to 100, not {perc!r}")
+        raise InputError(f"{threshkind} needs perc, the percentage of values to keep, from 0 to 100, not {perc!r}")
     return Threshold(_AT[name], 100 - float(perc))
 
 
 class Percentile:
     """A percentile, 0 to 100, of the absolute values, as ``numpy.percentile`` interpolates it.
 
-    It measures arrays such as `like`, of single or double precision. The ranks count how often each pattern of the
-    leading bits occurs, find the one of the value at this position, and continue with the next bits: exact, without
-    moving the elements or synchronising with the device. This takes four allreduces in single and seven in double
-    precision: of 2048 counts each, and the last of one number. Collective where the layout is new.
+    It applies to arrays like `like`, of single or double precision. Ranks count the patterns of the leading bits,
+    select the pattern of the value at this position, and continue with the next bits (radix selection): exact, without
+    moving elements or synchronising with the device. This takes four allreduces in single and seven in double
+    precision: of 2048 counts each, and the last of one number. Collective for new layouts.
     """
 
     def __init__(self, like: Any, percent: float) -> None:
         dtypes = {real_of(leaf.dtype) for leaf in like.leaves}
         dtype = dtypes.pop()
         if dtypes or dtype.char not in "fd":
-            raise UnsupportedTypeError(f"percentiles are of numbers of single or double precision, not of {like.dtype}")
+            raise UnsupportedTypeError(f"percentiles need numbers of single or double precision, not {like.dtype}")
         self._communicator, (self._counted,) = joint_plan(like)
         self._selection = step_kernels_for(like.engine).Selection(dtype)
         position = (like.size - 1) * (percent / 100) if like.size else 0.0
@@ -215,7 +215,7 @@ class Percentile:
         self._fraction = position - self._rank
         self._empty = like.size == 0
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Array) -> Any:
         """Return the percentile as a 0-d array or scalar of the engine. Collective."""
         if self._empty:
             return x.engine.xp.zeros(())

@@ -1,12 +1,12 @@
 """Solver states: dataclasses whose fields declare their role, and the walk over the values carried between iterations.
 
-A field has one of four roles, given where it is declared:
+A field has one of four roles, specified in its declaration:
 
 - without metadata, it is carried from one iteration to the next: an array, an integer, a floating-point number, or a
-  part of the state that is a dataclass of such fields. ``None``, truth values and other objects count as constants.
+  part of the state that is a dataclass of such fields. ``None``, Booleans and other objects are constants.
 - ``field(metadata=SCRATCH)``: memory that every step fills before it reads it.
 - ``field(metadata=CONSTANT)``: not changed by any step, such as the operator and the data.
-- ``field(init=False)``: made of the other fields by ``__post_init__``.
+- ``field(init=False)``: computed from the other fields by ``__post_init__``.
 
 CUDA graphs, compiled loops and checkpoints read this declaration through :func:`carried` and :func:`with_carried`.
 """
@@ -17,8 +17,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collops.array import DistributedArray, StackedArray
-from collops.operators.base import new_array
+from collops.array import Array, DistributedArray, StackedArray
+from collops.operators.memory import new_array
 
 __all__ = ["CONSTANT", "SCRATCH", "extended", "scratch_array"]
 
@@ -37,7 +37,7 @@ def carried(state: Any) -> dict[str, Any]:
 def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
     """Return a state with other arrays and numbers, by the names that :func:`carried` gives them.
 
-    It shares everything else with `state`, which stays as it is.
+    It shares everything else with `state`, which is not changed.
     """
     changes: dict[str, Any] = {}
     for field in _fields(state):
@@ -47,7 +47,7 @@ def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
         part = getattr(state, field.name)
         if _is_part(part):
             inner = zip(carried(part), names, strict=True)
-            changes[field.name] = with_carried(part, {own: values[name] for own, name in inner})
+            changes[field.name] = with_carried(part, {key: values[name] for key, name in inner})
         else:
             changes[field.name] = values[field.name]
     return dataclasses.replace(state, **changes)
@@ -55,15 +55,15 @@ def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
 
 def fixed(state: Any) -> dict[str, Any]:
     """Return the constants of a state by name, also those in unmarked fields, and of its parts."""
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for field in dataclasses.fields(state):
         value = getattr(state, field.name)
         role = field.metadata.get("role", None if field.init else "rebuilt")
         if role is None and _is_part(value):
-            found |= {f"{field.name}.{name}": part for name, part in fixed(value).items()}
+            constants |= {f"{field.name}.{name}": part for name, part in fixed(value).items()}
         elif role == "constant" or (role is None and not _is_carried(value)):
-            found[field.name] = value
-    return found
+            constants[field.name] = value
+    return constants
 
 
 def is_array(value: Any) -> bool:
@@ -78,23 +78,23 @@ def local_arrays(value: Any) -> list[Any]:
     return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
-def scratch_array(layout: Any, like: Any, dtype: Any) -> Any:
-    """Return memory of a layout for every step; ``None`` on an engine whose arrays cannot be written to."""
+def scratch_array(layout: Any, like: Array, dtype: Any) -> Any:
+    """Return memory of a layout for every step; ``None`` on an engine of immutable arrays."""
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
 def copied(layout: Any, data: Any, dtype: Any) -> Any:
-    """Return a copy of `data`, of a stack in one block of memory, as :func:`collops.array.empty` makes it."""
+    """Return a copy of `data`; a stack is copied to one block of memory, as by :func:`collops.array.empty`."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
     copy = new_array(layout, data, dtype)
-    for part, given in zip(copy.leaves, data.leaves, strict=True):
-        part._hold(given.local_array)
+    for part, source in zip(copy.leaves, data.leaves, strict=True):
+        part._hold(source.local_array)
     return copy
 
 
 def extended(kind: Any, state: Any, **others: Any) -> Any:
-    """Return a state, or a method, of another kind with the fields of this one and the `others`."""
+    """Return a state, or a method, of another class with the fields of `base` and the `others`."""
     return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
 
 

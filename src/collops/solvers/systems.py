@@ -1,4 +1,4 @@
-"""Operators with a shift, tests of the residual, and checks of arguments that methods for square systems share."""
+"""Shifted operators, tests of the residual, and checks of arguments, shared by methods for square systems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from collops.array import axpby, divide, dots
+from collops.array import Array, axpby, divide, dots
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
 from collops.solvers.problem import (
@@ -35,24 +35,24 @@ class Shifted(Method):
         """The multiple of the identity."""
         return self.damp
 
-    def optimality(self, A: LinearOperator, y: Any, x: Any) -> Any:
+    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Any:
         """Return the residual, which is zero at the solution."""
         return axpby(1.0, y, -1.0, self.image(A, x, None))
 
-    def image(self, A: LinearOperator, x: Any, out: Any) -> Any:
-        """Return ``(A + added) x``, perhaps in the memory `out`."""
+    def image(self, A: LinearOperator, x: Array, out: Array | None) -> Any:
+        """Return ``(A + added) x``, optionally in the memory `out`."""
         image = A._forward(x, out)
         return axpby(self.added, x, 1.0, image, out=image) if takes_part(self.added) else image
 
-    def at_rounding(self, A: LinearOperator, y: Any, x: Any, now: Any, history: Any) -> tuple[Any, Any]:
-        # The residual consists of rounding errors then, whose images are about as long as the operator makes vectors.
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+        # The residual consists of rounding errors, so that the norm of its image is about the norm of A times its norm.
         _, r, z = starting_point(A, y, x, image_of=self.image)
         z = self.image(A, r, z)
         rr, zz = dots(*consistent((r, r), (z, z)))
         return explained_by_rounding(divide(zz, rr) ** 0.5, y, x, rr**0.5, zz**0.5)
 
-    def preconditioned(self, r: Any, out: Any) -> Any:
-        """Return ``M r``, perhaps in the memory `out`; `r` itself without a preconditioner."""
+    def preconditioned(self, r: Array, out: Array | None) -> Any:
+        """Return ``M r``, optionally in the memory `out`; `r` itself without a preconditioner."""
         return r if self.M is None else self.M._forward(r, out)
 
 
@@ -87,7 +87,7 @@ class SquareSystem(Shifted):
     def residual_norm(self, now: Any) -> Any:
         return now.residual
 
-    def recomputed(self, A: LinearOperator, y: Any, x: Any, x0: Any, state: Any, now: Any) -> Any:
+    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0] ** 0.5)
 
@@ -95,8 +95,10 @@ class SquareSystem(Shifted):
         return replace(self, rtol=0.0, atol=tol**0.5, precision=DOUBLE_PRECISION), A
 
 
-def checked_system(name: str, A: Any, y: Any, x0: Any, niter: Any, M: Any, rtol: Any, atol: Any) -> dict[str, Any]:
-    """Return the options of a :class:`SquareSystem` after a check of all arguments. No messages.
+def checked_system(
+    name: str, A: LinearOperator, y: Array, x0: Array | None, niter: Any, M: LinearOperator | None, rtol: Any, atol: Any
+) -> dict[str, Any]:
+    """Check all arguments, and return the options of a :class:`SquareSystem`. No messages.
 
     Raises LayoutError, with the `name` of the function, if the operator has two layouts.
     """

@@ -1,4 +1,4 @@
-"""How well data determine a model: posterior samples and variances, diagonals by probing, and factors of low rank.
+"""Uncertainty quantification: posterior samples and variances, diagonals by probing, and low-rank factorisations.
 
 References
 ----------

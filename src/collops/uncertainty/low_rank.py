@@ -14,7 +14,7 @@ from collops.solvers.problem import check_count, check_operator, check_square
 
 
 class SingularTriplets(NamedTuple):
-    """The largest singular values of an operator and their vectors; see :func:`randomized_svd`."""
+    """The largest singular values of an operator and the singular vectors; see :func:`randomized_svd`."""
 
     U: Any
     values: Any
@@ -22,7 +22,7 @@ class SingularTriplets(NamedTuple):
 
 
 class Eigenpairs(NamedTuple):
-    """The eigenvalues of largest modulus and their vectors; see :func:`randomized_eigh`."""
+    """The eigenvalues of largest modulus and the eigenvectors; see :func:`randomized_eigh`."""
 
     values: Any
     vectors: Any
@@ -38,7 +38,7 @@ def randomized_svd(
     dtype: Any = "float64",
     engine: str | None = None,
 ) -> SingularTriplets:
-    """Find the largest singular values of an operator, and their vectors. Collective.
+    """Compute the largest singular values of an operator, and the singular vectors. Collective.
 
     Parameters
     ----------
@@ -47,15 +47,15 @@ def randomized_svd(
     rank : int
         Number of singular values, at most the smaller extent of `A`.
     oversample : int
-        Further random vectors. The error is the error of the best approximation of this rank times a modest factor.
+        Number of additional random vectors. The error is a modest factor times the error of the best approximation.
     power : int
-        Power steps; each applies the adjoint and `A` to all vectors. They bring that factor close to 1 where
-        singular values decay slowly, but hide those below about 1e-16 to the power of 1 / (2 power + 1), relative to
+        Power steps; each applies the adjoint and `A` to all vectors. They reduce this factor to about 1 if singular
+        values decay slowly, but lose singular values below about 1e-16 to the power of 1 / (2 power + 1), relative to
         the largest.
     seed : int
         Seed of the random vectors, which do not depend on the number of ranks.
     dtype : dtype
-        Element type of the vectors; complex if the operator is.
+        Element type of the vectors; complex if the operator is complex.
     engine : str, optional
         Engine of the vectors.
 
@@ -85,14 +85,14 @@ def randomized_svd(
     >>> found.values.round(6), found.U.shape
     (array([8., 4.]), (2, 3))
     """
-    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    columns, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
     for _ in range(check_count("power", power)):
-        Y = whole._forward(whole._adjoint(basis(Y, passes=1)[0], None), None)
+        Y = columns._forward(columns._adjoint(basis(Y, passes=1)[0], None), None)
     Q, _ = basis(Y)
-    W, S = basis(whole._adjoint(Q, None))
+    W, S = basis(columns._adjoint(Q, None))
     # A is about Q Q^H A = Q (W S)^H.
-    left, values, right = Y.engine.xp.linalg.svd(S)
-    return SingularTriplets(combine(Q, right.conj().T[:, :rank]), values[:rank], combine(W, left[:, :rank]))
+    U, values, Vh = Y.engine.xp.linalg.svd(S)
+    return SingularTriplets(combine(Q, Vh.conj().T[:, :rank]), values[:rank], combine(W, U[:, :rank]))
 
 
 def randomized_eigh(
@@ -105,7 +105,7 @@ def randomized_eigh(
     dtype: Any = "float64",
     engine: str | None = None,
 ) -> Eigenpairs:
-    """Find the eigenvalues of largest modulus of a Hermitian operator, and their vectors. Collective.
+    """Compute the eigenvalues of largest modulus of a Hermitian operator, and the eigenvectors. Collective.
 
     Parameters
     ----------
@@ -119,8 +119,8 @@ def randomized_eigh(
     Returns
     -------
     named tuple
-        ``values``, a real array of the engine in the order of their modulus, largest first, on every rank, and
-        ``vectors``, a block of orthonormal ones. The values lie between the smallest and the largest of `A`.
+        ``values``, a real array of the engine on every rank, by descending modulus, and ``vectors``, a block of
+        orthonormal vectors. The values lie between the smallest and the largest eigenvalue of `A`.
 
     Raises
     ------
@@ -141,11 +141,11 @@ def randomized_eigh(
     array([-8.,  4.])
     """
     check_square("randomized_eigh", A)
-    whole, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
+    columns, Y = _sampled_range(A, rank, oversample, seed, dtype, engine)
     for _ in range(check_count("power", power)):
-        Y = whole._forward(basis(Y, passes=1)[0], None)
+        Y = columns._forward(basis(Y, passes=1)[0], None)
     Q, _ = basis(Y)
-    (T,) = grams((Q, whole._forward(Q, None)))
+    (T,) = grams((Q, columns._forward(Q, None)))
     xp = Y.engine.xp
     values, vectors = xp.linalg.eigh((T + T.conj().T) / 2)
     order = xp.argsort(-xp.abs(values))[:rank]
@@ -160,8 +160,8 @@ def _sampled_range(
     smaller = min(A.shape)
     if check_count("rank", rank, smallest=1) > smaller:
         raise InputError(f"rank must be at most {smaller}, the smaller extent of the operator, not {rank}")
-    whole = Columns(A, min(rank + check_count("oversample", oversample), smaller))
+    columns = Columns(A, min(rank + check_count("oversample", oversample), smaller))
     if A.dtype.kind == "c":
         dtype = np.result_type(dtype, np.complex64)
-    block = random(whole.domain, seed=seed, comm=A.comm, dtype=dtype, engine=engine)
-    return whole, whole._forward(block, None)
+    block = random(columns.domain, seed=seed, comm=A.comm, dtype=dtype, engine=engine)
+    return columns, columns._forward(block, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import random
+from collops.array import Array, random
 from collops.array.random_numbers import child_seed
 from collops.errors import InputError, LayoutError
 from collops.operators import Columns, Diagonal, LinearOperator
@@ -27,18 +27,18 @@ class GaussianPosterior:
     A : LinearOperator
         From the model to the data.
     noise : float or DistributedArray or StackedArray
-        Standard deviation of the noise, one for all data or one for each, in the layout of the range of `A`. Of complex
-        noise, real and imaginary part have half the variance each.
+        Standard deviation of the noise, for all data or for each element, in the layout of the range of `A`. For
+        complex noise, real and imaginary part each have half the variance.
     prior : float or LinearOperator
-        Standard deviation of the elements of the model, which are then independent, or the operator `L`, such as a
-        stack of derivatives and a multiple of the identity.
+        Standard deviation of independent elements of the model, or the operator `L`, such as a stack of derivatives and
+        a multiple of the identity.
 
     Attributes
     ----------
     hessian : LinearOperator
-        :math:`A^H \Sigma^{-1} A`, to which `L` adds :math:`L^H L`, if that is an operator.
+        :math:`A^H \Sigma^{-1} A`, plus :math:`L^H L` if `prior` is an operator.
     damp : float
-        Multiple of the identity that a standard deviation of the prior adds to it.
+        Multiple of the identity to add to `hessian` if `prior` is a standard deviation, else 0.
 
     Raises
     ------
@@ -75,15 +75,15 @@ class GaussianPosterior:
         self._prior, self.damp = None, 0.0
         if isinstance(prior, LinearOperator):
             if prior.domain is not A.domain:
-                raise LayoutError(f"prior must have the domain of A, {A.domain}, unlike {prior!r}")
+                raise LayoutError(f"prior must have the domain of A, {A.domain}, not {prior!r}")
             self._prior = prior
             self.hessian = self.hessian + prior.H @ prior
         else:
             self.damp = _positive("prior", prior) ** -2
         self._deviation = self.damp**-0.5 if self.damp else 0.0
 
-    def mean(self, y: Any, *, niter: int = 100, rtol: float = 1e-5, **options: Any) -> SolverResult:
-        """Return the mean, which is also the most probable model. Collective.
+    def mean(self, y: Array, *, niter: int = 100, rtol: float = 1e-5, **options: Any) -> SolverResult:
+        """Compute the mean, which is also the most probable model. Collective.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class GaussianPosterior:
         niter, rtol
             As for :func:`collops.solvers.block_cg`.
         **options
-            Others of :func:`collops.cg`, such as the preconditioner `M` of the :attr:`hessian`.
+            Other options of :func:`collops.cg`, such as the preconditioner `M` of the :attr:`hessian`.
         """
         check_array("y", y, self._whitened.range)
         right = self._whitened.H @ (self._weight * y)
@@ -111,20 +111,20 @@ class GaussianPosterior:
     ) -> SolverResult:
         """Draw independent samples of the difference between model and mean. Collective.
 
-        Each sample is the solution for random data and a random prior [Bardsley et al. 2014], which for linear problems
-        is one of the posterior. It does not depend on the data. Add the :meth:`mean` for samples of the model.
+        Each sample is the solution for random data and a random prior [Bardsley et al. 2014]; for linear problems it is
+        a sample of the posterior. It does not depend on the data. Add the :meth:`mean` for samples of the model.
 
         Parameters
         ----------
         count : int
             Number of samples.
         niter, rtol
-            As for :func:`collops.solvers.block_cg`, which finds all samples together.
+            As for :func:`collops.solvers.block_cg`, which computes all samples together.
         seed : int
-            Seed of the random numbers. They do not depend on the number of ranks, nor on `count`: the first ten of
-            twenty samples are those that ten samples begin from.
+            Seed of the random numbers, which do not depend on the number of ranks, nor on `count`: the first ten of
+            twenty samples have the same random numbers as ten samples.
         dtype : dtype
-            Element type of the samples; complex if the operator is.
+            Element type of the samples; complex if the operator is complex.
         engine : str, optional
             Engine of the samples.
         **options
@@ -138,12 +138,12 @@ class GaussianPosterior:
 
         Notes
         -----
-        It applies `A` and its adjoint once to each sample in every iteration, and once more at the start; to 64 samples
-        together where :class:`collops.operators.Columns` can.
+        It applies `A` and its adjoint once to each sample in every iteration, and once more at the start; to batches of
+        64 samples if :class:`collops.operators.Columns` supports it.
 
-        With a standard deviation as the prior, samples begin as those of the prior, and an iteration adds what further
-        directions of the data say: before they have converged, samples vary too much rather than too little. With an
-        operator they begin at zero; then choose `rtol` so small that the variances do not change.
+        If the prior is a standard deviation, samples start from samples of the prior, and iterations add the
+        information of the data: variances are overestimated, not underestimated, before convergence. If it is an
+        operator, samples start at zero; then choose `rtol` so small that the variances do not change.
         """
         A, prior = self._whitened, self._prior
         if A.dtype.kind == "c" or (prior is not None and prior.dtype.kind == "c"):
@@ -183,9 +183,9 @@ class GaussianPosterior:
     ) -> Estimate:
         """Estimate the variance of each element of the model by probing. Collective.
 
-        It solves for random signs, as :func:`probe_diagonal` applies an operator to them. The error depends on how far
-        elements are correlated with others. It is smaller than with as many samples where an element's correlations
-        with all others have squares that add up to less than 2, and estimates may be negative where it is large.
+        It solves for random signs, like :func:`probe_diagonal` for the covariance. The error depends on the
+        correlations between elements: it is smaller than with equally many samples if the squared correlations of an
+        element with all others add up to less than 2; if it is large, estimates may be negative.
 
         Parameters
         ----------
@@ -202,9 +202,9 @@ class GaussianPosterior:
         count = check_count("probes", probes, smallest=2)
         dtype = np.result_type(dtype, np.complex64) if self.hessian.dtype.kind == "c" else dtype
         signs = [random_signs(self.hessian, seed, number, dtype, engine) for number in range(count)]
-        starts = [self._deviation**2 * each for each in signs]
-        found = block_cg(self.hessian, signs, starts, niter=niter, damp=self.damp, rtol=rtol, **options).x
-        products = (found * Columns.join(signs)).real
+        starts = [self._deviation**2 * sign for sign in signs]
+        solutions = block_cg(self.hessian, signs, starts, niter=niter, damp=self.damp, rtol=rtol, **options).x
+        products = (solutions * Columns.join(signs)).real
         return estimate_of(mean_of_columns(products), mean_of_columns(products**2), count)
 
 

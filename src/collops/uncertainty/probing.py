@@ -1,10 +1,10 @@
-"""Diagonals of operators that are known by their products only, from products with random signs."""
+"""Diagonals of matrix-free operators, from products with random signs."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from collops.array import random, where
+from collops.array import Array, random, where
 from collops.array.random_numbers import child_seed
 from collops.operators import Columns, LinearOperator
 from collops.solvers.problem import check_count, check_square
@@ -25,8 +25,8 @@ def probe_diagonal(
     Parameters
     ----------
     A : LinearOperator
-        With one layout on both sides, such as ``op.H @ op``, whose diagonal scales it (:func:`jacobi
-        <collops.preconditioners.jacobi>` takes an array).
+        With one layout on both sides, such as ``op.H @ op``; its diagonal can be passed to :func:`jacobi
+        <collops.preconditioners.jacobi>`.
     probes : int
         Number of products, at least 2.
     seed : int
@@ -39,19 +39,19 @@ def probe_diagonal(
     Returns
     -------
     named tuple
-        ``value``, and ``error``, its standard error: about two thirds of the elements are within it. The estimate has
-        no bias. The variance of element i is :math:`\sum_{j \neq i} |A_{ij}|^2 / k` for real
-        Hermitian operators and k probes: none for a diagonal operator, and large where rows have many elements off the
-        diagonal.
+        ``value``, and ``error``, its standard error: about two thirds of the elements are within it. The estimate is
+        unbiased. For real Hermitian operators and k probes, the variance of element i is
+        :math:`\sum_{j \neq i} |A_{ij}|^2 / k`: zero for a diagonal operator, and large for rows with many off-diagonal
+        elements.
 
     Raises
     ------
     LayoutError, InputError
-        If `A` has two layouts, or there are fewer than two probes.
+        If `A` has two layouts, or `probes` is less than 2.
 
     Notes
     -----
-    It sends the messages of `A`, and keeps three vectors.
+    It sends the messages of `A`, and takes memory for three vectors.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def estimate_of(mean: Any, mean_square: Any, count: int) -> Estimate:
     return Estimate(mean, (where(variance > 0, variance, 0.0) / (count - 1)) ** 0.5)
 
 
-def mean_of_columns(block: Any) -> Any:
+def mean_of_columns(block: Array) -> Any:
     """Return the mean of the columns of a block. No messages."""
     columns = Columns.split(block)
     return sum(columns[1:], start=columns[0]) / len(columns)

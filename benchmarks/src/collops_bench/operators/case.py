@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from collops.array import random
 from collops.backend import engine_of
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops_bench.peers import PEER, Peer
 from collops_bench.record import Measurement
 from collops_bench.registry import Context

@@ -1,7 +1,7 @@
 """Non-stationary convolution by matrix products: a block of samples is a small banded matrix times its surroundings.
 
-The matrices of short axes are made once. Those of long ones, which would take too much memory, are made again at each
-application, as many at a time as fit into the cache, since that takes less time than to load them.
+Matrices for short axes are computed once. For long axes they would take too much memory and are recomputed at each
+application, as many at a time as fit into the cache, which is faster than loading them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collops.array.dtypes import real_of
 from collops.backend import engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
-_MIN_BLOCK = 32  # samples of a block; longer ones where the filters are longer, so that half of the band is not zero
-_MAX_KEPT = 64 << 20  # bytes of matrices that are kept, for each direction
-_MAX_GROUP = 1 << 20  # bytes of those that are made at a time
+_MIN_BLOCK = 32  # minimum samples of a block; longer filters get longer blocks, so that half of each matrix is not zero
+_MAX_KEPT = 64 << 20  # maximum bytes of stored matrices, for each direction
+_MAX_GROUP = 1 << 20  # bytes of matrices computed at a time
 
 
 class FilterBank:
     """Filters at regularly spaced samples, with linear interpolation between them and the nearest one beyond them.
 
     `hs` are the filters, (filters, taps), with an odd number of taps and the centre in the middle; `ih` are their
-    samples, of an axis with `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
-    spacing, ``half`` the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
+    samples on an axis of `extent` samples. ``origin`` and ``step`` are the sample of the first filter and the
+    spacing, ``half`` is the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
     """
 
     def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: Any) -> None:
@@ -55,12 +55,12 @@ class FilterBank:
         other.taps = self.taps.astype(dtype, copy=False)
         return other
 
-    def at(self, begin: int, end: int) -> np.ndarray:
+    def filters(self, begin: int, end: int) -> np.ndarray:
         """Return the filters of the samples from `begin` to `end`, which may lie beyond the axis."""
         last = len(self.taps) - 1
         distance = np.clip(np.arange(begin, end) - self.origin, 0, last * self.step)
-        number, rest = np.divmod(distance, self.step)
-        weight = (rest / self.step).astype(real_of(self.taps.dtype))[:, None]
+        number, remainder = np.divmod(distance, self.step)
+        weight = (remainder / self.step).astype(real_of(self.taps.dtype))[:, None]
         near = self.taps[number]
         return near + weight * (self.taps[np.minimum(number + 1, last)] - near)
 
@@ -77,52 +77,52 @@ class Convolution:
         matrix_bytes = self._length * (self._length + 2 * bank.half) * itemsize
         self._keep = -(-extent // self._length) * matrix_bytes <= _MAX_KEPT
         self._count = max(1, _MAX_GROUP // matrix_bytes)
-        self._kept: dict[bool, list[tuple[int, np.ndarray]]] = {}
+        self._cache: dict[bool, list[tuple[int, np.ndarray]]] = {}
 
     def __call__(self, extended: np.ndarray, out: np.ndarray, *, adjoint: bool) -> None:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
-        groups: Any = self._kept.get(adjoint)
+        groups: Any = self._cache.get(adjoint)
         if groups is None:
             groups = self._groups(self._adjoint_matrices if adjoint else self._forward_matrices)
             if self._keep:
-                groups = self._kept[adjoint] = list(groups)
+                groups = self._cache[adjoint] = list(groups)
         for begin, matrices in groups:
             count, length, reach = matrices.shape
             if begin + count * length <= self._extent:
                 _multiply(matrices, extended[:, begin:], out[:, begin : begin + count * length])
                 continue
-            whole = self._extent - begin  # of the only block of its group
-            surroundings = slice(begin, begin + whole + 2 * self._bank.half)
-            _multiply(matrices[:, :whole, : reach - length + whole], extended[:, surroundings], out[:, begin:])
+            samples = self._extent - begin  # the only block of its group
+            surroundings = slice(begin, begin + samples + 2 * self._bank.half)
+            _multiply(matrices[:, :samples, : reach - length + samples], extended[:, surroundings], out[:, begin:])
 
     def _groups(self, make: Callable[[int, int], np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield groups of matrices, each with its first sample; the last block is a group of its own."""
-        whole = self._extent // self._length
-        for first in range(0, whole, self._count):
-            yield first * self._length, make(first * self._length, min(self._count, whole - first))
-        if whole * self._length < self._extent:
-            yield whole * self._length, make(whole * self._length, 1)
+        """Yield pairs of first sample and group of matrices; the last block is a separate group."""
+        count = self._extent // self._length
+        for first in range(0, count, self._count):
+            yield first * self._length, make(first * self._length, min(self._count, count - first))
+        if count * self._length < self._extent:
+            yield count * self._length, make(count * self._length, 1)
 
     def _forward_matrices(self, begin: int, count: int) -> np.ndarray:
         """Return matrices whose columns are the filters of the surroundings' samples, as (count, length, reach)."""
         length, half = self._length, self._bank.half
         reach = length + 2 * half
         first = self._offset + begin - half
-        columns = _diagonals(self._bank.at(first, first + (count - 1) * length + reach), count, reach, length)
+        columns = _diagonals(self._bank.filters(first, first + (count - 1) * length + reach), count, reach, length)
         # Only the part of a column within the block is needed; the transposed matrix has space for all.
         return columns[:, :, 2 * half : 2 * half + length].swapaxes(1, 2)
 
     def _adjoint_matrices(self, begin: int, count: int) -> np.ndarray:
         """Return matrices whose rows are the conjugate filters of the block's samples."""
         first = self._offset + begin
-        filters = self._bank.at(first, first + count * self._length).conj()
+        filters = self._bank.filters(first, first + count * self._length).conj()
         return _diagonals(filters, count, self._length, self._length)
 
 
 def _diagonals(filters: np.ndarray, count: int, rows: int, step: int) -> np.ndarray:
-    """Return `count` matrices whose row i has filter i in the columns from i on; each starts `step` filters on."""
+    """Return `count` matrices; row i has filter i in the columns from i on; filters advance by `step` per matrix."""
     taps = filters.shape[1]
     matrices = np.zeros((count, rows, rows + taps - 1), filters.dtype)
     far, down, right = matrices.strides

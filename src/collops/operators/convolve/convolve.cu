@@ -1,13 +1,13 @@
 // Convolution along the middle axis of three with filters that vary along it, interpolated between those of a bank.
 //
-// A thread computes a tile: ROWS neighbouring samples of COLUMNS columns. It reads each number that they need once, and
-// an interpolated tap is used for all columns. These are not neighbours: those of the threads of a warp are.
+// A thread computes a tile: ROWS neighbouring samples of COLUMNS columns. It reads each number once and uses an
+// interpolated tap for all columns. A thread's columns are strided; neighbouring columns belong to neighbouring threads.
 //
 // compile-with: -DWIDE=0
 // compile-with: -DWIDE=1
 
 #ifndef WIDE
-#define WIDE 0  // whether there are as many columns as threads in a warp; otherwise a tile has one
+#define WIDE 0  // whether there are at least as many columns as threads in a warp; otherwise a tile has one column
 #endif
 // As large as the registers allow, and measured on an H200.
 #define COLUMNS(T) (WIDE ? 16 / static_cast<int>(sizeof(T)) : 1)
@@ -56,7 +56,7 @@ __device__ Complex<T> between(Complex<T> near, Complex<T> far, T weight)
     return {between(near.re, far.re, weight), between(near.im, far.im, weight)};
 }
 
-// The filters on either side of a sample, and how far it is from the first one.
+// The filters on either side of a sample, and its relative distance from the first of them.
 template <typename T, typename Real>
 struct Position {
     const T *near, *far;
@@ -87,7 +87,7 @@ struct Position {
     __device__ Real weight() const { return static_cast<Real>(rest) * width; }
 };
 
-// The filter of a product is that of the sample that it is a product with (forward), or that it is added to (adjoint).
+// A product uses the filter of its input sample (forward) or of its output sample (adjoint).
 template <bool ADJOINT, typename T, typename Real>
 __device__ void convolve(const T* __restrict__ extended, const T* __restrict__ bank, T* __restrict__ out,
                          long long threads, long long extent, long long inner, long long first, long long step,

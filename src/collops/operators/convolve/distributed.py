@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
@@ -26,9 +27,9 @@ _kernels_for = kernel_table("collops.operators.convolve", "blocks", cupy="gpu")
 class NonStationaryConvolve1D(LinearOperator):
     r"""Convolution along one axis with a compact filter that varies along it.
 
-    Filters are given at regularly spaced samples, and interpolated linearly between them; beyond the first and the last
-    one these are used. Each application sends one halo exchange where the axis is split, of half a filter to either
-    side, and none where it is not.
+    Filters are specified at regularly spaced samples and interpolated linearly; before the first and after the last
+    of them they are constant. If the axis is split, each application sends one halo exchange with a width of half a
+    filter on either side; otherwise it sends no message.
 
     Collective.
 
@@ -39,7 +40,7 @@ class NonStationaryConvolve1D(LinearOperator):
     hs : array, 2-D
         The filters, of shape (filters, taps), the same on every rank; centred in the middle of an odd number of taps.
     ih : sequence of int
-        The samples along `axis` where they are, regularly spaced.
+        The samples of the filters along `axis`, regularly spaced.
     axis : int, optional
         The axis of the convolution.
     comm, dtype
@@ -93,23 +94,23 @@ class NonStationaryConvolve1D(LinearOperator):
         self._kernels: dict[Any, Any] = {}
         self._buffers = Buffers()
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
         engine = x.engine
         if not engine.mutable:
-            raise UnsupportedTypeError(f"there is no convolution for arrays of the engine {engine.name}")
+            raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support arrays of the engine {engine.name}")
         dtype = self.dtype if x.dtype == self.dtype else np.result_type(self.dtype, x.dtype)
-        given = self._buffers.contiguous("given", x.local_array, dtype, engine)
+        source = self._buffers.contiguous("given", x.local_array, dtype, engine)
         result = self._buffers.result("result", out, dtype)
-        extended = self._halo.fill(given, self._buffers.local("extended", self._extended, dtype, engine))
+        extended = self._halo.fill(source, self._buffers.local("extended", self._extended, dtype, engine))
         if is_complex(dtype) and not is_complex(self.dtype):
-            dtype = real_of(dtype)  # real and imaginary parts are convolved alike, as neighbouring columns
+            dtype = real_of(dtype)  # real and imaginary parts are convolved as neighbouring columns
         outer, inner = prod(self._block.shape[: self.axis]), prod(self._block.shape[self.axis + 1 :])
-        inner *= given.dtype.itemsize // dtype.itemsize
+        inner *= source.dtype.itemsize // dtype.itemsize
         kernel = self._kernels.get((engine, dtype))
         if kernel is None:
-            place = self._block.offset[self.axis], self._block.shape[self.axis]
+            block_range = self._block.offset[self.axis], self._block.shape[self.axis]
             kernel = self._kernels[engine, dtype] = _kernels_for(engine).Convolution(
-                self._bank.converted(dtype), *place
+                self._bank.converted(dtype), *block_range
             )
         kernel(
             extended.reshape(-1).view(dtype).reshape(outer, self._extended[self.axis], inner),

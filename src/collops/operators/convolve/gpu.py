@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 from collops.operators.convolve.blocks import FilterBank
 
 _THREADS = 256
 _WARP = 32
-_BYTES = 16  # of the columns of a tile; tiles are those of convolve.cu
+_BYTES = 16  # bytes of the columns of a tile; for tiles see convolve.cu
 _TYPES = "fdFD"
 
 
@@ -24,14 +25,14 @@ class Convolution:
 
         char = bank.taps.dtype.char
         if char not in _TYPES:
-            raise UnsupportedTypeError(f"there is no convolution on devices for arrays of dtype {bank.taps.dtype}")
+            raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support dtype {bank.taps.dtype} on devices")
         self._char = char
         self._taps = cupy.asarray(bank.taps)
         self._extent = np.int64(extent)
         # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
         self._filters = np.int64(offset - bank.origin), np.int64(bank.step), *map(np.int32, bank.taps.shape)
 
-    def __call__(self, extended: Any, out: Any, *, adjoint: bool) -> None:
+    def __call__(self, extended: LocalArray, out: Any, *, adjoint: bool) -> None:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
@@ -47,6 +48,6 @@ class Convolution:
 def tiling(shape: tuple[int, int, int], itemsize: int) -> tuple[str, int]:
     """Return the compiler's option for results of a shape, (outer, samples, inner), and the number of threads."""
     outer, samples, inner = shape
-    wide = inner >= _WARP
-    rows, columns = (8 if itemsize < _BYTES else 4, _BYTES // itemsize) if wide else (4 if itemsize < 8 else 2, 1)
-    return f"-DWIDE={wide:d}", outer * -(-samples // rows) * -(-inner // columns)
+    coalesced = inner >= _WARP
+    rows, columns = (8 if itemsize < _BYTES else 4, _BYTES // itemsize) if coalesced else (4 if itemsize < 8 else 2, 1)
+    return f"-DWIDE={coalesced:d}", outer * -(-samples // rows) * -(-inner // columns)

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from collops.array import kernels
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 
 
-def make_block(engine: Engine, matrix: Any, dtype: np.dtype) -> Any:
+def make_block(engine: Engine, matrix: LocalArray, dtype: np.dtype) -> Any:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     filled = np.flatnonzero(np.diff(matrix.indptr))
     return _host_block(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
 
 
-def _host_block(matrix: Any) -> Any:
-    """Return the block of a matrix on the host, most of whose rows are filled."""
+def _host_block(matrix: LocalArray) -> Any:
+    """Return the block of a matrix on the host, most of whose rows have entries."""
     if matrix.nnz >= kernels.LONG and matrix.dtype.char in "fd" and kernels.loops() is not None:
         return _CompiledBlock(matrix)
     return _SciPyBlock(matrix)
@@ -31,13 +31,13 @@ def _host_block(matrix: Any) -> Any:
 class _SciPyBlock:
     """A matrix on the host, multiplied by SciPy.
 
-    Its kernels add to given memory where all types agree. Its operator ``@`` would allocate the product, which costs a
+    SciPy's kernels add to existing memory if all types agree. Its operator ``@`` allocates the product, which costs a
     tenth of the time of a product with seven entries a row.
     """
 
     __slots__ = ("_complex", "_kernels", "_matrix", "_transposed")
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         from scipy.sparse import _sparsetools  # pyright: ignore[reportAttributeAccessIssue]
 
         self._kernels = _sparsetools.csr_matvec, _sparsetools.csc_matvec
@@ -60,7 +60,7 @@ class _SciPyBlock:
         return self._matrix.dtype == x.dtype == out.dtype and out.dtype.char in "fdFD" and out.flags.carray
 
     @staticmethod
-    def _added(kernel: Any, matrix: Any, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+    def _added(kernel: Any, matrix: LocalArray, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
         if not add:
             out.fill(0)
         kernel(*matrix.shape, matrix.indptr, matrix.indices, matrix.data, x, out)
@@ -80,7 +80,7 @@ class _CompiledBlock(_SciPyBlock):
 
     __slots__ = ("_multiply", "_rows")
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         from collops.operators.csr.numba_rows import multiply
 
         super().__init__(matrix)
@@ -95,14 +95,14 @@ class _CompiledBlock(_SciPyBlock):
 
 
 class _FewRows:
-    """A matrix on the host whose other rows are empty: products read and write only the rows that are not.
+    """A matrix on the host with many empty rows: products read and write only the rows with entries.
 
-    On each of several ranks, the block of the columns of other ranks is such a matrix.
+    The block of a rank's rows in the columns of other ranks is such a matrix.
     """
 
     __slots__ = ("_filled", "_rows")
 
-    def __init__(self, matrix: Any, filled: np.ndarray) -> None:
+    def __init__(self, matrix: LocalArray, filled: np.ndarray) -> None:
         first, count = (int(filled[0]), len(filled)) if len(filled) else (0, 0)
         consecutive = count == 0 or filled[-1] - first == count - 1
         self._rows = slice(first, first + count) if consecutive else filled

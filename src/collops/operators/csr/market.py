@@ -1,4 +1,4 @@
-"""Matrix Market files of any of the format's kinds, checked before SciPy reads them."""
+"""Matrix Market files of every kind of the format, validated before SciPy reads them."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ _BLANK_LINE = re.compile(rb"\n[ \t\r]*+(?=\n)")
 
 
 def read_matrix(path: str | Path) -> Any:
-    """Return the matrix of a file by coordinates, symmetric parts written out; raise InputError. Not collective."""
+    """Return the matrix of a file in COO format, with symmetric parts expanded; raise InputError. Not collective."""
     from scipy import io, sparse
 
     try:
         _check_file(Path(path))
-        # SciPy before 1.15 has matrices alone; after that it warns where the kind is left open.
+        # SciPy before 1.15 returns matrices only; later versions warn unless the kind is specified.
         arrays = {"spmatrix": False} if "spmatrix" in inspect.signature(io.mmread).parameters else {}
-        found = io.mmread(path, **arrays)
+        matrix = io.mmread(path, **arrays)
     except InputError:
         raise
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from None
     except (EOFError, TypeError, ValueError, OverflowError, zlib.error) as problem:
         raise InputError(f"{path} is not a Matrix Market file: {problem}") from None
-    return sparse.coo_array(found)
+    return sparse.coo_array(matrix)
 
 
 def _check_file(path: Path) -> None:
-    """Raise InputError unless the whole file follows the grammar of the format, with the entries that it announces.
+    """Raise InputError unless the file follows the grammar of the format and has the number of entries in its header.
 
-    SciPy's parser is native code, which reads or writes beyond its memory where a number is incomplete, an array has
-    another number of entries than announced or none at all, or a symmetric matrix is not square.
+    SciPy's parser is native code. It reads or writes out of bounds if a number is incomplete, the number of entries of
+    an array is zero or differs from the header, or a symmetric matrix is not square.
     """
     opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open)
     with opened(path, "rb") as file:
@@ -91,12 +91,12 @@ def _check_file(path: Path) -> None:
         numbers = [*([_INDEX, _INDEX] if announced else []), *filter(None, [_VALUES[field]])]
         entry = _SPACE.join(numbers)
         lines = re.compile(rb"(?:[ \t]*+(?:" + entry + rb"[ \t]*+)?\r?\n)*+", re.IGNORECASE)
-        found, number = 0, number + 1
+        entries_found, number = 0, number + 1
         while chunk := file.read(_CHUNK):
             chunk += file.readline()
             chunk += b"" if chunk.endswith(b"\n") else b"\n"
             right = lines.match(chunk)
-            assert right is not None  # it matches no line as well
+            assert right is not None  # the pattern also matches an empty rest
             if right.end() < len(chunk):
                 number += chunk.count(b"\n", 0, right.end())
                 wrong = chunk[right.end() :].partition(b"\n")[0]
@@ -105,13 +105,13 @@ def _check_file(path: Path) -> None:
                     f"{_quoted(wrong)}"
                 )
             count = chunk.count(b"\n")
-            number, found = number + count, found + count - len(_BLANK_LINE.findall(b"\n" + chunk))
-    if found != entries:
-        raise InputError(f"{path} promises {entries} entries but has {found}: it is truncated or damaged")
+            number, entries_found = number + count, entries_found + count - len(_BLANK_LINE.findall(b"\n" + chunk))
+    if entries_found != entries:
+        raise InputError(f"{path} promises {entries} entries but has {entries_found}: it is truncated or damaged")
 
 
 def _described(form: str, field: str) -> str:
-    """Return the numbers in the line of an entry in words."""
+    """Describe the numbers in the line of an entry, for messages."""
     value = {"pattern": "", "complex": "two real numbers", "real": "a real number", "double": "a real number"}
     words = ["two indices"] if form == "coordinate" else []
     return " and ".join([*words, *filter(None, [value.get(field, "an integer")])])
@@ -123,8 +123,8 @@ def _quoted(line: bytes) -> str:
 
 
 def _check_size(path: Path, rows: int, columns: int, entries: int, form: str, kind: str, symmetry: str) -> None:
-    """Raise for a file whose first lines announce more than it, or the memory, can hold, before any is allocated."""
-    fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and the ends
+    """Raise, before allocating memory, if the header announces more entries than the file or the memory can hold."""
+    fewest = 4 if form == "coordinate" else 2  # bytes of the line of an entry: two indices or a value, and line ends
     held = os.stat(path).st_size if path.suffix not in (".gz", ".bz2") else None
     if held is not None and entries * fewest > held + fewest:
         raise InputError(f"{path} promises {entries} entries but has {held} bytes: it is truncated or damaged")

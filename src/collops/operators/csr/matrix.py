@@ -36,12 +36,12 @@ class CSRMatrix(OnTransport, LinearOperator):
     local : sparse matrix
         This rank's rows, of SciPy in any format, with global columns: shape ``(own rows, all columns)``.
     columns : Layout, optional
-        Of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
-        square matrix, else as even as can be.
+        Layout of the vectors that the matrix multiplies: one axis, split. By default the layout of the rows for a
+        square matrix, else an even split.
     comm : Communicator, optional
         The ranks; the world by default.
     transport : str or type
-        How neighbours' values travel; see :class:`collops.StarForest`.
+        Transport of the neighbours' values; see :class:`collops.StarForest`.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     ghosts : numpy.ndarray
         Global columns of other ranks that this rank's rows need.
     forest : StarForest
-        From the elements of the domain to the ghosts.
+        The exchange from the elements of the domain to the ghosts.
 
     Raises
     ------
@@ -61,12 +61,12 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     Notes
     -----
-    The rows of rank :math:`r` are :math:`A_r = D_r + O_r`, where :math:`D_r` has the columns that the rank itself
-    holds, and :math:`O_r` those of other ranks. Forward starts the exchange of the latter's elements, multiplies by
-    :math:`D_r`, and then by :math:`O_r`. Adjoint multiplies by :math:`O_r^H`, starts to send what belongs to other
-    ranks, and multiplies by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
+    The rows of rank :math:`r` are :math:`A_r = D_r + O_r`, where :math:`D_r` has the columns of the rank itself and
+    :math:`O_r` the columns of other ranks. Forward starts the exchange of the ghosts, multiplies by :math:`D_r`, and
+    then by :math:`O_r`. Adjoint multiplies by :math:`O_r^H`, starts to send the products to the owners, and multiplies
+    by :math:`D_r^H` meanwhile. Each is one exchange between neighbours.
 
-    On devices a kernel of our own multiplies, which is faster than cuSPARSE, and which a CUDA graph can record.
+    On devices a custom kernel multiplies, which is faster than cuSPARSE and can be recorded in a CUDA graph.
     Products of JAX arrays can be traced, and differentiated with respect to the vector.
 
     Examples
@@ -99,7 +99,7 @@ class CSRMatrix(OnTransport, LinearOperator):
                 _check_split(columns, "columns", matrix.shape[1], comm)
         known = comm.allgather_metadata([*map(int, matrix.shape), str(matrix.dtype)])
         if len({width for _, width, _ in known}) > 1:
-            raise LayoutError(f"the ranks' rows must have equally many columns, not {[row[1] for row in known]}")
+            raise LayoutError(f"all ranks' rows must have the same number of columns, not {[row[1] for row in known]}")
         sizes = [count for count, _, _ in known]
         rows = Layout.split(sum(sizes), comm.size, sizes=sizes)
         if columns is None:
@@ -110,23 +110,23 @@ class CSRMatrix(OnTransport, LinearOperator):
         matrix = matrix.astype(self.dtype, copy=False)
         self.nnz = int(matrix.nnz)
         first = columns.offset(comm.rank)[0]
-        self._own, self._other, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
+        self._local, self._remote, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
         self._buffers = Buffers()
 
-    # Ways to make one
+    # Constructors
 
     @classmethod
     def from_global(cls, matrix: Any, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
-        """Return the matrix that every rank has as a whole. Collective.
+        """Return the matrix from a global matrix that every rank has. Collective.
 
         Parameters
         ----------
         matrix : sparse matrix
             The same on every rank.
         comm, **options
-            As for the class, and `rows`: a layout of the rows, split as evenly as can be by default.
+            As for the class, and `rows`: a layout of the rows, split evenly by default.
         """
         from scipy import sparse
 
@@ -134,8 +134,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         if not sparse.issparse(matrix):
             raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type(matrix).__name__}")
         rows = _rows_of(options.pop("rows", None), matrix.shape[0], comm)
-        (mine,) = rows.slices(comm.rank)
-        return cls(sparse.csr_array(matrix)[mine], comm=comm, **options)
+        (local_rows,) = rows.slices(comm.rank)
+        return cls(sparse.csr_array(matrix)[local_rows], comm=comm, **options)
 
     @classmethod
     def from_coo(
@@ -149,18 +149,18 @@ class CSRMatrix(OnTransport, LinearOperator):
         comm: Communicator | None = None,
         **options: Any,
     ) -> CSRMatrix:
-        """Return the matrix of triples that any ranks have. Collective.
+        """Assemble the matrix from triples of all ranks. Collective.
 
         Parameters
         ----------
         i, j : sequence of int
             Global rows and columns of this rank's triples.
         values : array
-            Their values; all values at one place, of any rank, are added.
+            Their values; values of the same entry, from any rank, are added.
         shape : tuple of int
             Shape of the matrix.
         rows : Layout, optional
-            Layout of its rows: one axis, split. As even as can be by default.
+            Layout of its rows: one axis, split. An even split by default.
         comm, **options
             As for the class.
 
@@ -173,13 +173,12 @@ class CSRMatrix(OnTransport, LinearOperator):
 
         Notes
         -----
-        Ranks may give values of different dtypes, which are promoted as by NumPy; ranks without
-        triples do not count.
+        Values of different dtypes are promoted as by NumPy; ranks without triples are ignored.
         """
         comm = communicator_or_world(comm)
         extents = as_shape(shape)
         if len(extents) != 2:
-            raise LayoutError(f"a matrix has two axes, not the shape {extents}")
+            raise LayoutError(f"a matrix needs two axes, not the shape {extents}")
         rows = _rows_of(rows, extents[0], comm)
         check_memory(rows, np.dtype(np.int64), engine("numpy"))
         return cls(_local_rows(comm, rows, extents[1], i, j, values), comm=comm, **options)
@@ -216,8 +215,8 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
-        other = self._retyped(dtype)  # with the same star forest, whose buffers have a dtype each
-        other._own, other._other = self._own.astype(dtype), self._other.astype(dtype)
+        other = self._retyped(dtype)  # with the same star forest, which has buffers for each dtype
+        other._local, other._remote = self._local.astype(dtype), self._remote.astype(dtype)
         other._blocks, other._buffers = {}, Buffers()
         return other
 
@@ -235,44 +234,44 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _forward(self, x: Any, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
-        own, other = self._parts(x.engine, out.dtype)
+        local, remote = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(operand, self._ghost_values(x.engine, out.dtype))
-        result = own.multiply(operand, out.local_array, add=False)
+        result = local.multiply(operand, out.local_array, add=False)
         ghosts = arriving.finish()
         if len(self.ghosts):
-            result = other.multiply(ghosts, result, add=True)
+            result = remote.multiply(ghosts, result, add=True)
         return filled(out, result)
 
     def _adjoint(self, y: Any, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         operand, result = contiguous(y.local_array, out.dtype), out.local_array
-        own, other = self._parts(y.engine, out.dtype)
+        local, remote = self._parts(y.engine, out.dtype)
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
-            ghosts = other.multiply_adjoint(operand, ghosts, add=False)
+            ghosts = remote.multiply_adjoint(operand, ghosts, add=False)
         if not y.engine.mutable:
             # The compiler overlaps the messages with the product itself.
-            return filled(out, self.forest.reduce(ghosts, own.multiply_adjoint(operand, result, add=False), "sum"))
-        # Nothing is added to the result before the exchange is finished: no ghost is this rank's own.
+            return filled(out, self.forest.reduce(ghosts, local.multiply_adjoint(operand, result, add=False), "sum"))
+        # The exchange writes no element of this rank, so that the result is complete only after it.
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        own.multiply_adjoint(operand, result, add=False)
+        local.multiply_adjoint(operand, result, add=False)
         leaving.finish()
         return out
 
     def _forward_columns(self, x: Any, out: Any) -> Any:
         operand = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(operand, np.empty((len(self.ghosts), operand.shape[1]), operand.dtype))
-        result = self._own @ operand
-        result += self._other @ arriving.finish()
+        result = self._local @ operand
+        result += self._remote @ arriving.finish()
         store(result.T, out.local_array)
         return out
 
     def _adjoint_columns(self, y: Any, out: Any) -> Any:
         operand = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
-        ghosts = (self._other.T @ operand).conj().astype(operand.dtype, copy=False)
-        result = np.empty((self._own.shape[1], operand.shape[1]), operand.dtype)
+        ghosts = (self._remote.T @ operand).conj().astype(operand.dtype, copy=False)
+        result = np.empty((self._local.shape[1], operand.shape[1]), operand.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        np.conjugate(self._own.T @ operand, out=result)
+        np.conjugate(self._local.T @ operand, out=result)
         leaving.finish()
         store(result.T, out.local_array)
         return out
@@ -280,7 +279,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     @property
     def blocks(self) -> tuple[Any, Any]:
         """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
-        return self._own, self._other
+        return self._local, self._remote
 
     def diagonal(self) -> DistributedArray:
         """Return the entries ``A[i, i]`` of a matrix whose rows and columns are split alike, on the host. No messages.
@@ -288,11 +287,11 @@ class CSRMatrix(OnTransport, LinearOperator):
         Raises
         ------
         LayoutError
-            If they are not.
+            If rows and columns have different layouts.
         """
         if self.columns is not self.rows:
-            raise LayoutError("only a square matrix, rows and columns split alike, has its diagonal in order")
-        return DistributedArray(self.rows, self.comm, self._own.diagonal())
+            raise LayoutError("the diagonal needs a square matrix whose rows and columns are split alike")
+        return DistributedArray(self.rows, self.comm, self._local.diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
@@ -305,12 +304,12 @@ class CSRMatrix(OnTransport, LinearOperator):
         key = (engine, dtype)
         if key not in self._blocks:
             make_block = _blocks_for(engine).make_block
-            self._blocks[key] = (make_block(engine, self._own, dtype), make_block(engine, self._other, dtype))
+            self._blocks[key] = (make_block(engine, self._local, dtype), make_block(engine, self._remote, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
-        kept = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
-        return engine.xp.zeros(self.ghosts.shape, dtype) if kept is None else kept
+        buffer = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
+        return engine.xp.zeros(self.ghosts.shape, dtype) if buffer is None else buffer
 
 
 def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
@@ -326,47 +325,47 @@ def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None
             f"the {what} need a layout of one axis, {count} elements and {comm.size} ranks, not {layout!r}"
         )
     if len(layout.sizes[0]) != comm.size:
-        raise LayoutError(f"the {what} must be split over all ranks, with no copies, unlike {layout}")
+        raise LayoutError(f"the {what} must be split over all ranks without replicas, not {layout}")
 
 
 def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, values: Any) -> Any:
-    """Return this rank's rows of the triples of all ranks, with global columns; equal places add up. Collective."""
+    """Return this rank's rows of the triples of all ranks, with global columns; duplicates are summed. Collective."""
     from scipy import sparse
 
     with collective_errors(comm):
         i, j, values = as_indices(i, "rows"), as_indices(j, "columns", "column", columns), np.asarray(values)
         if len(i) != len(j):
-            raise LayoutError(f"{len(i)} rows need as many columns, not {len(j)}")
+            raise LayoutError(f"{len(i)} rows need equally many columns, not {len(j)}")
         if values.shape != i.shape:
-            raise LayoutError(f"{len(i)} triples need as many values, not an array of shape {values.shape}")
+            raise LayoutError(f"{len(i)} triples need equally many values, not an array of shape {values.shape}")
         if values.dtype.kind not in "biufc":
             raise UnsupportedTypeError(f"the values of triples must be numbers, not {values.dtype}")
         ranks, local = owners(rows, comm.rank, i)
     kinds = comm.allgather_metadata(str(values.dtype) if values.size else None)
     dtype = np.result_type(*([kind for kind in kinds if kind] or [values.dtype]))
-    places, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
-    return sparse.csr_array((data, (places[:, 0], places[:, 1])), shape=(rows.local_size(comm.rank), columns))
+    indices, data = sent_to(comm, ranks, np.stack([local, j], axis=1), values.astype(dtype))
+    return sparse.csr_array((data, (indices[:, 0], indices[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 
 def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
-    """Return the part of rows in the own columns, the rest with its columns renumbered, and their global numbers."""
+    """Return the rows in the local columns, the rows in remote columns (renumbered), and their global columns."""
     from scipy import sparse
 
     count = matrix.shape[0]
-    own = (matrix.indices >= first) & (matrix.indices < end)
-    away = np.flatnonzero(~own)  # few, as a rule, unlike the entries
+    is_local = (matrix.indices >= first) & (matrix.indices < end)
+    away = np.flatnonzero(~is_local)  # usually few, unlike the entries
     rows = np.searchsorted(matrix.indptr, away, side="right") - 1
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=count), out=starts[1:])
-    ghosts, places = np.unique(matrix.indices[away], return_inverse=True)
-    # SciPy keeps wide indices, with which a product reads a third more memory than with narrow ones.
-    wide = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
-    kind = np.int64 if wide else np.int32
+    ghosts, renumbered = np.unique(matrix.indices[away], return_inverse=True)
+    # SciPy keeps 64-bit indices, with which a product reads a third more memory than with 32-bit indices.
+    wide_indices = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
+    kind = np.int64 if wide_indices else np.int32
     inner = sparse.csr_array(
-        (matrix.data[own], (matrix.indices[own] - first).astype(kind), (matrix.indptr - starts).astype(kind)),
+        (matrix.data[is_local], (matrix.indices[is_local] - first).astype(kind), (matrix.indptr - starts).astype(kind)),
         shape=(count, end - first),
     )
     outer = sparse.csr_array(
-        (matrix.data[away], places.reshape(-1).astype(kind), starts.astype(kind)), shape=(count, len(ghosts))
+        (matrix.data[away], renumbered.reshape(-1).astype(kind), starts.astype(kind)), shape=(count, len(ghosts))
     )
     return inner, outer, ghosts.astype(np.int64)

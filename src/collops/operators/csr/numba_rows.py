@@ -1,8 +1,8 @@
 """Products with rows of a sparse matrix on the host, by a loop that Numba compiles.
 
-A core waits for the memory of a matrix that is larger than its caches, because the hardware fetches too little in
-advance. The loop fetches entries a few kilobytes before it needs them: on one core of an AMD EPYC its products take
-0.6 times as long as SciPy's with seven entries a row, and 0.85 times with 27. It also needs no zeros in the result.
+For a matrix larger than the caches, hardware prefetching hides too little of the memory latency. The loop prefetches
+entries a few kilobytes ahead: on one core of an AMD EPYC its products take 0.6 times as long as SciPy's with seven
+entries a row, and 0.85 times with 27. It also does not need a zeroed result.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numba.extending import intrinsic
 
 from collops.array.kernels.numba_kernels import compiled
 
-# Unsigned indices cannot be negative, which Numba would test for each of them.
+# With unsigned indices, Numba omits the test for negative ones.
 _ONE, _TOGETHER = np.uint64(1), np.uint64(8)
-_AHEAD = np.uint64(512)  # entries between those that are multiplied and those that are fetched
+_AHEAD = np.uint64(512)  # prefetch distance, in entries
 
 
 def _prefetch(typing, array, index):
-    """Fetch the memory of an element into the caches; it may be beyond the end of the array."""
+    """Prefetch the memory of an element into the caches; it may be beyond the end of the array."""
 
     def generate(context, builder, signature, arguments):
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)

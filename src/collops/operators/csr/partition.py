@@ -1,4 +1,4 @@
-"""Orderings of rows that cut communication: which rank gets which rows, and how many entries reach across."""
+"""Partitions of rows that reduce communication: the rows of each rank, and the number of cut entries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collops.errors import InputError, LayoutError
 
 
 class Partition(NamedTuple):
-    """Rows of a square matrix given to ranks.
+    """A partition of the rows of a square matrix over ranks.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class Partition(NamedTuple):
     sizes : tuple of int
         Rows of each rank.
     cut : int
-        Pairs of rows that an entry joins and that are on different ranks: what must be exchanged.
+        Pairs of rows on different ranks that are connected by an entry: a measure of the exchange.
     """
 
     parts: np.ndarray
@@ -33,22 +33,22 @@ class Partition(NamedTuple):
 
 
 def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
-    """Give the rows of a square matrix to ranks. Not collective: one rank does it for all.
+    """Partition the rows of a square matrix over ranks. Not collective: call it on one rank.
 
     Parameters
     ----------
     matrix : sparse matrix
-        Of SciPy; only where it has entries matters.
+        Of SciPy; only the positions of its entries matter.
     ranks : int
-        How many parts.
+        Number of parts.
     method : str
-        ``"metis"``, parts of equal size with few entries across [1]_, by the package pymetis; or ``"rows"``, equally
-        many rows in the order that they have.
+        ``"metis"``, parts of equal size with few cut entries [1]_, by the package pymetis; or ``"rows"``, equally
+        many consecutive rows.
 
     Raises
     ------
     InputError
-        If there is no such method, or pymetis is not installed.
+        If `method` is neither, or pymetis is not installed.
     LayoutError
         If the matrix is not square.
 
@@ -61,7 +61,7 @@ def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
 
     rows, columns = matrix.shape
     if rows != columns:
-        raise LayoutError(f"only a square matrix has rows and columns to reorder alike, not one of {rows} x {columns}")
+        raise LayoutError(f"a partition needs a square matrix, not one of {rows} x {columns}")
     pattern = sparse.csr_array(matrix, copy=True)
     pattern.data = np.ones(len(pattern.data), np.int8)
     pattern = sparse.csr_array(pattern + pattern.T)
@@ -72,7 +72,7 @@ def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
     elif method == "metis":
         parts = _by_metis(pattern, ranks)
     else:
-        raise InputError(f"there is no partition {method!r}; choose metis or rows")
+        raise InputError(f"the partition must be metis or rows, not {method!r}")
     order = np.argsort(parts, kind="stable")
     sizes = np.bincount(parts, minlength=ranks)
     owners = np.repeat(parts, np.diff(pattern.indptr))

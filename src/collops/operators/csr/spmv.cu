@@ -1,7 +1,7 @@
 // Products of sparse matrices in compressed rows with vectors: LANES threads share a row and add up by shuffles.
 //
-// A kernel of our own, because CuPy refuses calls of cuSPARSE while a stream is being captured. Nothing here needs a
-// header or a library, so that NVRTC and hipRTC can both compile it.
+// A custom kernel, because CuPy does not allow calls of cuSPARSE while a stream is being captured. It needs no header
+// and no library, so that NVRTC and hipRTC can both compile it.
 //
 // compile-with: -DELEMENT=0 -DLANES=1
 // compile-with: -DELEMENT=1 -DLANES=8
@@ -72,7 +72,7 @@ __device__ inline Element below(Element a, int distance)
 }
 #endif
 
-// `names` are the numbers of the rows, where not all are there; `sign` is -1 for the conjugate of the matrix.
+// `names` are the row numbers if empty rows are omitted; `sign` is -1 for the conjugate of the matrix.
 extern "C" __global__ void multiply(const Element* __restrict__ x, Element* y, Long rows, const int* __restrict__ names,
     const Start* __restrict__ starts, const int* __restrict__ columns, const Element* __restrict__ values, Long sign,
     Long add)
@@ -80,7 +80,7 @@ extern "C" __global__ void multiply(const Element* __restrict__ x, Element* y, L
     const int lane = threadIdx.x % LANES;
     const Long stride = static_cast<Long>(gridDim.x) * (blockDim.x / LANES);
     const Long first = static_cast<Long>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES;
-    // All threads of a warp make the same number of turns, as shuffles need.
+    // All threads of a warp run the same number of iterations, as shuffles require.
     const Long turns = (rows + stride - 1) / stride;
     for (Long turn = 0; turn < turns; ++turn) {
         const Long row = first + turn * stride;

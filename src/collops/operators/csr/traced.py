@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 
 
 class _TracedBlock:
@@ -15,29 +15,29 @@ class _TracedBlock:
     The adjoint multiplies by a transposed copy, made at its first use, so that it sums over rows as well.
     """
 
-    def __init__(self, engine: Engine, matrix: Any, dtype: np.dtype) -> None:
+    def __init__(self, engine: Engine, matrix: LocalArray, dtype: np.dtype) -> None:
         self._engine = engine
         self._host = matrix
         self._dtype = dtype
-        self._entries = self._of(matrix)
+        self._entries = self._coordinates(matrix)
         self._adjoint_entries: Any = None
 
-    def multiply(self, x: Any, out: Any, add: bool) -> Any:
+    def multiply(self, x: LocalArray, out: Any, add: bool) -> Any:
         return self._product(self._entries, x, out, add)
 
-    def multiply_adjoint(self, y: Any, out: Any, add: bool) -> Any:
+    def multiply_adjoint(self, y: LocalArray, out: Any, add: bool) -> Any:
         if self._adjoint_entries is None:
-            self._adjoint_entries = self._of(self._host.conj().T.tocsr())
+            self._adjoint_entries = self._coordinates(self._host.conj().T.tocsr())
         return self._product(self._adjoint_entries, y, out, add)
 
-    def _of(self, matrix: Any) -> tuple[Any, ...]:
+    def _coordinates(self, matrix: LocalArray) -> tuple[Any, ...]:
         """Return the number of rows, and row, column and value of each entry."""
         rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
         arrays = rows, matrix.indices.astype(np.int32), matrix.data.astype(self._dtype)
         return matrix.shape[0], *map(self._engine.from_host, arrays)
 
     @staticmethod
-    def _product(entries: tuple[Any, ...], x: Any, out: Any, add: bool) -> Any:
+    def _product(entries: tuple[Any, ...], x: LocalArray, out: Any, add: bool) -> Any:
         import jax
 
         count, rows, columns, values = entries

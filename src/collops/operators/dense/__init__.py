@@ -1,4 +1,4 @@
-"""Products of dense matrices in this rank's memory, in the form of their engine.
+"""Products of dense matrices in this rank's memory, for every engine.
 
 Each module of :data:`forms_for` has ``local_matrix(matrix)`` and ``bfloat16_matrix(matrix)``, the local operator of a
 2-D array as it is or rounded to bfloat16; ``batched(matrices, keep_adjoint, at_once)``, see ``matrix.BatchedMatrix``;
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from collops.backend import engine_of, kernel_table
+from collops.backend import LocalArray, engine_of, kernel_table
 
 forms_for = kernel_table(__name__, "generic", cupy="device")
 
 
-def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
     """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` unless that is ``None``.
 
-    A conjugate transpose takes no copy. Matrices are C-contiguous, of one engine and one dtype, and may be empty. With
+    A conjugate transpose is not copied. Matrices are C-contiguous, of one engine and one dtype, and may be empty. With
     `accumulate`, the product is added to the values of `out`.
     """
     return forms_for(engine_of(b)).multiply(a, b, out, adjoint=adjoint, accumulate=accumulate)

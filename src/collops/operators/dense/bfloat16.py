@@ -1,7 +1,7 @@
 """Dense real matrices stored in bfloat16, which multiply vectors in single precision.
 
-A bfloat16 is the upper half of a float32. NumPy and CuPy have no fast products of such numbers. A matrix is therefore
-kept as their bits, in ``uint16``, and widened where it is multiplied: in the cache on hosts, in registers on GPUs.
+A bfloat16 is the upper half of a float32. NumPy and CuPy have no fast products of bfloat16. A matrix is therefore
+stored as their bits, in ``uint16``, and converted during the product: in the cache on hosts, in registers on GPUs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from collops.array.dtypes import as_dtype
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators.dense.matrix import DenseMatrix
 from collops.operators.memory import store
 
 _SINGLE = np.dtype(np.float32)
-_BLOCK = 1 << 17  # elements that are widened at once: they stay in a cache
-_CONVERTED = 1 << 24  # elements that are rounded at once, with temporary arrays of four times as many bytes
+_BLOCK = 1 << 17  # elements converted to float32 at once: they stay in a cache
+_CONVERTED = 1 << 24  # elements rounded at once, with temporary arrays of four times their size
 
 
-def bits_of(matrix: Any) -> Any:
-    """Return a real 2-D array of an engine of mutable arrays as the bits of the nearest numbers of bfloat16."""
+def bits_of(matrix: LocalArray) -> Any:
+    """Return a real 2-D mutable array rounded to bfloat16, as bits."""
     xp = engine_of(matrix).xp
     bits = xp.empty(matrix.shape, np.uint16)
     step = max(1, _CONVERTED // max(1, matrix.shape[1]))
@@ -32,17 +32,17 @@ def bits_of(matrix: Any) -> Any:
     return bits
 
 
-def _rounded(matrix: Any, xp: Any) -> Any:
-    """Return the bits of the nearest numbers of bfloat16, of two equally near the even one."""
+def _rounded(matrix: LocalArray, xp: Any) -> Any:
+    """Return the bits of the values rounded to the nearest bfloat16, ties to even."""
     single = xp.ascontiguousarray(matrix, _SINGLE)
     bits = single.view(np.uint32)
-    # Rounding up would make an infinity of the largest numbers that are not numbers.
+    # Rounding up would turn the largest NaN into an infinity.
     nearest = xp.where(xp.isnan(single), bits | 1 << 22, bits + (0x7FFF + (bits >> 16 & 1)))
     return (nearest >> 16).astype(np.uint16)
 
 
 class HostMatrix(DenseMatrix):
-    """A matrix of the bits of bfloat16 in C order on the host, widened a few rows at a time."""
+    """A matrix of bfloat16 bits in C order on the host, converted to float32 a few rows at a time."""
 
     def __init__(self, bits: np.ndarray) -> None:
         super().__init__(bits)
@@ -59,7 +59,7 @@ class HostMatrix(DenseMatrix):
             np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
             yield rows, block
 
-    def _product(self, matrix: np.ndarray, x: Any, out: Any) -> Any:
+    def _product(self, matrix: np.ndarray, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
         if engine.traced:
             if self._traced is None:
@@ -89,19 +89,19 @@ class HostMatrix(DenseMatrix):
 
 
 class TracedMatrix(DenseMatrix):
-    """A matrix of JAX in bfloat16; the compiler widens it within the product."""
+    """A matrix of JAX in bfloat16; the compiler converts it within the product."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         super().__init__(matrix)
         self.dtype = _SINGLE
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         return store(_traced_product(matrix, x), out)
 
 
-def _traced_product(matrix: Any, x: Any) -> Any:
+def _traced_product(matrix: LocalArray, x: LocalArray) -> Any:
     return engine_of(x).matmul(matrix.astype(_SINGLE), _single(x))
 
 
-def _single(x: Any) -> Any:
+def _single(x: LocalArray) -> Any:
     return x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)

@@ -1,8 +1,8 @@
 """Matrix products by cuBLAS, called directly: CuPy does not allow its own calls of cuBLAS in a capture.
 
-The reason is that cuBLAS may allocate memory at its first call on a stream. Here every stream gets a workspace
-beforehand, so that nothing is allocated in a capture. cuBLAS counts columns first: an array in C order is its own
-transpose to it.
+The reason is that cuBLAS may allocate memory at its first call on a stream. This module assigns a workspace to every
+stream beforehand, so that nothing is allocated during a capture. cuBLAS uses column-major order: it reads an array in
+C order as the transpose.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.errors import CollopsError, LayoutError
 from collops.operators.dense.device import KernelMatrix
 from collops.operators.dense.matrix import DenseMatrix
@@ -38,9 +39,9 @@ _ALL = slice(None)
 
 
 class _CublasColumns(DenseMatrix):
-    """A dense matrix on a CUDA device, in single or double precision, that multiplies columns by one call."""
+    """A dense matrix on a CUDA device, in single or double precision; one call multiplies a batch of columns."""
 
-    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
         if X.dtype.kind == "c" and not self._complex:
             check_holds(out.dtype, X.dtype)
             for part, result in ((X.real, out.real), (X.imag, out.imag)):
@@ -59,22 +60,22 @@ class _CublasColumns(DenseMatrix):
 
 
 class SmallMatrix(_CublasColumns, KernelMatrix):
-    """The local operator of a small real matrix: our kernels multiply vectors, and cuBLAS columns."""
+    """The local operator of a small real matrix: custom kernels multiply vectors, cuBLAS multiplies columns."""
 
 
 class CublasMatrix(_CublasColumns):
     """The local operator of a dense matrix on a CUDA device, in single or double precision, real or complex."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         super().__init__(matrix)
         _check_extents(*self.shape)
         self._device = int(self.matrix.device.id)
         self._gemv = _routine("gemv_v2", self.dtype.char)
-        self._zero, self._one, _ = _constants(self.dtype.char)
-        # The leading matrix counts columns first; the other one is its transpose.
+        self._zero_address, self._one_address, _ = _constants(self.dtype.char)
+        # The leading matrix is in column-major order; the other operand is the transpose.
         self._leading = self._transposed if self.matrix.flags.c_contiguous else self.matrix
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         if x.dtype.kind == "c" and not self._complex:
             return super()._product(matrix, x, out)
         x = contiguous(x, self.dtype)
@@ -85,34 +86,34 @@ class CublasMatrix(_CublasColumns):
         rows, columns = self._leading.shape
         status = self._gemv(
             *(_handle(self._device), _NORMAL if matrix is self._leading else _TRANSPOSED, rows, columns),
-            *(self._one, matrix.data.ptr, rows, x.data.ptr, 1),
-            *(self._zero, target.data.ptr, 1),
+            *(self._one_address, matrix.data.ptr, rows, x.data.ptr, 1),
+            *(self._zero_address, target.data.ptr, 1),
         )
         _check(status, "gemv")
         return store(target, out)
 
 
 class CublasBatch:
-    """A batch of matrices (batch, rows, columns) in C order on a CUDA device, each of which multiplies one matrix."""
+    """A batch of matrices (batch, rows, columns) in C order on a CUDA device; each multiplies one matrix."""
 
     capturable = by_rows = True
 
-    def __init__(self, matrices: Any) -> None:
+    def __init__(self, matrices: LocalArray) -> None:
         _check_extents(*matrices.shape)
         self._matrices = matrices
         self.dtype: np.dtype = matrices.dtype
         self._device = int(matrices.device.id)
-        self._zero, self._one, _ = _constants(self.dtype.char)
+        self._zero_address, self._one_address, _ = _constants(self.dtype.char)
 
-    def forward(self, x: Any, out: Any, rows: slice = _ALL) -> Any:
+    def forward(self, x: LocalArray, out: Any, rows: slice = _ALL) -> Any:
         """Fill `out`, (batch, rows, n), or only `rows` of it, with products with `x`, (batch, columns, n)."""
         return self._product(_NORMAL, x, out, rows)
 
-    def adjoint(self, y: Any, out: Any, rows: slice = _ALL) -> Any:
+    def adjoint(self, y: LocalArray, out: Any, rows: slice = _ALL) -> Any:
         """Fill `out`, (batch, columns, n), or only `rows` of it, with products of conjugate transposes with `y`."""
         return self._product(_ADJOINT, y, out, rows)
 
-    def _product(self, operation: int, x: Any, out: Any, rows: slice) -> Any:
+    def _product(self, operation: int, x: LocalArray, out: Any, rows: slice) -> Any:
         if out.size == 0:
             return out
         if x.size == 0:
@@ -121,8 +122,8 @@ class CublasBatch:
         result = out
         if self.dtype.kind != "c" and x.dtype.kind == "c":
             x, result = x.view(self.dtype), out.view(self.dtype)  # real and imaginary parts as columns
-        # The product of the transposes in reverse order; our adjoint is the conjugate of their matrix, transposed
-        # again.
+        # cuBLAS computes the product of the transposes in reverse order; the adjoint is the conjugate transpose of
+        # the matrix as cuBLAS reads it.
         columns, inner, width = result.shape[1], x.shape[1], x.shape[2]
         leading = self._matrices.shape[2]
         first, last, _ = rows.indices(columns)
@@ -130,15 +131,15 @@ class CublasBatch:
         # Not an attribute, since a function of a library cannot be copied with the operator.
         status = _routine("gemmStridedBatched", self.dtype.char)(
             *(_handle(self._device), _NORMAL, operation, width, last - first, inner),
-            *(self._one, x.data.ptr, width, inner * width),
+            *(self._one_address, x.data.ptr, width, inner * width),
             *(self._matrices.data.ptr + skipped, leading, self._matrices.shape[1] * leading),
-            *(self._zero, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
+            *(self._zero_address, result.data.ptr + first * width * result.itemsize, width, columns * width, len(x)),
         )
         _check(status, "gemmStridedBatched")
         return out
 
 
-def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool = False) -> None:
+def multiply(a: LocalArray, b: LocalArray, c: LocalArray, *, adjoint: bool = False, accumulate: bool = False) -> None:
     """Set `c` to ``a @ b``, or to the product with the conjugate transpose of `a`; or add the product to `c`.
 
     All are matrices on a device, not empty, of one dtype: single or double precision, real or complex. Each row of `a`
@@ -146,7 +147,7 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
     """
     rows, columns = c.shape
     turned = not b.flags.c_contiguous
-    spacings = [max(each.strides[0] // each.itemsize, each.shape[1]) for each in (a, c)]
+    spacings = [max(matrix.strides[0] // matrix.itemsize, matrix.shape[1]) for matrix in (a, c)]
     _check_extents(rows, *spacings, *b.shape)
     zero, one, _ = _constants(c.dtype.char)
     status = _routine("gemm_v2", c.dtype.char)(
@@ -157,33 +158,33 @@ def multiply(a: Any, b: Any, c: Any, *, adjoint: bool = False, accumulate: bool 
     _check(status, "gemm")
 
 
-def _has_rows(array: Any, dtype: np.dtype) -> bool:
+def _has_rows(array: LocalArray, dtype: np.dtype) -> bool:
     """Return whether `array` is of `dtype`, and its rows are contiguous and do not overlap."""
     spacing, step = array.strides
     return array.dtype == dtype and step == array.itemsize and spacing >= array.shape[1] * step
 
 
 class _Handle:
-    """A cuBLAS handle of one device and one thread, with a workspace for each stream that it has worked on."""
+    """A cuBLAS handle of one device and one thread, with a workspace for each stream it has used."""
 
     def __init__(self, device: int) -> None:
         self.library = _library()
         self.value = ctypes.c_void_p()
         self._stream: int | None = None
         self._workspaces: dict[int, Any] = {}
-        # NVIDIA's advice for the size.
+        # size recommended by NVIDIA
         hopper = int(cupy.cuda.Device(device).compute_capability) >= _HOPPER
         self._nbytes = (32 if hopper else 4) * _MEBIBYTE
         with cupy.cuda.Device(device):
             _check(self.library.cublasCreate_v2(ctypes.byref(self.value)), "cublasCreate")
 
-    def on(self, stream: int) -> ctypes.c_void_p:
-        """Return the handle, working on `stream`."""
+    def on_stream(self, stream: int) -> ctypes.c_void_p:
+        """Return the handle, set to `stream`."""
         if stream != self._stream:
             workspace = self._workspaces.get(stream)
             if workspace is None:
                 workspace = self._workspaces[stream] = cupy.cuda.alloc(self._nbytes)
-            # Setting the stream resets the workspace, so that this order matters.
+            # Order matters: setting the stream resets the workspace.
             _check(self.library.cublasSetStream_v2(self.value, ctypes.c_void_p(stream)), "cublasSetStream")
             address, nbytes = ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(self._nbytes)
             _check(self.library.cublasSetWorkspace_v2(self.value, address, nbytes), "cublasSetWorkspace")
@@ -191,16 +192,16 @@ class _Handle:
         return self.value
 
 
-_local = threading.local()  # has the handles of a thread by device
+_local = threading.local()  # holds the handles of a thread by device
 
 
 def _handle(device: int) -> ctypes.c_void_p:
-    """Return this thread's handle of a device, working on the current stream."""
+    """Return this thread's handle of a device, set to the current stream."""
     handles: dict[Any, _Handle] = vars(_local)
     handle = handles.get(device)
     if handle is None:
         handle = handles[device] = _Handle(device)
-    return handle.on(cupy.cuda.get_current_stream().ptr)
+    return handle.on_stream(cupy.cuda.get_current_stream().ptr)
 
 
 @cache
@@ -220,7 +221,7 @@ def _constants(char: str) -> tuple[int, int, np.ndarray]:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Return the cuBLAS that CuPy uses, so that there are never two versions in one process."""
+    """Return the cuBLAS library that CuPy has loaded, so that a process never has two versions."""
     cupy.cuda.device.get_cublas_handle()  # loads it
     loaded = re.search(r"/.*/libcublas\.so.*", Path("/proc/self/maps").read_text())
     if loaded is None:
@@ -230,7 +231,7 @@ def _library() -> ctypes.CDLL:
 
 def _check_extents(*extents: int) -> None:
     if max(extents) > _MAX_EXTENT:
-        raise LayoutError(f"cuBLAS counts with 32 bits, too few for matrices with the extents {extents}")
+        raise LayoutError(f"cuBLAS uses 32-bit extents, too small for matrices with the extents {extents}")
 
 
 def _check(status: int, call: str) -> None:

@@ -2,9 +2,9 @@
 //
 // Forward: a block of threads computes ROWS neighbouring elements, so that it loads the vector once for several rows.
 // Adjoint: a block sums up a strip of columns over a range of rows; the last block of a strip to finish adds the partial
-// sums of all, always in the same order, so that the result is the same every time. No block waits for another.
+// sums of all blocks, always in the same order, so that the result is reproducible. No block waits for another.
 //
-// The elements of the matrix are stored as S, and those of vectors, as which all is computed, are T.
+// S is the storage type of the matrix; T is the type of the vectors and of the computation.
 
 template <typename T, int V>
 struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
@@ -13,7 +13,7 @@ struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
 
 __device__ inline float widened(float value) { return value; }
 __device__ inline double widened(double value) { return value; }
-// The bits of a bfloat16 are the upper half of those of a float.
+// A bfloat16 is the upper 16 bits of a float.
 __device__ inline float widened(unsigned short bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
 
 constexpr int THREADS = 256;
@@ -85,7 +85,7 @@ __device__ void adjoint(const S* __restrict__ matrix, const T* __restrict__ y, T
         const P* column = reinterpret_cast<const P*>(matrix) + pack;
         long long i = begin + slice;
         for (; i + (BATCH - 1) * SLICES < end; i += BATCH * SLICES) {
-            P part[BATCH];  // all loads first, so that they wait for memory together
+            P part[BATCH];  // issue all loads first, so that their latencies overlap
             T factor[BATCH];
             #pragma unroll
             for (int b = 0; b < BATCH; ++b) part[b] = column[(i + b * SLICES) * packs];

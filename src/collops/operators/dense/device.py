@@ -1,4 +1,4 @@
-"""Dense matrices on GPUs: by cuBLAS where there is CUDA, by the kernels of ``dense.cu``, or by CuPy."""
+"""Dense matrices on GPUs: products by cuBLAS on CUDA devices, by the kernels of ``dense.cu``, or by CuPy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators.dense import generic
 from collops.operators.dense.bfloat16 import bits_of
 from collops.operators.dense.matrix import BatchedMatrix, DenseMatrix
 from collops.operators.memory import contiguous, store
 
 _BY_BLAS = "fdFD"
-_LARGE = 32 << 20  # bytes: from here on the product takes longer than its launch, and cuBLAS is faster
+_LARGE = 32 << 20  # bytes: above this size the product takes longer than its launch, and cuBLAS is faster
 _THREADS = 256
 _LANES = 32
 _LOAD_BYTES = 16
@@ -26,10 +26,10 @@ _ROWS, _ROWS_OF_BFLOAT16 = 4, 2  # of a block of the forward kernel that takes s
 class KernelMatrix(DenseMatrix):
     """The local operator of a real matrix on a GPU, in single or double precision, by the kernels of ``dense.cu``.
 
-    Its elements may be the bits of bfloat16 as ``uint16``: the vectors are then in single precision.
+    Its elements may be bfloat16 bits as ``uint16``; vectors are then in single precision.
     """
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: LocalArray) -> None:
         super().__init__(matrix)
         # A matrix in the other order is the transpose of one in C order.
         self._rows = self.matrix if self.matrix.flags.c_contiguous else self._transposed
@@ -40,19 +40,19 @@ class KernelMatrix(DenseMatrix):
         if self.dtype.kind == "u":
             self._stored, self._several, self.dtype = "bfloat16", _ROWS_OF_BFLOAT16, np.dtype(np.float32)
         self._width = width if columns % width == 0 and _aligned(self._rows) else 1
-        # Enough blocks to keep all processors loading, but not more partial sums than that takes.
+        # Enough blocks to saturate the memory bandwidth, but no more, to limit the number of partial sums.
         strips = max(1, -(-columns // (self._width * _LANES)))
         self._splits = max(1, min(-(-self._processors * _BLOCKS_PER_PROCESSOR // strips), rows // _MIN_ROWS))
         self._partial = self._engine.xp.empty(self._splits * columns, self.dtype)
         self._finished = self._engine.xp.zeros(strips, np.uint32)
 
-    def _products(self, X: Any, matrix: Any, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
         of_each = self.matrix if matrix is self._transposed else self._transposed
         for x, result in zip(X, out, strict=True):
             store(self._product(of_each, x, result if result.flags.c_contiguous else None), result)
         return out
 
-    def _product(self, matrix: Any, x: Any, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         if x.dtype.kind == "c":
             parts = [self._product(matrix, part, None) for part in (x.real, x.imag)]
             return store(parts[0] + 1j * parts[1], out)
@@ -77,15 +77,15 @@ class KernelMatrix(DenseMatrix):
         return target if target is out else store(target, out)
 
 
-def _aligned(array: Any) -> bool:
+def _aligned(array: LocalArray) -> bool:
     return array.data.ptr % _LOAD_BYTES == 0
 
 
-def local_matrix(matrix: Any) -> DenseMatrix:
+def local_matrix(matrix: LocalArray) -> DenseMatrix:
     """Return the local operator of a matrix, which a CUDA graph can record if it is in single or double precision.
 
-    For vectors, our kernels cost the host half as much as cuBLAS, which is faster for large matrices and takes complex
-    ones too.
+    For vectors, the custom kernels have half the launch overhead of cuBLAS, which is faster for large matrices and
+    also supports complex ones.
     """
     real = matrix.dtype.kind == "f"
     if matrix.dtype.char in _BY_BLAS and engine_of(matrix).cuda:
@@ -95,13 +95,13 @@ def local_matrix(matrix: Any) -> DenseMatrix:
     return KernelMatrix(matrix) if real and matrix.dtype.char in _BY_BLAS else DenseMatrix(matrix)
 
 
-def bfloat16_matrix(matrix: Any) -> DenseMatrix:
+def bfloat16_matrix(matrix: LocalArray) -> DenseMatrix:
     """Return the local operator of a real matrix, rounded to bfloat16."""
     return KernelMatrix(bits_of(matrix))
 
 
-def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
-    """Return the products of a batch of matrices: by cuBLAS, which needs no options, where it can."""
+def batched(matrices: LocalArray, keep_adjoint: bool, at_once: bool) -> Any:
+    """Return the products of a batch of matrices: by cuBLAS, which ignores the options, if it supports the dtype."""
     if matrices.dtype.char in _BY_BLAS and engine_of(matrices).cuda:
         from collops.operators.dense.cublas import CublasBatch
 
@@ -109,8 +109,8 @@ def batched(matrices: Any, keep_adjoint: bool, at_once: bool) -> Any:
     return BatchedMatrix(matrices, keep_adjoint, at_once)
 
 
-def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
-    """Return a product of two matrices, by cuBLAS where it can."""
+def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+    """Return a product of two matrices, by cuBLAS if it supports them."""
     by_blas = out is not None and out.size and b.shape[0] and out.dtype.char in _BY_BLAS
     if not by_blas or not engine_of(out).cuda:
         return generic.multiply(a, b, out, adjoint=adjoint, accumulate=accumulate)

@@ -1,4 +1,4 @@
-"""Dense matrices on hosts, where SciPy's BLAS multiplies them, and of JAX, whose compiler chooses the kernels."""
+"""Dense matrices on hosts, multiplied by SciPy's BLAS, and of JAX, whose compiler chooses the kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators.dense.bfloat16 import HostMatrix, TracedMatrix, bits_of
 from collops.operators.dense.matrix import BatchedMatrix, DenseMatrix
 from collops.operators.memory import store
@@ -18,15 +18,15 @@ _CONJUGATE_TRANSPOSE = 2
 local_matrix, batched = DenseMatrix, BatchedMatrix
 
 
-def bfloat16_matrix(matrix: Any) -> DenseMatrix:
+def bfloat16_matrix(matrix: LocalArray) -> DenseMatrix:
     """Return the local operator of a real matrix, rounded to bfloat16."""
     return HostMatrix(bits_of(matrix)) if engine_of(matrix).mutable else TracedMatrix(matrix.astype("bfloat16"))
 
 
-def multiply(a: Any, b: Any, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
-    """Return a product of two matrices of any engine, on hosts by BLAS where it can."""
+def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+    """Return a product of two matrices of any engine, on hosts by BLAS if it supports them."""
     if type(out) is np.ndarray and out.dtype.char in _GEMM and out.size and b.shape[0]:
-        # BLAS counts columns first: it computes the transposed product of the transposed matrices.
+        # BLAS uses column-major order: it computes the transposed product of the transposed matrices.
         conjugate = _CONJUGATE_TRANSPOSE if adjoint else 0
         _gemm(out.dtype.char)(1, b.T, a.T, beta=int(accumulate), c=out.T, trans_b=conjugate, overwrite_c=True)
         return out

@@ -1,6 +1,6 @@
-"""Finite-difference formulas along one axis as banded matrices, which are transposed, cut and scaled by arithmetic.
+"""Finite-difference formulas along one axis as banded matrices, which can be transposed, cut and scaled.
 
-A derivative has one formula for all rows except a few at either end. Its transpose has the same form, so that one
+A derivative has one formula for all rows except a few at either end. The transpose has the same structure, so that one
 kernel computes forward and adjoint of every derivative.
 """
 
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.errors import InputError, LayoutError
 
 __all__ = ["MAX_SPECIAL", "REACH", "WIDTH", "Face", "Problem", "Several", "Term"]
 
 REACH = 2
-"""No formula reaches further than this from the diagonal."""
+"""Maximum distance of a coefficient from the diagonal."""
 WIDTH = 2 * REACH + 1
 MAX_SPECIAL = 8
-"""Rows of a band that differ from the stencil: a formula has at most two at either end, its transpose four."""
-_SAMPLE = MAX_SPECIAL + REACH + 2  # rows that contain every row of a longer matrix; the middle one is the stencil
+"""Maximum number of rows at one end that differ from the stencil: two in a formula, four in its transpose."""
+_SAMPLE = MAX_SPECIAL + REACH + 2  # rows of a matrix with all distinct rows; the middle one is the stencil
 
 KINDS = ("forward", "centered", "backward")
 
@@ -34,9 +34,9 @@ _Formula: TypeAlias = dict[int, float]
 class Band:
     """A square matrix with a band of ``WIDTH`` diagonals, whose rows are equal except for a few at either end.
 
-    `rows` are the coefficients of a matrix of at most 12 rows, from ``-REACH`` to ``REACH`` beside the diagonal; its
-    middle row, the ``stencil``, is repeated until there are `size`. The other rows are ``special``: ``head`` of them
-    at the beginning and ``tail`` at the end.
+    `rows` are the coefficients of a matrix of at most 12 rows, at offsets from ``-REACH`` to ``REACH`` from the
+    diagonal; its middle row, the ``stencil``, is repeated to obtain `size` rows. The other rows are ``special``:
+    ``head`` rows at the beginning and ``tail`` rows at the end.
     """
 
     def __init__(self, size: int, rows: np.ndarray) -> None:
@@ -44,12 +44,12 @@ class Band:
         self._rows = rows
         middle = len(rows) // 2
         self.stencil = rows[middle] if len(rows) else np.zeros(WIDTH)
-        same = [bool(np.array_equal(row, self.stencil)) for row in rows]
+        is_stencil = [bool(np.array_equal(row, self.stencil)) for row in rows]
         self.head = middle
-        while self.head > 0 and same[self.head - 1]:
+        while self.head > 0 and is_stencil[self.head - 1]:
             self.head -= 1
         end = middle
-        while end < len(rows) and same[end]:
+        while end < len(rows) and is_stencil[end]:
             end += 1
         self.tail = len(rows) - end
         self.special = np.concatenate([rows[: self.head], rows[end:]])
@@ -87,11 +87,11 @@ class Band:
 
 
 class LocalBand:
-    """The rows of a band that one rank has, counted from its first row.
+    """The rows of a band on one rank, counted from its first row.
 
-    ``before`` and ``after`` are the numbers of columns that the rows need beyond their own. Rows from ``head_end`` to
-    ``tail_begin`` have the stencil; those from ``inner_begin`` to ``inner_end`` also need no columns but their own.
-    ``head_row`` and ``tail_row`` are the places among the special rows of the first row here and of that at
+    ``before`` and ``after`` are the numbers of remote columns that the rows need on either side. Rows from ``head_end``
+    to ``tail_begin`` have the stencil; rows from ``inner_begin`` to ``inner_end`` also need local columns only.
+    ``head_row`` and ``tail_row`` are the indices, among the special rows, of the first local row and of row
     ``tail_begin``.
     """
 
@@ -118,14 +118,14 @@ class LocalBand:
 
 
 class Face(NamedTuple):
-    """The planes before or after a block: their shape, and their elements of the memory that messages land in."""
+    """The planes before or after a block: their shape, and their elements in the receive buffer."""
 
     shape: tuple[int, ...]
     begin: int
     end: int
 
-    def of(self, landing: Any) -> Any:
-        """Return the planes as a view of the memory that messages land in."""
+    def of(self, landing: LocalArray) -> Any:
+        """Return the planes as a view of the receive buffer."""
         return landing[self.begin : self.end].reshape(self.shape)
 
 
@@ -139,7 +139,7 @@ class Term(NamedTuple):
 
 
 class Several(Enum):
-    """Which arrays exist once for each term; the terms share the others."""
+    """Which arrays are separate for each term; terms share the others."""
 
     NONE = 0
     SOURCES = 1
@@ -149,9 +149,9 @@ class Several(Enum):
 class Problem(NamedTuple):
     """The task of a kernel: the products of some terms with local arrays of one shape and dtype, on an engine.
 
-    `several` says whether each term has a source or target of its own; otherwise products with one target are added up.
-    With `add`, they are added to the values of the only target. With `squares`, the squares of the results are wanted
-    as well.
+    `several` says whether each term has a separate source or target; products with a common target are added up. With
+    `add`, they are added to the values of the only target. With `squares`, the kernel also sums the squares of the
+    results.
     """
 
     shape: tuple[int, ...]
@@ -167,7 +167,7 @@ def first_derivative(size: int, sampling: float, kind: str, edge: bool, order: i
     """Return the matrix of the first derivative along `size` points; parameters and errors of `FirstDerivative`."""
     scale = _scale(sampling, 1, kind)
     if order not in (3, 5):
-        raise InputError(f"order={order!r}: a centered first derivative has 3 or 5 points")
+        raise InputError(f"order={order!r}: a centered first derivative needs 3 or 5 points")
     if kind == "forward":
         return _band(size, scale, lambda row, n: {0: -1.0, 1: 1.0} if row < n - 1 else {})
     if kind == "backward":
@@ -219,7 +219,7 @@ def _scale(sampling: float, order: int, kind: str) -> float:
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose forward, centered or backward")
     if not (np.isreal(sampling) and np.isfinite(sampling) and sampling != 0):
-        raise InputError(f"sampling={sampling!r}: the distance of points is a real number other than 0")
+        raise InputError(f"sampling={sampling!r}: the distance of points must be a nonzero real number")
     with np.errstate(over="ignore", under="ignore", divide="ignore"):
         scale = float(1 / np.float64(np.real(sampling)) ** order)
     if scale == 0 or not np.isfinite(scale):

@@ -20,7 +20,7 @@ from collops.operators.memory import contiguous, filled
 
 
 class _Banded(LinearOperator):
-    """Products with bands along axes of a layout, which are pairs of an axis and a matrix. Collective."""
+    """Products with bands along axes of a layout, given as pairs of axis and matrix. Collective."""
 
     _has_coefficients = False
     _several: tuple[Several, Several]  # of forward and adjoint
@@ -86,7 +86,7 @@ class FirstDerivative(_Summed):
     InputError
         If `kind`, `order` or `sampling` is not allowed.
     LayoutError
-        If there is no such axis, or it has one point and `edge` is true.
+        If `axis` does not exist, or has one point and `edge` is true.
 
     Notes
     -----
@@ -141,7 +141,7 @@ class SecondDerivative(_Summed):
     InputError
         If `kind` or `sampling` is not allowed.
     LayoutError
-        If there is no such axis, or it has fewer than three points and `edge` is true.
+        If an axis does not exist, or has fewer than three points and `edge` is true.
 
     Notes
     -----
@@ -190,7 +190,7 @@ class Gradient(_Banded):
     Raises
     ------
     InputError
-        If there is neither one `sampling` nor one for each axis, or it or `kind` is not allowed.
+        If `sampling` is neither one number nor one for each axis, or it or `kind` is not allowed.
     LayoutError
         If an axis has one point and `edge` is true.
 
@@ -226,7 +226,7 @@ class Gradient(_Banded):
         steps = np.atleast_1d(sampling).tolist()
         steps = steps * layout.ndim if len(steps) == 1 else steps
         if len(steps) != layout.ndim:
-            raise InputError(f"a gradient along {layout.ndim} axes needs as many samplings, not {sampling!r}")
+            raise InputError(f"a gradient along {layout.ndim} axes needs one sampling for each axis, not {sampling!r}")
         bands = [
             (axis, first_derivative(extent, step, kind, edge))
             for axis, (extent, step) in enumerate(zip(layout.shape, steps, strict=True))
@@ -264,7 +264,7 @@ class Laplacian(_Summed):
         If `axes`, `weights` and `sampling` have different lengths or none, an axis is named twice, or `kind` or a
         sampling is not allowed.
     LayoutError
-        If there is no such axis, or it has fewer than three points and `edge` is true.
+        If an axis does not exist, or has fewer than three points and `edge` is true.
 
     Notes
     -----
@@ -298,8 +298,8 @@ class Laplacian(_Summed):
         numbers = [normal_axis(axis, layout.ndim) for axis in axes]
         if not 0 < len(numbers) == len(weights) == len(sampling) or len(set(numbers)) != len(numbers):
             raise InputError(
-                f"a Laplacian along axes={tuple(axes)} needs as many weights and samplings, not {tuple(weights)} and "
-                f"{tuple(sampling)}, and every axis once"
+                f"a Laplacian along axes={tuple(axes)} needs a weight and a sampling each, not {tuple(weights)} and "
+                f"{tuple(sampling)}, and distinct axes"
             )
         bands = [
             (axis, second_derivative(layout.shape[axis], step, kind, edge).scaled(weight))

@@ -1,4 +1,4 @@
-"""Products with bands along the axes of distributed arrays: the exchange of the sides, and the kernel of an engine."""
+"""Products with bands along the axes of distributed arrays: the exchange of faces, and the kernel of an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from collops.array import Layout
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
-from collops.backend import kernel_table
+from collops.backend import LocalArray, kernel_table
 from collops.exchange import ExchangePlan
 from collops.exchange.boxes import extent
 from collops.operators.derivatives.bands import Band, Face, LocalBand, Problem, Several, Term
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 _kernels_for = kernel_table("collops.operators.derivatives.kernels", "generic", numpy="array_kernels", cupy="cuda")
-_ALIGNED = 16  # elements: wherever a face begins, wide loads can begin
+_ALIGNED = 16  # elements: alignment of faces, for wide loads
 
 
 class Stencil:
-    """Bands along axes of an array, with all that they need from other ranks in one exchange.
+    """Bands along axes of an array, with one exchange of all remote values.
 
-    `bands` are pairs of an axis and a matrix. `several` says whether each product has a source of its own, or a target
-    of its own; products with one target are added up. Collective: all ranks make it, in the same order.
+    `bands` are pairs of an axis and a matrix. `several` says whether each product has a separate source or a separate
+    target; products with a common target are added up. Collective: all ranks create it, in the same order.
     """
 
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, several: Several) -> None:
         block = layout.block(comm.rank)
-        wanted = [_wanted(layout.block(rank), bands) for rank in range(layout.ranks)]
-        moves = transfers(layout, comm.rank, lambda rank: [region for _, _, region in wanted[rank]])
+        needed = [_needed_faces(layout.block(rank), bands) for rank in range(layout.ranks)]
+        moves = transfers(layout, comm.rank, lambda rank: [region for _, _, region in needed[rank]])
         self._shape = block.shape
         self._several = several
         self._size = 0
-        faces = [self._new_face(region) for _, _, region in wanted[comm.rank]]
-        sides = {(term, side): face for (term, side, _), face in zip(wanted[comm.rank], faces, strict=True)}
+        faces = [self._new_face(region) for _, _, region in needed[comm.rank]]
+        sides = {(term, side): face for (term, side, _), face in zip(needed[comm.rank], faces, strict=True)}
         self._terms = [
             Term(
                 *(axis, LocalBand(band, block.offset[axis], block.shape[axis])),
@@ -47,7 +47,7 @@ class Stencil:
             )
             for number, (axis, band) in enumerate(bands)
         ]
-        # A face that several ranks send lands in pieces, which are put together after the exchange.
+        # A face that several ranks send arrives in pieces, which are assembled after the exchange.
         self._pieces: list[tuple[Face, tuple[slice, ...], Face]] = []
         receives = []
         for peer, number, box in moves.receives:
@@ -60,7 +60,7 @@ class Stencil:
         boxes = [box for _, _, box in (*moves.sends, *moves.receives)]
         self._longest = max((math.prod(extent(box)) for box in boxes), default=0)
         if moves.travels:
-            parts = [wanted[peer][number][0] for peer, number, _ in moves.sends]
+            parts = [needed[peer][number][0] for peer, number, _ in moves.sends]
             sends = [(peer, box) for peer, _, box in moves.sends]
             self._plan = ExchangePlan(comm, sends, receives, parts=parts if several is Several.SOURCES else None)
         self._buffers = Buffers()
@@ -76,8 +76,8 @@ class Stencil:
     ) -> Any:
         """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
 
-        The products are written into `targets`, or, with `add`, added to the only one, where the engine is mutable.
-        Then pairs for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if any.
+        On a mutable engine, the products are written into `targets` or, with `add`, added to the only target, and pairs
+        for ``Square.parts`` (:mod:`collops.array.fused`) are appended to the list `squares`, if any.
         """
         key = engine, sources[0].dtype, add, squares is not None
         kernel = self._kernels.get(key)
@@ -104,7 +104,7 @@ class Stencil:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
         return run("rest" if overlaps else "whole", sources, targets, landing)
 
-    def _takes_long(self, landing: Any) -> bool:
+    def _takes_long(self, landing: LocalArray) -> bool:
         """Return whether the exchange takes longer than the second launch that overlapping needs."""
         assert self._plan is not None
         return not self._plan.comm.transport_of(landing).sends_short(self._longest * landing.itemsize)
@@ -117,9 +117,9 @@ class Stencil:
         return Face(shape, begin, end)
 
 
-def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:
-    """Return the derivative, the side (0 before, 1 after) and the region of each face that a block needs."""
-    found = []
+def _needed_faces(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, int, Region]]:
+    """Return the index of the band, the side (0 before, 1 after) and the region of each face that a block needs."""
+    faces = []
     for term, (axis, band) in enumerate(bands if math.prod(block.shape) else ()):
         start, stop = block.offset[axis], block.offset[axis] + block.shape[axis]
         low, high = band.columns(start, stop)
@@ -127,5 +127,5 @@ def _wanted(block: Block, bands: Sequence[tuple[int, Band]]) -> list[tuple[int, 
             if bounds[0] < bounds[1]:
                 region = [(s.start, s.stop) for s in block.slices]
                 region[axis] = bounds
-                found.append((term, side, tuple(region)))
-    return found
+                faces.append((term, side, tuple(region)))
+    return faces

@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 
-_RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # of the steps, as in real.cu
+_RADICES = {256: (16, 16), 512: (8, 8, 8), 1024: (16, 8, 8), 2048: (16, 16, 8)}  # radix of the steps, as in real.cu
 _MAX_THREADS = 512  # of a block
 _SHARED = 1 << 16  # bytes of a block
 _MAX_PAIRS = 8
-_MIN_COLUMNS = 16  # which a block transforms at once: fewer would leave most of the memory's bandwidth unused
+_MIN_COLUMNS = 16  # columns that a block transforms at once: fewer would leave most of the memory bandwidth unused
 _MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 def chirp_length(samples: int, before: int, after: int) -> int | None:
-    """Return the length of the transforms in shared memory; ``None`` for transforms that are not made like that.
+    """Return the length of the transforms in shared memory; ``None`` for transforms that the kernel does not support.
 
-    These are long ones, those of arrays of shape (before, samples, after) with few columns, and of empty ones.
+    Unsupported are long transforms, arrays of shape (before, samples, after) with few columns, and empty arrays.
     """
     if after < _MIN_COLUMNS or not 0 < before <= _MAX_BLOCKS:
         return None
@@ -29,13 +29,13 @@ def chirp_length(samples: int, before: int, after: int) -> int | None:
 
 
 class Axis(NamedTuple):
-    """The samples of an axis and the frequencies that are taken of it: the structure of this name in ``real.cu``."""
+    """The samples of an axis and its selected frequencies: the struct of this name in ``real.cu``."""
 
-    given: int
+    extent: int
     shift: int
     samples: int
     first: int
-    taken: int
+    frequencies: int
     turn: int
 
 
@@ -61,11 +61,11 @@ class Chirp:
         for kernel in self._kernels:
             kernel.max_dynamic_shared_size_bytes = self._shared
 
-    def __call__(self, source: Any, target: Any, axis: int, back: bool) -> Any:
+    def __call__(self, source: LocalArray, target: LocalArray, axis: int, back: bool) -> Any:
         """Transform a local array along an axis; `back` computes the adjoint.
 
-        `target` is in C order. Along the first axis only the elements of each sample need be contiguous, so that it may
-        be some columns of a larger array, and `source` is read where it is if it is like that.
+        `target` is in C order. Along the first axis, only the elements of each sample need to be contiguous, so that
+        `target` may be some columns of a larger array. `source` is read in place if it has this form, else copied.
         """
         if target.size == 0:
             return target
@@ -82,7 +82,7 @@ class Chirp:
 def tables(samples: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the roots of unity, the spectrum of the conjugate chirp over `length`, and the chirp, in complex128.
 
-    The spectrum is in the order in which the steps leave a transform, and divided by its length.
+    The spectrum is in the output order of the steps, and divided by its length.
     """
     roots = np.exp(-2j * np.pi * np.arange(length) / length)
     number = np.arange(samples, dtype=np.int64)

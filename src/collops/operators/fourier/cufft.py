@@ -1,4 +1,4 @@
-"""Transforms on GPUs by cuFFT, with plans that are made once and transform along any axis without moving it."""
+"""Transforms on GPUs by cuFFT, with cached plans for any axis, which need no transposition."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import cupy
 from cupy.cuda import cufft
 
+from collops.backend import LocalArray
 from collops.operators.fourier.engines import scaling
 from collops.operators.fourier.lines import find_lines
 
-_MAX_CALLS = 16  # calls for one transform; above, it is faster to move its axis to the end
+_MAX_CALLS = 16  # maximum number of calls for one transform; with more, transposing the axis to the end is faster
 _LENGTHS_OF_PLANS = range(
     513, 1025
-)  # for which our kernel has few columns a block, and up to which cuFFT makes one pass
+)  # range in which the custom kernel has few columns per block and cuFFT still makes one pass
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}
 _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
@@ -23,7 +24,7 @@ _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
 class Transforms:
     """Transforms of CuPy arrays, and their plans.
 
-    Plans are never dropped: a recorded CUDA graph may still use their memory.
+    Plans are never evicted: a recorded CUDA graph may still use their memory.
     """
 
     multiplies, chirps = False, True
@@ -31,21 +32,23 @@ class Transforms:
     def __init__(self, engine: Any, threads: int) -> None:
         self._plans: dict[Any, Any] = {}
 
-    def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
+    def fft(
+        self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], norm: str, inverse: bool, samples: int
+    ) -> Any:
         """Transform a complex array along neighbouring axes."""
         if source.size == 0:
             return target
         source = cupy.ascontiguousarray(source)
         scale = scaling(samples, norm)
         direction = cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD
-        whole, kind = source.ndim - 1, _COMPLEX[target.dtype.char]
-        others = [axis for axis in axes[::-1] if axis != whole]
+        last, kind = source.ndim - 1, _COMPLEX[target.dtype.char]
+        others = [axis for axis in axes[::-1] if axis != last]
         lines = [transform for axis in others if (transform := find_lines(target, axis)) is not None]
         before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
         by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and length in _LENGTHS_OF_PLANS
         if others and len(lines) == len(others) and not by_plan and _fit(source, target):
-            if whole in axes:  # first: the others read what is in the cache, and write where they have read
-                self._transform(source, target, (whole,), kind, direction)
+            if last in axes:  # first: the following transforms read from the cache, and work in place
+                self._transform(source, target, (last,), kind, direction)
                 source = target
             for axis, transform in zip(others, lines, strict=True):
                 transform(source, target, axis, scale, inverse)
@@ -56,23 +59,25 @@ class Transforms:
                 target *= scale
         return target
 
-    def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
+    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> Any:
         """Transform a real array; `target` gets the non-negative frequencies."""
         self._transform(cupy.ascontiguousarray(source), target, (axis,), _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
         _scale(target, source.shape[axis], norm)
         return target
 
-    def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
+    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> Any:
         """Transform non-negative frequencies back to a real array; `source` is overwritten."""
-        # Only the real parts of zero and Nyquist count, but cuFFT does not promise to ignore the imaginary ones.
+        # The imaginary parts of zero and Nyquist must not matter, but cuFFT does not guarantee to ignore them.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
         source[(slice(None),) * axis + (alone,)].imag = 0
         self._transform(source, target, (axis,), _BACK[target.dtype.char], cufft.CUFFT_INVERSE)
         _scale(target, samples, norm)
         return target
 
-    def _transform(self, source: Any, target: Any, axes: tuple[int, ...], kind: int, direction: int) -> None:
-        """Run the plan that fits; arrays are in C order."""
+    def _transform(
+        self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], kind: int, direction: int
+    ) -> None:
+        """Run the matching plan; arrays are in C order."""
         if source.size == 0:
             return
         first, end = axes[0], axes[-1] + 1
@@ -98,25 +103,25 @@ class Transforms:
     def _plan(self, kind: int, inputs: tuple[int, ...], outputs: tuple[int, ...], stride: int, batch: int) -> Any:
         """Return the plan of `batch` transforms, whose elements are `stride` apart, on the current device.
 
-        With a stride of 1 the transforms follow each other, else their first elements do.
+        With a stride of 1, the transforms are consecutive; otherwise, their first elements are.
         """
         key = (cupy.cuda.runtime.getDevice(), kind, inputs, outputs, stride, batch)
         plan = self._plans.get(key)
         if plan is None:
             samples = tuple(map(max, inputs, outputs))
-            apart = (math.prod(inputs), math.prod(outputs)) if stride == 1 else (1, 1)
+            steps = (math.prod(inputs), math.prod(outputs)) if stride == 1 else (1, 1)
             plan = self._plans[key] = cufft.PlanNd(
-                *(samples, inputs, stride, apart[0], outputs, stride, apart[1]), *(kind, batch, "C", 0, outputs[-1])
+                *(samples, inputs, stride, steps[0], outputs, stride, steps[1]), *(kind, batch, "C", 0, outputs[-1])
             )
         return plan
 
 
-def _fit(source: Any, target: Any, inputs: int = 0, outputs: int = 0) -> bool:
-    """Return whether arrays, and parts of them of so many elements, begin where cuFFT can read complex numbers."""
+def _fit(source: LocalArray, target: LocalArray, inputs: int = 0, outputs: int = 0) -> bool:
+    """Return whether arrays, and their parts of so many elements, are aligned for complex numbers of cuFFT."""
     offsets = source.data.ptr, target.data.ptr, inputs * source.itemsize, outputs * target.itemsize
     return math.gcd(*offsets) % max(source.itemsize, target.itemsize) == 0
 
 
-def _scale(array: Any, samples: int, norm: str) -> None:
+def _scale(array: LocalArray, samples: int, norm: str) -> None:
     if norm != "none" and array.size:
         array *= scaling(samples, norm)

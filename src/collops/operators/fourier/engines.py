@@ -1,11 +1,11 @@
-"""One-dimensional transforms and scratch memory of each engine; all other code of this folder serves every engine.
+"""One-dimensional transforms and scratch memory of each engine; all other code of this folder is engine-independent.
 
 The transforms of an engine have ``fft(source, target, axes, norm, inverse, samples)`` for neighbouring axes, whose
 source and target may be one array, ``rfft(source, target, axis, norm)`` and ``irfft(source, target, axis, norm,
-samples)``, which may overwrite its source. All take local arrays in C order and return the result, in `target` if that
-is given. `norm` is that of the operators: an adjoint is scaled as its forward is, not by the number of samples as an
-inverse. On devices the `samples` of `fft` may be the product of the lengths of several transforms, of which one scales
-for all.
+samples)``, which may overwrite its source. All take local arrays in C order and return the result, in `target` unless
+it is ``None``. `norm` has the meaning of the operators: an adjoint is scaled like its forward, not by the number of
+samples like an inverse. On devices the `samples` of `fft` may be the product of the lengths of several transforms, so
+that one of them scales for all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.backend import Engine, kernel_table
+from collops.backend import Engine, LocalArray, kernel_table
 from collops.exchange.peer_copy import mapped_memory
 from collops.operators.memory import Buffers, store
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _transforms_for = kernel_table("collops.operators.fourier", "engines", cupy="cufft")
 
 PIECES = "pieces"
-"""The slot in memory that other ranks can reach."""
+"""The slot in memory that other ranks can access."""
 
 _MIN_FOR_THREADS = 1 << 16  # elements; below, threads cost more than they save
 _POWERS = {"ortho": 0.5, "none": 0.0, "1/n": 1.0}
-# SciPy and JAX name the direction that is scaled.
+# In SciPy and JAX, the name states the scaled direction.
 _FORWARD: dict[str, Any] = {"ortho": "ortho", "none": "backward", "1/n": "forward"}
 _INVERSE: dict[str, Any] = {"ortho": "ortho", "none": "forward", "1/n": "backward"}
 
@@ -40,7 +40,7 @@ def scaling(samples: int, norm: str) -> float:
 
 
 class Transforms:
-    """Transforms of SciPy, on hosts, in place and with threads, or of JAX."""
+    """Transforms by SciPy on hosts (in place, multithreaded), or by JAX."""
 
     chirps = False
 
@@ -54,8 +54,10 @@ class Transforms:
         self._mutable = self.multiplies = engine.mutable
         self._threads = threads
 
-    def fft(self, source: Any, target: Any, axes: tuple[int, ...], norm: str, inverse: bool, samples: int) -> Any:
-        """Transform a complex array, scaled by the lengths of its axes, which costs nothing."""
+    def fft(
+        self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], norm: str, inverse: bool, samples: int
+    ) -> Any:
+        """Transform a complex array, scaled by the lengths of its axes at no extra cost."""
         transform, names = (self._module.ifftn, _INVERSE) if inverse else (self._module.fftn, _FORWARD)
         if not self._mutable:
             return self._run(transform, source, None, axes=axes, norm=names[norm])
@@ -63,21 +65,21 @@ class Transforms:
             target[...] = source
         return self._run(transform, target, target, axes=axes, norm=names[norm], overwrite_x=True)
 
-    def rfft(self, source: Any, target: Any, axis: int, norm: str) -> Any:
+    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> Any:
         """Return the non-negative frequencies of a real array."""
         return self._run(self._module.rfft, source, target, axis=axis, norm=_FORWARD[norm])
 
-    def irfft(self, source: Any, target: Any, axis: int, norm: str, samples: int) -> Any:
+    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> Any:
         """Return a real array from its non-negative frequencies; missing ones count as zero."""
         return self._run(self._module.irfft, source, target, n=samples, axis=axis, norm=_INVERSE[norm])
 
-    def _run(self, transform: Any, source: Any, target: Any, **options: Any) -> Any:
+    def _run(self, transform: Any, source: LocalArray, target: LocalArray, **options: Any) -> Any:
         if not self._mutable:
             return transform(source, **options)
         if self._threads > 1 and source.size >= _MIN_FOR_THREADS:
             options["workers"] = self._threads
         result = transform(source, **options)
-        if not np.may_share_memory(result, target):  # SciPy need not use the memory that it may overwrite
+        if not np.may_share_memory(result, target):  # SciPy may return new memory although it may overwrite its source
             target[...] = result
         return target
 
@@ -85,10 +87,11 @@ class Transforms:
 class Workspace:
     """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
 
-    `dtype` is the complex type of the computation, and `threads` how many a transform on the host may use.
+    `dtype` is the complex type of the computation, and `threads` the number of threads of a transform on the host.
     ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
-    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` are those of the slot `PIECES` on all
-    ranks, and ``barrier()`` orders the current stream after all of them. Both are ``None`` if ranks cannot reach it.
+    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` are the addresses of the slot `PIECES`
+    on all ranks, and ``barrier()`` synchronises the current streams of all ranks. Both are ``None`` if ranks cannot
+    access each other's memory.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -102,18 +105,18 @@ class Workspace:
         self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
         self.addresses: Any = None
         self.barrier: Any = None
-        self._here = 0
+        self._rank = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
-        """Return this workspace: copies of an operator share it, since no call reads what another one has left."""
+        """Return this workspace: copies of an operator share it, since no call reads data of an earlier call."""
         return self
 
     def prepare_pieces(self, comm: Communicator) -> None:
-        """Map the memory of pieces, if ranks can reach each other's. Collective."""
+        """Map the memory of pieces, if ranks can access each other's memory. Collective."""
         transport = comm.transport_of(self.engine.xp.empty(0))
         if transport.short is not None:
             self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self.size * self.complex.itemsize)
-            self._here, self.barrier = comm.rank, transport.short.barrier
+            self._rank, self.barrier = comm.rank, transport.short.barrier
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
@@ -128,11 +131,11 @@ class Workspace:
         if self.addresses is None or slot != PIECES:
             return self._buffers.local(slot, (self.size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
-        memory = cuda.UnownedMemory(self.addresses[self._here], nbytes, None)
+        memory = cuda.UnownedMemory(self.addresses[self._rank], nbytes, None)
         return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))
 
-    def converted(self, array: Any, real: bool) -> Any:
-        """Return an array in the type of the computation: itself, or a copy."""
+    def converted(self, array: LocalArray, real: bool) -> Any:
+        """Return an array converted to the type of the computation, or itself."""
         if real and array.dtype.kind == "c":
             array = array.real
         if array.dtype == self._dtype(real):

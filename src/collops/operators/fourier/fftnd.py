@@ -23,11 +23,10 @@ _NORMS = ("ortho", "none", "1/n")
 class FFTND(Fourier):
     r"""N-dimensional Fourier transform along any axes, split or not.
 
-    No message is sent along axes that are whole on every rank. If axes are split, the array is redistributed on the
-    way, each time by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever
-    moves less. Large arrays on devices that move there and back do so in pieces, which overlap with the transforms. The
-    data stay in the layout of the last transform unless `range_layout` is given; adjoint takes the same steps
-    backwards.
+    Axes that are not split need no messages. For split axes the array is redistributed between transforms, each time
+    by one all-to-all-v: once for one split axis (slabs), once or twice for two (pencils), whichever moves less data. On
+    devices, large arrays are redistributed in pieces, which overlap with the transforms. The data stay in the layout of
+    the last transform unless `range_layout` is set; adjoint takes the same steps in reverse.
 
     Collective.
 
@@ -38,33 +37,32 @@ class FFTND(Fourier):
     axes : sequence of int
         Axes to transform.
     nffts : int or sequence of (int or None), optional
-        Length of the transform along each: the model is padded with zeros at the end, or cut. By default its extent.
+        Length of the transform along each: the model is zero-padded at the end, or truncated. By default its extent.
     sampling : float or sequence of float
         Distance of samples along each axis, for the frequencies.
     norm : {"ortho", "none", "1/n"}
         Scaling of both forward and adjoint: by :math:`1/\sqrt{n}`, which makes the adjoint the inverse, none, or by
         :math:`1/n`, with :math:`n` the product of the lengths.
     real : bool
-        Whether the model is real. Along the last of `axes` the data then have only the frequencies that are not
-        negative, and those between zero and Nyquist are multiplied by :math:`\sqrt{2}`, so that inner products stay
-        the same.
+        Whether the model is real. Along the last of `axes` the data then have only the non-negative frequencies;
+        frequencies between zero and Nyquist are multiplied by :math:`\sqrt{2}`, which preserves inner products.
     ifftshift_before, fftshift_after : bool or sequence of bool
-        Whether the zero of the model, and the zero of the data, is in the middle of the axis.
+        Whether the origin of the model, and the zero frequency of the data, is in the middle of the axis.
     dtype : dtype
         Type of the model. The data and the operator have the complex type of the same precision. With a real type the
         model is real even if all frequencies are kept.
     comm : Communicator, optional
         The ranks; the world by default.
     range_layout : Layout or "domain", optional
-        Layout of the data: any of their shape, or ``"domain"`` for one that is split as the model is. By default the
-        layout that takes the fewest messages: the one of the last transform.
+        Layout of the data: any layout of their shape, or ``"domain"`` to split them like the model. By default the
+        layout of the last transform, which takes the fewest messages.
 
     Attributes
     ----------
     dims, dimsd : tuple of int
         Shapes of model and data.
     axes, nffts, sampling : tuple
-        One entry for each axis, in the order given.
+        One entry for each axis, in the order of the argument.
     fs : tuple of numpy.ndarray
         The frequencies along each of `axes`, in cycles per unit of `sampling`.
     norm : str
@@ -80,7 +78,7 @@ class FFTND(Fourier):
     LayoutError
         If an axis does not exist, is named twice or is empty, or a layout does not fit.
     InputError
-        If an option is not one of those above.
+        If an option has an invalid value.
     UnsupportedTypeError
         If `dtype` is not a real or complex floating type.
 
@@ -89,7 +87,7 @@ class FFTND(Fourier):
     .. math::
         D(k_1, …, k_N) = \sum_{j_1, …, j_N} d(j_1, …, j_N) \prod_{i} e^{-2 \pi \mathrm{i} j_i k_i / n_i}
 
-    before scaling. Forward and adjoint equal those of ``pylops.signalprocessing.FFTND``.
+    before scaling. Results equal the results of ``pylops.signalprocessing.FFTND``.
 
     Examples
     --------
@@ -121,13 +119,13 @@ class FFTND(Fourier):
         if norm not in _NORMS:
             raise InputError(f"norm must be 'ortho', 'none' or '1/n', not {norm!r}")
         if kind.kind not in "fc":
-            raise UnsupportedTypeError(f"Fourier transforms work on real and complex numbers, not on {kind}")
+            raise UnsupportedTypeError(f"a Fourier transform needs a real or complex dtype, not {kind}")
         self.axes = tuple(normal_axis(axis, domain.ndim) for axis in np.atleast_1d(axes).tolist())
         count = len(self.axes)
         if not 0 < count == len(set(self.axes)):
-            raise LayoutError(f"a Fourier transform needs axes that differ from each other, not {axes!r}")
+            raise LayoutError(f"a Fourier transform needs distinct axes, not {axes!r}")
         if any(domain.shape[axis] == 0 for axis in self.axes):
-            raise LayoutError(f"an array of shape {domain.shape} has nothing to transform along the axes {axes!r}")
+            raise LayoutError(f"a Fourier transform needs nonempty axes, not {axes!r} of the shape {domain.shape}")
         lengths = _one_each("nffts", nffts, count)
         self.nffts = tuple(
             domain.shape[axis] if n is None else check_count("the length of a transform", n, smallest=1)
@@ -165,16 +163,16 @@ class FFTND(Fourier):
 class FFT(FFTND):
     """Fourier transform along one axis, split or not.
 
-    No message is sent along a whole axis. A split axis is made whole by one all-to-all-v, which splits another one
-    instead; the data keep that layout unless `range_layout` says otherwise. A vector has no other axis: every rank then
-    transforms all of it and keeps its part. Collective.
+    An axis that is not split needs no message. A split axis is gathered by one all-to-all-v, which splits another axis
+    instead; the data stay in that layout unless `range_layout` is set. A vector has no other axis: every rank
+    transforms the entire vector and stores its part. Collective.
 
     Parameters
     ----------
     axis : int
         Axis to transform.
     nfft : int, optional
-        Length of the transform: the model is padded with zeros at the end, or cut. By default its extent.
+        Length of the transform: the model is zero-padded at the end, or truncated. By default its extent.
     dims, sampling, norm, real, ifftshift_before, fftshift_after, dtype, comm, range_layout
         As for :class:`FFTND`.
 
@@ -186,7 +184,7 @@ class FFT(FFTND):
 
     See Also
     --------
-    FFTND : What is computed, the other attributes, and the exceptions.
+    FFTND : The definition, the other attributes, and the exceptions.
 
     Examples
     --------
@@ -220,8 +218,10 @@ class FFT(FFTND):
 class FFT2D(FFTND):
     """Two-dimensional Fourier transform along any two axes, split or not.
 
-    Sends one all-to-all-v each way if the model is split along one of the axes; two if the data are to be split like
-    the model, or if the split axis is that of a real transform, which comes first; none if both are whole. Collective.
+    Each direction sends one all-to-all-v if the model is split along one of the axes; two if the data must be split
+    like the model, or if the split axis has the real transform, which comes first; none if neither is split.
+
+    Collective.
 
     Parameters
     ----------
@@ -238,11 +238,11 @@ class FFT2D(FFTND):
     Raises
     ------
     InputError
-        If there are not two `axes`.
+        If `axes` does not name two axes.
 
     See Also
     --------
-    FFTND : What is computed, the other attributes, and the exceptions.
+    FFTND : The definition, the other attributes, and the exceptions.
 
     Examples
     --------
@@ -267,7 +267,7 @@ class FFT2D(FFTND):
         range_layout: RangeLayout = None,
     ) -> None:
         if np.size(axes) != 2:
-            raise InputError(f"FFT2D transforms two axes, not {axes!r}")
+            raise InputError(f"FFT2D needs two axes, not {axes!r}")
         shifts = ifftshift_before, fftshift_after
         keywords: Any = {"dtype": dtype, "comm": comm, "range_layout": range_layout}
         super().__init__(dims, axes, nffts, sampling, norm, real, *shifts, **keywords)
@@ -286,5 +286,5 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
 def _step(value: Any) -> float:
     step = float(value)
     if step == 0 or not np.isfinite(step):
-        raise InputError(f"a sampling is a finite number other than 0, not {value!r}")
+        raise InputError(f"a sampling must be a finite nonzero number, not {value!r}")
     return step

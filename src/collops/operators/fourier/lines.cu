@@ -9,7 +9,7 @@
 // compile-with: -DREAL=double -DLENGTH=144 -DRADICES=916 -DCOLUMNS=4 -DTHREADS=256
 // compile-with: -DREAL=float -DLENGTH=13 -DRADICES=13 -DCOLUMNS=8 -DTHREADS=256
 
-// Returns which frequency is at a place after all steps.
+// Returns the frequency at an index after all steps.
 template <int SPAN, Long STEPS>
 __device__ inline int frequency(int place)
 {

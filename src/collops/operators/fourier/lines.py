@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import engine
+from collops.backend import LocalArray, engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
-_SECTOR = 32  # bytes of memory that are read at once
-_FEW_BYTES = 1 << 15  # of the shared memory of a block, so that there are several at once
-_MANY_BYTES = 1 << 16  # of a block that needs many threads, since there are at most two others
+_SECTOR = 32  # bytes of one memory transaction
+_FEW_BYTES = 1 << 15  # bytes of shared memory per block, so that several blocks are resident
+_MANY_BYTES = 1 << 16  # bytes for a block with many threads, since at most two others are resident
 _MAX_BLOCKS = 65535  # of a grid's second axis
 
 
 class Lines(NamedTuple):
-    """The kernels of one length and precision, in both directions, with what their launches need."""
+    """The kernels of one length and precision, in both directions, with their launch parameters."""
 
     kernels: tuple[Any, Any]
     columns: int
@@ -29,7 +29,7 @@ class Lines(NamedTuple):
     roots: Any
     real: type
 
-    def __call__(self, source: Any, target: Any, axis: int, scale: float, inverse: bool) -> None:
+    def __call__(self, source: LocalArray, target: LocalArray, axis: int, scale: float, inverse: bool) -> None:
         """Transform an array in C order along `axis`, and multiply it by `scale`. Both may be one array."""
         before, after = math.prod(source.shape[:axis]), math.prod(source.shape[axis + 1 :])
         arguments = source, target, np.int64(after), self.roots, self.real(scale)
@@ -37,10 +37,10 @@ class Lines(NamedTuple):
         self.kernels[inverse](grid, (self.threads,), arguments, shared_mem=self.shared)
 
 
-def find_lines(array: Any, axis: int) -> Lines | None:
-    """Return the transforms along an axis of arrays like this one; ``None`` if another way has to be taken.
+def find_lines(array: LocalArray, axis: int) -> Lines | None:
+    """Return the transforms along an axis of arrays like this one; ``None`` if the kernel does not support them.
 
-    These are lengths with large factors, those that are too long, and arrays with few columns.
+    Unsupported are lengths with large factors, long transforms, and arrays with few columns.
     """
     lines = _lines(array.device.id, array.shape[axis], array.dtype.char)
     if lines is None or math.prod(array.shape[axis + 1 :]) < lines.columns:
@@ -49,7 +49,7 @@ def find_lines(array: Any, axis: int) -> Lines | None:
 
 
 def radices(length: int) -> tuple[int, ...] | None:
-    """Return factors of a length by which the kernel transforms it, in order; ``None`` if there are none."""
+    """Return the radices of the kernel's steps for a length, in order; ``None`` if the length is not supported."""
     factors = []
     for radix in _RADICES:
         while length % radix == 0:
@@ -60,19 +60,19 @@ def radices(length: int) -> tuple[int, ...] | None:
 
 def digits(factors: Sequence[int]) -> int:
     """Return radices as one number with two digits for each, the first one in the last digits."""
-    return sum(radix * 100**place for place, radix in enumerate(factors))
+    return sum(radix * 100**position for position, radix in enumerate(factors))
 
 
 @cache
 def _lines(device: int, length: int, char: str) -> Lines | None:
-    """Return the kernels for a length and a complex type; ``None`` if there are none."""
+    """Return the kernels for a length and a complex type; ``None`` if they are not supported."""
     factors = radices(length)
     if factors is None:
         return None
     cupy, kind = engine("cupy").xp, np.dtype(char)
     line = length * kind.itemsize
-    narrow = _SECTOR // kind.itemsize
-    columns = next((n for n in (4 * narrow, 2 * narrow) if n * line <= _FEW_BYTES), narrow)
+    width = _SECTOR // kind.itemsize
+    columns = next((n for n in (4 * width, 2 * width) if n * line <= _FEW_BYTES), width)
     shared = columns * line
     if shared > cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]:
         return None

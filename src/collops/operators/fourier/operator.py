@@ -1,4 +1,4 @@
-"""The base of all Fourier transforms: transforms along axes, with moves between layouts, one after the other."""
+"""The base of all Fourier transforms: a sequence of transforms along axes and redistributions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from collops.array import Layout
+from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
@@ -34,12 +34,12 @@ RangeLayout: TypeAlias = Layout | Literal["domain"] | None
 class Fourier(LinearOperator):
     """Transforms along one or several axes of distributed arrays. Collective.
 
-    Axes that are whole on every rank are transformed without messages. For the others the array is redistributed, each
-    time by one all-to-all-v, to the layouts that :func:`find_route` chooses; on devices, large arrays piece by piece.
-    There is one of `transforms` for each axis, at most one of them real, which comes first. Unless the operator is
+    Axes that are not split are transformed without messages. For the others the array is redistributed, each time by
+    one all-to-all-v, to the layouts that :func:`find_route` chooses; on devices, large arrays piece by piece.
+    `transforms` has one transform for each axis; at most one is real, and comes first. Unless the operator is
     `clinear`, the model is real: the imaginary part of an input is ignored, and the result of the adjoint is real.
-    `range_layout` is a layout of the data, ``"domain"`` for one that is split as the model is, or ``None`` for the one
-    that takes the fewest messages.
+    `range_layout` is a layout of the data, ``"domain"`` to split them like the model, or ``None`` for the layout that
+    takes the fewest messages.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Fourier(LinearOperator):
         super().__init__(domain, final, dtype, comm)
         self.dims, self.dimsd = domain.shape, final.shape
         self.clinear = clinear
-        # The arrays before, between and after the steps: their shapes here, and whether they are real.
+        # The arrays before, between and after the steps: their local shapes, and whether they are real.
         steps: list[_Step] = []
         between = [_Between(domain.local_shape(comm.rank), not clinear)]
         layout = domain
-        last: AxisTransform | None = None  # where that is the last step, and real
+        last: AxisTransform | None = None  # if the last step is this transform, and real
         for stage in (*stages, None):
             target = final if stage is None else stage.layout
             if target is not layout:
@@ -101,40 +101,40 @@ class Fourier(LinearOperator):
 
         @cache
         def programs(itemsize: int | None) -> list[list[_Instruction]]:
-            """Return those of forward and adjoint, in pieces if `itemsize` is given. Collective at the first use."""
-            kept, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
-            # The adjoint in the order of forward begins with a transform, which overlaps with the move after it.
-            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in kept)
-            there = _program([step.forward for step in kept], kept, arrays)
+            """Return the plans of forward and adjoint, in pieces unless `itemsize` is None. Collective at first use."""
+            joined, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
+            # The adjoint in forward order begins with a transform, which overlaps with the subsequent move.
+            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in joined)
+            forward = _program([step.forward for step in joined], joined, arrays)
             if turned:
-                return [there, _program([step.commuted for step in kept], kept, arrays)]
-            return [there, _program([step.adjoint for step in kept[::-1]], kept[::-1], arrays[::-1])]
+                return [forward, _program([step.commuted for step in joined], joined, arrays)]
+            return [forward, _program([step.adjoint for step in joined[::-1]], joined[::-1], arrays[::-1])]
 
         self._programs = programs
-        # The same on all ranks, which must send the same messages.
+        # Equal on all ranks, which must send the same messages.
         self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
         self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         if out is None:
             out = self._new(self.range, x)
         elif out.dtype.kind != "c":
-            raise UnsupportedTypeError(f"the data of a Fourier transform are complex and do not fit into {out.dtype}")
+            raise UnsupportedTypeError(f"the data of a Fourier transform need a complex out, not {out.dtype}")
         return filled(out, self._run(False, x.local_array, not self.clinear, out))
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         if out is None:
             out = self._new(self.domain, y, real=not self.clinear)
         elif self.clinear and out.dtype.kind != "c":
-            raise UnsupportedTypeError(f"the model of this transform is complex and does not fit into {out.dtype}")
+            raise UnsupportedTypeError(f"the model of this transform needs a complex out, not {out.dtype}")
         return filled(out, self._run(True, y.local_array, False, out))
 
-    def _run(self, back: bool, given: Any, real: bool, out: Any) -> Any:
+    def _run(self, back: bool, source: Any, real: bool, out: Any) -> Any:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
         program = self._programs(None if workspace.addresses is None else workspace.complex.itemsize)[back]
-        local = workspace.converted(given, real)
+        local = workspace.converted(source, real)
         memory = workspace.result(out.local_array if out.engine.mutable else None, *program[-1][2:])
         for apply, slot, shape, real in program:
             target = memory if slot is None else workspace.take(slot, shape, real)
@@ -164,11 +164,11 @@ class _Between(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """Two functions of ``(source, target, workspace)``, whose result is in `target` if that is given.
+    """Two functions of ``(source, target, workspace)``, whose result is in `target` unless it is ``None``.
 
-    They need scratch memory for so many complex `elements`. A move with messages has two `layouts`, before and after,
-    and a transform that can be applied to pieces is `joint`. If model and data have one layout and all steps have a
-    function `commuted`, these functions in the order of forward are the adjoint too.
+    They need scratch memory for `elements` complex numbers. A move with messages has two `layouts`, before and after,
+    and a transform that can be applied to pieces is `joint`. If model and data have the same layout and all steps have
+    a function `commuted`, applying these functions in forward order also computes the adjoint.
     """
 
     forward: Any
@@ -183,51 +183,51 @@ class _Step(NamedTuple):
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
 
-    def there(source: Any, target: Any, workspace: Workspace) -> Any:
+    def apply(source: Any, target: Any, workspace: Workspace) -> Any:
         return forward(source, target)
 
-    return _Step(there, lambda source, target, _: back(source, target), commuted=there)
+    return _Step(apply, lambda source, target, _: back(source, target), commuted=apply)
 
 
 def _in_pieces(
     steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int
 ) -> tuple[list[_Step], list[_Between]]:
-    """Return the steps and arrays where what can be done piece by piece is one step."""
-    kept: list[_Step] = []
+    """Return the steps and arrays after joining the steps that can be applied piece by piece."""
+    joined: list[_Step] = []
     arrays = [between[0]]
-    start, layouts = 0, None  # of the last move, if all that follows it can be applied to pieces
+    start, layouts = 0, None  # index of the last move, if all following steps can be applied to pieces
     for step, after in zip(steps, between[1:], strict=True):
         if step.layouts is not None:
-            joints = _joints(kept[start:])
+            joints = _joints(joined[start:])
             pipeline = None if layouts is None else find_pipeline(*layouts, step.layouts[1], joints, comm, itemsize)
             if pipeline is None:
-                start, layouts = len(kept), step.layouts
+                start, layouts = len(joined), step.layouts
             else:
-                del kept[start:], arrays[start + 1 :]
+                del joined[start:], arrays[start + 1 :]
                 step, layouts = _Step(pipeline.forward, pipeline.adjoint, commuted=pipeline.commuted), None
         elif step.joint is None:
             layouts = None
-        kept.append(step)
+        joined.append(step)
         arrays.append(after)
-    return kept, arrays
+    return joined, arrays
 
 
-def _part(transform: AxisTransform, shape: tuple[int, ...], kept: Box | None) -> AxisTransform | None:
+def _part(transform: AxisTransform, shape: tuple[int, ...], box: Box | None) -> AxisTransform | None:
     """Return the transform to the frequencies in a box of its result; ``None`` if the box cuts other axes too."""
-    if kept is None or any(
+    if box is None or any(
         (part.start, part.stop) != (0, extent)
-        for axis, (part, extent) in enumerate(zip(kept, shape, strict=True))
+        for axis, (part, extent) in enumerate(zip(box, shape, strict=True))
         if axis != transform.axis
     ):
         return None
-    chosen = kept[transform.axis]
+    chosen = box[transform.axis]
     return transform.part(chosen.start, chosen.stop - chosen.start)
 
 
 def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], move: Move, back: Move) -> _Step:
-    """Return a transform to frequencies of which this rank needs a `part`. Collective: the adjoint gathers them.
+    """Return a transform that computes this rank's `part` of the frequencies. Collective: the adjoint gathers them.
 
-    `shape` is that of all its frequencies.
+    `shape` is the shape of all frequencies.
     """
 
     def forward(source: Any, target: Any, workspace: Workspace) -> Any:
@@ -249,7 +249,7 @@ _TO_COMPLEX = _Step(
 
 class _Instruction(NamedTuple):
     apply: Any
-    slot: str | None  # of the target; None for the array of the result
+    slot: str | None  # slot of the target; None for the array of the result
     shape: tuple[int, ...]
     real: bool
 
@@ -259,7 +259,7 @@ def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
 
 
 def _program(applies: Sequence[Any], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
-    """Decide where each step writes: in place if it can, else into one of two arrays that alternate."""
+    """Choose the target of each step: in place if possible, else one of two alternating arrays."""
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):
         slots.append(slots[-1] if step.in_place else "even" if slots[-1] != "even" else "odd")

@@ -1,8 +1,8 @@
 // Real Fourier transforms of any length along one axis of arrays in C order, in one pass over the memory.
 //
 // A transform of n samples is a convolution with a chirp (Bluestein), which is computed by two transforms of a power
-// of two, LENGTH >= 2 n - 1, in shared memory. Two real columns are transformed as one complex column. The rotation,
-// padding and cut of the samples, the choice of frequencies and their factors cost nothing more.
+// of two, LENGTH >= 2 n - 1, in shared memory. Two real columns are transformed as one complex column. Rotating, padding
+// and truncating the samples, selecting frequencies and multiplying by factors need no additional pass.
 //
 // A block transforms COLUMNS pairs of columns; every loop over `task` divides its work among the threads.
 //
@@ -30,8 +30,8 @@
 
 __device__ inline Complex conjugate(Complex a) { return {a.x, -a.y}; }
 
-// Convolves all columns with the chirp, of which `spectrum` is the transform, in the order in which the steps leave it.
-// `load` and `store` are called with the places below LENGTH / 2; beyond there are zeros, and nothing of interest.
+// Convolves all columns with the chirp; `spectrum` is the transform of the chirp, in the output order of the steps.
+// `load` and `store` are called with the indices below LENGTH / 2; inputs beyond are zeros, outputs beyond are not needed.
 template <class Load, class Store>
 __device__ inline void convolve(Complex* columns, const Complex* __restrict__ roots,
                                 const Complex* __restrict__ spectrum, Load load, Store store)
@@ -64,12 +64,12 @@ __device__ inline void convolve(Complex* columns, const Complex* __restrict__ ro
     step<FIRST, LENGTH, true, true, FIRST / 2>(roots, read, store);
 }
 
-// The axis has `given` samples, of which the one at `shift` is the first of the transform, and `samples` after padding
-// with zeros or a cut. `taken` frequencies from `first` on are stored, rotated by `turn`, times `factors`. `chirp` is
+// The axis has `extent` samples; the transform begins with the sample at `shift`, and has `samples` after zero-padding or
+// truncation. `frequencies` values from `first` on are stored, rotated by `turn`, times `factors`. `chirp` is
 // exp(-pi i k^2 / samples). Blocks along y are parts of the array before the axis. `after` elements follow each other,
 // which may be some columns of a larger array: its rows are `source_row` or `target_row` elements apart.
 struct Axis {
-    int given, shift, samples, first, taken, turn;
+    int extent, shift, samples, first, frequencies, turn;
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -80,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     extern __shared__ double memory[];
     Complex* const columns = reinterpret_cast<Complex*>(memory);
     const Long begin = blockIdx.x * Long(2 * COLUMNS);
-    const int common = axis.given < axis.samples ? axis.given : axis.samples;
-    source += blockIdx.y * axis.given * source_row + begin;
-    target += blockIdx.y * axis.taken * target_row + begin;
+    const int common = axis.extent < axis.samples ? axis.extent : axis.samples;
+    source += blockIdx.y * axis.extent * source_row + begin;
+    target += blockIdx.y * axis.frequencies * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
     convolve(
         columns, roots, spectrum,
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             Complex value = {0, 0};
             if (place < common) {
                 const int row = place + axis.shift;
-                const REAL* const samples = source + (row < axis.given ? row : row - axis.given) * source_row;
+                const REAL* const samples = source + (row < axis.extent ? row : row - axis.extent) * source_row;
                 if (column < left) value.x = samples[column];
                 if (column + COLUMNS < left) value.y = samples[column + COLUMNS];
                 value = value * chirp[place];
@@ -99,9 +99,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         },
         [&](int place, int column, Complex value) { columns[place * COLUMNS + column] = value; });
     __syncthreads();
-    for (int task = threadIdx.x; task < axis.taken * COLUMNS; task += blockDim.x) {
+    for (int task = threadIdx.x; task < axis.frequencies * COLUMNS; task += blockDim.x) {
         const int row = task / COLUMNS, column = task % COLUMNS, from = row + axis.turn;
-        const int k = axis.first + (from < axis.taken ? from : from - axis.taken);
+        const int k = axis.first + (from < axis.frequencies ? from : from - axis.frequencies);
         const int negative = k == 0 ? 0 : axis.samples - k;
         const REAL factor = factors[k] / 2;
         const Complex a = chirp[k] * columns[k * COLUMNS + column];
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The adjoint: frequencies that are not among those taken count as zero, and so do samples that were cut.
+// The adjoint: frequencies that were not selected and samples that were truncated are zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
     real_adjoint(const Complex* __restrict__ source, REAL* __restrict__ target, Long after, Long source_row,
                  Long target_row, Axis axis, const Complex* __restrict__ roots, const Complex* __restrict__ spectrum,
@@ -122,17 +122,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     extern __shared__ double memory[];
     Complex* const columns = reinterpret_cast<Complex*>(memory);
     const Long begin = blockIdx.x * Long(2 * COLUMNS);
-    const int common = axis.given < axis.samples ? axis.given : axis.samples;
-    source += blockIdx.y * axis.taken * source_row + begin;
-    target += blockIdx.y * axis.given * target_row + begin;
+    const int common = axis.extent < axis.samples ? axis.extent : axis.samples;
+    source += blockIdx.y * axis.frequencies * source_row + begin;
+    target += blockIdx.y * axis.extent * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
-    // The transform of the conjugate is the conjugate of the transform back, so that one chirp serves both.
+    // The transform of the conjugate is the conjugate of the backward transform, so that both use the same chirp.
     for (int task = threadIdx.x; task < (axis.samples / 2 + 1) * COLUMNS; task += blockDim.x) {
         const int k = task / COLUMNS, column = task % COLUMNS;
         Complex one = {0, 0}, other = {0, 0};
-        if (k >= axis.first && k < axis.first + axis.taken) {
+        if (k >= axis.first && k < axis.first + axis.frequencies) {
             const int from = k - axis.first - axis.turn;
-            const Complex* const values = source + (from < 0 ? from + axis.taken : from) * source_row + column;
+            const Complex* const values = source + (from < 0 ? from + axis.frequencies : from) * source_row + column;
             const bool alone = k == 0 || 2 * k == axis.samples;
             const REAL real = factors[k] * (alone ? REAL(1) : REAL(0.5)), imaginary = alone ? 0 : real;
             if (column < left) one = {real * values[0].x, imaginary * values[0].y};
@@ -154,12 +154,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (place >= common) return;
             value = value * chirp[place];
             const int row = place + axis.shift;
-            REAL* const to = target + (row < axis.given ? row : row - axis.given) * target_row + column;
+            REAL* const to = target + (row < axis.extent ? row : row - axis.extent) * target_row + column;
             if (column < left) to[0] = value.x;
             if (column + COLUMNS < left) to[COLUMNS] = -value.y;
         });
-    for (int task = threadIdx.x; task < (axis.given - common) * 2 * COLUMNS; task += blockDim.x) {
+    for (int task = threadIdx.x; task < (axis.extent - common) * 2 * COLUMNS; task += blockDim.x) {
         const int row = task / (2 * COLUMNS) + common + axis.shift, column = task % (2 * COLUMNS);
-        if (column < left) target[(row < axis.given ? row : row - axis.given) * target_row + column] = 0;
+        if (column < left) target[(row < axis.extent ? row : row - axis.extent) * target_row + column] = 0;
     }
 }

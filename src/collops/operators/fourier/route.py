@@ -1,7 +1,7 @@
 """The layouts that an array passes through during several transforms. Pure arithmetic.
 
-A transform needs its axis whole. If an axis is split, the array is redistributed first; the choice of the layout
-determines what is sent. One search finds slabs, pencils, and copies where nothing else is possible.
+A transform needs an axis that is not split. A split array is redistributed first; the layout chosen determines the
+messages. One search covers slabs, pencils, and replication as the last resort.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collops.array import Layout
 from collops.errors import LayoutError
 
 _MESSAGE = 1 << 13
-"""How many elements travel in the time that a message takes to begin."""
+"""Latency of a message, expressed as a number of elements."""
 
 _RANKS_SEEN = 64
-"""Ranks whose parts are counted; of more, evenly chosen ones."""
+"""Maximum number of ranks whose parts are counted; of more ranks, an even sample is used."""
 
 
 class Stage(NamedTuple):
@@ -33,23 +33,23 @@ class Stage(NamedTuple):
 def find_route(
     domain: Layout, extents: Mapping[int, int], *, first: int | None = None, target: Layout | None = None
 ) -> tuple[list[Stage], Layout]:
-    """Return the stages of a transform, and the layout that the result is left in or brought to.
+    """Return the stages of a transform with the lowest cost, and the layout of the result.
 
-    The way of least cost is taken. The cost counts the elements that the busiest rank receives and transforms, and a
-    constant for each message. `extents` are the axes to transform, in the order of those that are whole, and their
-    extents afterwards; the axis `first` is transformed before all others. The result has the layout `target`, by
-    default that in which the last transform leaves it; LayoutError is raised for another shape or number of ranks.
+    The cost is the number of elements that the busiest rank receives and transforms, plus a constant for each message.
+    `extents` maps the axes to transform, in preferred order, to their extents afterwards; the axis `first` is
+    transformed before all others. The result has the layout `target`, by default the layout of the last transform;
+    LayoutError is raised if `target` has another shape or number of ranks.
     """
     shape = alike(domain, extents).shape
     if target is not None and (target.shape != shape or target.ranks != domain.ranks):
         raise LayoutError(f"a result of shape {shape} on {domain.ranks} ranks cannot have the layout {target}")
 
     def transformable(layout: Layout, remaining: tuple[int, ...]) -> tuple[int, ...]:
-        whole = tuple(axis for axis in remaining if axis not in layout.split_axes)
+        unsplit = tuple(axis for axis in remaining if axis not in layout.split_axes)
         if first in remaining:
-            # Nothing goes before the first; with it, all others that are whole may follow.
-            return (first, *(a for a in whole if a != first)) if first in whole else ()
-        return whole
+            # The first axis alone comes first; all other unsplit axes may follow in the same stage.
+            return (first, *(a for a in unsplit if a != first)) if first in unsplit else ()
+        return unsplit
 
     @cache
     def best(layout: Layout, remaining: tuple[int, ...]) -> tuple[float, list[Stage], Layout]:
@@ -61,15 +61,15 @@ def find_route(
             after = alike(after, {axis: extents[axis]})
             work += math.prod(map(max, after.sizes)) * larger / max(1, after.shape[axis])
         stages = [Stage(layout, now)] if now else []
-        rest = tuple(axis for axis in remaining if axis not in now)
-        if not rest:
-            # Copies were needed on the way only: by default every rank keeps its own part, without a message.
+        later = tuple(axis for axis in remaining if axis not in now)
+        if not later:
+            # Replicas were needed for the transform only: by default every rank keeps its part, without a message.
             final = target or (alike(domain, extents) if after.is_replicated else after)
             return work + _cost_of_move(after, final), stages, final
         ways = []
-        for candidate in _candidates(after):  # copies of everything on every rank are always among them
-            if transformable(candidate, rest):
-                cost, further, final = best(candidate, rest)
+        for candidate in _candidates(after):  # replication on every rank is always a candidate
+            if transformable(candidate, later):
+                cost, further, final = best(candidate, later)
                 ways.append((cost + work + _cost_of_move(after, candidate), stages + further, final))
         return min(ways, key=itemgetter(0))
 
@@ -84,24 +84,24 @@ def alike(layout: Layout, extents: Mapping[int, int]) -> Layout:
 
 
 def _candidates(layout: Layout) -> Iterator[Layout]:
-    """Yield the layouts to which an array may be brought.
+    """Yield the candidate layouts for a redistribution.
 
-    These are all ways to split axes over the same process grid, or fewer of them, with copies, and to split one axis
-    over all ranks.
+    These split axes over the same process grid, or over some of its axes with replicas, or split one axis over all
+    ranks.
     """
     axes = range(layout.ndim)
     grid_axes = [layout.axes[a] for a in layout.split_axes]
     seen = set()
-    for places in product((*axes, None), repeat=len(grid_axes)):
-        taken = [place for place in places if place is not None]
-        if len(set(taken)) != len(taken):
+    for assignment in product((*axes, None), repeat=len(grid_axes)):
+        assigned = [place for place in assignment if place is not None]
+        if len(set(assigned)) != len(assigned):
             continue
-        split_by = dict(zip(places, grid_axes, strict=True))
+        split_by = dict(zip(assignment, grid_axes, strict=True))
         chosen = [split_by.get(a) for a in axes]
         sizes = [layout.sizes[a] if chosen[a] == layout.axes[a] else None for a in axes]
         try:
             candidate = Layout(layout.shape, layout.ranks, layout.process_grid, chosen, sizes, layout.mask)
-        except LayoutError:  # a mask that would cut through copies
+        except LayoutError:  # a mask that would separate replicas
             continue
         if candidate not in seen:
             seen.add(candidate)
@@ -112,7 +112,7 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
 
 
 def _cost_of_move(source: Layout, target: Layout) -> float:
-    """Return what the busiest rank receives, in elements, and the message itself; nothing where nothing is sent."""
+    """Return the cost of a move: the elements that the busiest rank receives plus the latency; 0 without messages."""
     if source is target:
         return 0.0
     ranks = range(0, source.ranks, -(-source.ranks // _RANKS_SEEN))
@@ -122,7 +122,7 @@ def _cost_of_move(source: Layout, target: Layout) -> float:
 
 def _received(source: Layout, target: Layout, rank: int) -> int:
     have, need = source.block(rank), target.block(rank)
-    kept = math.prod(
+    overlap = math.prod(
         max(0, min(h.stop, n.stop) - max(h.start, n.start)) for h, n in zip(have.slices, need.slices, strict=True)
     )
-    return math.prod(need.shape) - kept
+    return math.prod(need.shape) - overlap

@@ -1,6 +1,6 @@
-"""Products in the frequency domain, piece by piece on GPUs: each rank multiplies some of the frequencies.
+"""Pipelined products in the frequency domain on GPUs: each rank multiplies some of the frequencies.
 
-GPUs write one piece to each other's memory while they compute the next one.
+GPUs write one piece to each other's memory while they compute the next piece.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from collops.array import Layout
 from collops.array.redistribute import region_copy
+from collops.backend import LocalArray
 from collops.operators.fourier.engines import PIECES, Workspace
 from collops.operators.fourier.pipeline import pays
 
@@ -36,9 +37,9 @@ class SpreadProduct(NamedTuple):
     writes each frequency to the rank that multiplies it. The target is computed in `pieces`, slices of its second axis:
     each rank multiplies its frequencies for one piece and writes the products to all ranks, then the next piece.
 
-    The memory that other ranks can reach has three parts: the spectra that this rank multiplies, the products of all
-    ranks, which begin at the element `after`, and an array for what this rank computes. ``shapes`` are the shapes of
-    the share, of the spectra that this rank multiplies, of its products, and of the products of all ranks.
+    The memory that other ranks can access has three parts: the spectra that this rank multiplies, the products of all
+    ranks, which begin at the element `after`, and a work array of this rank. ``shapes`` are the shapes of the share, of
+    the spectra that this rank multiplies, of its products, and of the products of all ranks.
     """
 
     there: AxisTransform
@@ -50,17 +51,17 @@ class SpreadProduct(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     workspace: Workspace
 
-    def apply(self, compute: Callable[[Any, Any, slice], Any], source: Any, target: Any) -> Any:
+    def apply(self, compute: Callable[[Any, Any, slice], Any], source: LocalArray, target: LocalArray) -> Any:
         """Return `target`, filled with the result for `source`. Collective.
 
         ``compute(spectra, products, rows)`` fills some rows of this rank's products.
         """
         workspace, memory = self.workspace, self.workspace.take(PIECES, (self.workspace.size,))
-        *_, whole = self.shapes
-        own = self.after + math.prod(whole)
+        *_, gathered = self.shapes
+        work_offset = self.after + math.prod(gathered)
         share, spectra, products = (
             memory[begin : begin + math.prod(shape)].reshape(shape)
-            for begin, shape in zip((own, 0, own), self.shapes[:3], strict=True)
+            for begin, shape in zip((work_offset, 0, work_offset), self.shapes[:3], strict=True)
         )
         workspace.barrier()  # the memory is no longer in use on any rank
         self.there.forward(source[:, self.share], share, workspace)
@@ -73,7 +74,7 @@ class SpreadProduct(NamedTuple):
         for (rows, _), move in zip(self.pieces, arriving, strict=True):
             move.wait()
             workspace.barrier()  # all ranks have written this piece
-            frequencies, _, columns = whole
+            frequencies, _, columns = gathered
             begin, end = (self.after + row * frequencies * columns for row in (rows.start, rows.stop))
             piece = memory[begin:end].reshape(frequencies, rows.stop - rows.start, columns)
             self.back.adjoint(piece, target[:, rows], workspace)
@@ -89,10 +90,10 @@ def find_product(
     comm: Communicator,
     engine: Engine,
 ) -> SpreadProduct | None:
-    """Return the product that takes spectra in the layout `spectra` to products in the layout `products`. Collective.
+    """Return the product that maps spectra in the layout `spectra` to products in the layout `products`. Collective.
 
     Both layouts are split by frequency. Returns ``None`` unless GPUs of one host can write to each other's memory, the
-    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` can transform the parts of all ranks.
+    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` supports the parts of all ranks.
     """
     ranks, (frequencies, rows, columns) = range(comm.size), products.shape
     shares = Layout.split(spectra.shape, comm.size, 1)
@@ -110,8 +111,8 @@ def find_product(
         return None
 
     def copy(layout: Layout, regions: list[Any], begin: int) -> PeerCopy:
-        wanted = [[region] for region in regions].__getitem__
-        return region_copy(comm, layout, wanted, [begin] * comm.size, dtype.itemsize, writes=True)
+        needed = [[region] for region in regions].__getitem__
+        return region_copy(comm, layout, needed, [begin] * comm.size, dtype.itemsize, writes=True)
 
     send = copy(shares, [tuple((along.start, along.stop) for along in spectra.slices(rank)) for rank in ranks], 0)
     pieces = []

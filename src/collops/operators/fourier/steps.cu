@@ -1,5 +1,5 @@
-// Fourier transforms of a few numbers in the registers of a thread, and with them the steps of longer transforms of
-// COLUMNS columns of LENGTH numbers in the shared memory of a block: the part that lines.cu and real.cu share.
+// Code shared by lines.cu and real.cu: Fourier transforms of a few numbers in the registers of a thread, and the steps of
+// longer transforms of COLUMNS columns of LENGTH numbers in the shared memory of a block.
 //
 // compile-with: -DREAL=float -DLENGTH=8 -DCOLUMNS=4
 
@@ -104,9 +104,9 @@ __device__ inline void small_transform(Complex (&values)[RADIX])
 }
 
 // One step of the transforms of all columns, from parts of SPAN elements to parts of SPAN / RADIX; or, UNDONE, back
-// again, but for a factor of RADIX. `load` and `store` are called with the place of an element and its column, and
-// `roots` has the powers of exp(-2 pi i / LENGTH). Of the RADIX elements before the step, those from USED on are zeros,
-// or are not wanted if it is undone.
+// again, up to a factor of RADIX. `load` and `store` are called with the index of an element and its column, and `roots`
+// has the powers of exp(-2 pi i / LENGTH). Of the RADIX elements before the step, elements from USED on are zero, or not
+// needed if it is undone.
 template <int RADIX, int SPAN, bool BACK, bool UNDONE, int USED = RADIX, class Load, class Store>
 __device__ inline void step(const Complex* __restrict__ roots, Load load, Store store)
 {
@@ -114,7 +114,7 @@ __device__ inline void step(const Complex* __restrict__ roots, Load load, Store 
     for (int task = threadIdx.x; task < LENGTH / RADIX * COLUMNS; task += blockDim.x) {
         const int number = task / COLUMNS, column = task % COLUMNS;
         const int within = number % apart, first = number / apart * SPAN + within;
-        // The powers of a root cost less than to load them all.
+        // Computing the powers of a root is cheaper than loading them.
         Complex powers[RADIX];
         powers[0] = {1, 0};
         powers[1] = roots[apart > 1 ? within * (LENGTH / SPAN) : 0];

@@ -1,4 +1,4 @@
-"""The transform along one axis, as the operators define it: with shifts, lengths, scaling and its adjoint."""
+"""The transform along one axis, with the shifts, lengths, scaling and adjoint of the operators."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
 
 __all__ = ["AxisTransform"]
 
 _ROOT = math.sqrt(2.0)
-_MAX_JOINED = 3  # axes of a transform of cuFFT
+_MAX_JOINED = 3  # maximum number of axes of a cuFFT transform
 _MAX_WORK = 1 << 18  # products of one transform
-_MAX_MATRIX = 1 << 15  # elements of a matrix that stays in the second-level cache
+_MAX_MATRIX = 1 << 15  # maximum number of elements of a matrix that stays in the L2 cache
 
 
 class AxisTransform:
     """A discrete Fourier transform along one axis of local arrays.
 
-    The model has `samples` along `axis`, and is padded with zeros, or cut, to `length`. `norm`, `real`, `shift_before`
-    and `shift_after` are as for :class:`FFTND`, for one axis. Of the frequencies of a real transform only `kept`, from
-    `first` on, are computed, if that is given, and both the transform and its adjoint are multiplied by `scale`.
+    The model has `samples` along `axis`, and is zero-padded or truncated to `length`. `norm`, `real`, `shift_before`
+    and `shift_after` are as for :class:`FFTND`, for one axis. With `kept`, only this number of frequencies of a real
+    transform, from `first` on, is computed. Both the transform and its adjoint are multiplied by `scale`.
 
     ``extent`` is the extent of the axis in the model, ``count`` the number of frequencies, ``extents`` has it by axis,
     and ``in_place`` tells whether model and data may be one array.
@@ -68,7 +68,7 @@ class AxisTransform:
         self._chirps: dict[Any, Chirp] = {}
 
     def part(self, first: int, kept: int) -> AxisTransform | None:
-        """Return the transform to some of the frequencies of this one; ``None`` if that would save nothing."""
+        """Return this transform restricted to some of its frequencies; ``None`` if that saves nothing."""
         if not self.real or not self._after.identity or kept == self.count:
             return None
         return AxisTransform(
@@ -82,12 +82,12 @@ class AxisTransform:
         )
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed besides a model of `shape` and its data."""
+        """Return the number of scratch elements (complex) for a model of `shape`."""
         lines = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
-        return lines * self._bins  # no fewer than the real numbers that the model is padded to
+        return lines * self._bins  # at least as many bytes as the padded real model
 
-    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the transform of `source`, in `target` if that is given."""
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+        """Return the transform of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied(source, target, workspace)
         if (chirp := self._chirp(source, target, workspace)) is not None:
@@ -109,8 +109,8 @@ class AxisTransform:
             work = transforms.fft(source, work, (self.axis,), self.norm, False, self._length)
         return work if self._after.identity else self._after.place(work, target, engine)
 
-    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the adjoint of `source`, in `target` if that is given."""
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+        """Return the adjoint of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied_by_adjoint(source, target, workspace)
         if (chirp := self._chirp(source, target, workspace)) is not None:
@@ -141,12 +141,12 @@ class AxisTransform:
             result = transforms.fft(source, result, (self.axis,), self.norm, True, self._length)
         return result if self._before.identity else self._before.place_back(result, target, engine)
 
-    def _chosen(self, work: Any) -> Any:
-        """Return the frequencies that are kept."""
+    def _chosen(self, work: LocalArray) -> Any:
+        """Return the selected frequencies."""
         return work if work is None or self.count == self._bins else work[self._kept]
 
-    def _weighted(self, back: bool, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the first frequencies times their factors: those between zero and Nyquist represent two."""
+    def _weighted(self, back: bool, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+        """Return the first frequencies times their factors: frequencies between zero and Nyquist represent two."""
         engine = workspace.engine
         key = (back, source.ndim, workspace.complex, engine)
         factors = self._weights.get(key)
@@ -157,21 +157,21 @@ class AxisTransform:
         return engine.xp.multiply(source, factors, out=target) if engine.mutable else source * factors
 
     def _factors(self, double: float) -> np.ndarray:
-        """Return the factors of all frequencies: `scale`, times `double` for those that represent two."""
+        """Return the factors of all frequencies: `scale`, times `double` for frequencies that represent two."""
         number = np.arange(self._bins)
         return self._scale * np.where((number > 0) & (number < 1 + (self._length - 1) // 2), double, 1.0)
 
-    # Real transforms along an axis that is not the last one, on GPUs
+    # Real transforms along an axis other than the last one, on GPUs
 
     def takes_columns(self, count: int) -> bool:
-        """Return whether devices transform so many columns of a larger array where they are, if the axis is the first.
+        """Return whether devices transform so many columns of a larger array in place, if the axis is the first.
 
-        Arithmetic, the same on all ranks.
+        The result is the same on all ranks.
         """
         return self.real and chirp_length(self._length, 1, count) is not None
 
-    def _chirp(self, source: Any, target: Any, workspace: Workspace) -> Chirp | None:
-        """Return the kernel that transforms such arrays in one pass; ``None`` if another way has to be taken."""
+    def _chirp(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Chirp | None:
+        """Return the kernel that transforms such arrays in one pass; ``None`` if it does not support them."""
         if not (workspace.chirps and self.real):
             return None
         before, after = math.prod(source.shape[: self.axis]), math.prod(source.shape[self.axis + 1 :])
@@ -187,8 +187,8 @@ class AxisTransform:
 
     # Short real transforms on hosts, by a product with a matrix
 
-    def _by_matrix(self, source: Any, target: Any, workspace: Workspace) -> bool:
-        """Return whether a product with a matrix is faster, and `target` has the order that it needs."""
+    def _by_matrix(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> bool:
+        """Return whether a product with a matrix is faster, and `target` has the required order."""
         return (
             workspace.multiplies
             and self.real
@@ -197,7 +197,7 @@ class AxisTransform:
             and target.flags.c_contiguous
         )
 
-    def _multiplied(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def _multiplied(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         lines = source.reshape(self.extent, -1)
         parts = workspace.take("parts", (2 * self.count, lines.shape[1]), True)
         np.matmul(self._matrix(workspace), lines, out=parts)
@@ -205,7 +205,7 @@ class AxisTransform:
         data.real, data.imag = parts[: self.count], parts[self.count :]
         return target
 
-    def _multiplied_by_adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
+    def _multiplied_by_adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         data = source.reshape(self.count, -1)
         parts = workspace.take("parts", (2 * self.count, data.shape[1]), True)
         parts[: self.count], parts[self.count :] = data.real, data.imag
@@ -225,10 +225,10 @@ class AxisTransform:
 
 
 class JointTransform:
-    """Transforms along several axes as one, which work in place.
+    """In-place transforms along several axes, combined into one.
 
     ``samples`` is the number of samples by which devices scale: the product of the lengths, unless another transform
-    of the same operator scales for this one too.
+    of the same operator includes the scaling of this one.
     """
 
     real, in_place = False, True
@@ -240,20 +240,20 @@ class JointTransform:
         self._norm = transforms[0].norm
 
     def elements(self, shape: tuple[int, ...]) -> int:
-        """Return how many complex numbers are needed besides a model and its data: none."""
+        """Return the number of scratch elements: none."""
         return 0
 
-    def forward(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the transform of `source`, in `target` if that is given."""
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+        """Return the transform of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, False, self.samples)
 
-    def adjoint(self, source: Any, target: Any, workspace: Workspace) -> Any:
-        """Return the adjoint of `source`, in `target` if that is given."""
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+        """Return the adjoint of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, True, self.samples)
 
 
 def scale_once(transforms: Sequence[JointTransform], last: int) -> None:
-    """Let one of the transforms of an operator scale for all: one beyond the axis `last`, where that is free."""
+    """Move the scaling of all transforms of an operator to one beyond the axis `last`, where scaling is free."""
     chosen = max(transforms, key=lambda transform: transform.axes != (last,), default=None)
     samples = math.prod(transform.samples for transform in transforms)
     for transform in transforms:
@@ -261,10 +261,10 @@ def scale_once(transforms: Sequence[JointTransform], last: int) -> None:
 
 
 def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | JointTransform]:
-    """Yield the transforms in their order, where those along neighbouring axes follow each other as one.
+    """Yield the transforms in their order, with consecutive ones along neighbouring axes joined.
 
-    Only transforms that work in place are joined, whose order does not matter. A library transforms planes and cubes
-    with fewer passes over the memory than their lines one axis after the other.
+    Only in-place transforms are joined, whose order does not matter. A library transforms planes and cubes with fewer
+    passes over the memory than one axis after another.
     """
     alone = [transform for transform in transforms if not transform.in_place]
     yield from alone
@@ -279,10 +279,10 @@ def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | Join
 
 
 def pays(samples: int, frequencies: int, lines: int) -> bool:
-    """Return whether hosts transform `lines` of `samples` real samples to `frequencies` frequencies faster by a matrix.
+    """Return whether a matrix product on hosts is the faster transform of `lines` real lines to `frequencies`.
 
-    BLAS multiplies a few lines of some hundred samples faster than a fast transform and the passes before and after it
-    take, above all if the number of samples has a large prime factor.
+    For a few lines of some hundred samples, BLAS is faster than an FFT and its passes before and after, especially if
+    the number of samples has a large prime factor.
     """
     elements = 2 * frequencies * samples
     return 0 < elements <= _MAX_MATRIX and elements * lines <= _MAX_WORK
@@ -293,7 +293,7 @@ _Pair: TypeAlias = tuple[slice, slice | None]
 
 
 class _Placement:
-    """A map of one axis to another: rotated so that element `shift` is first, then cut or padded with zeros at its end.
+    """A map between axes: rotate so that element `shift` is first, then truncate or zero-pad at the end.
 
     ``identity`` is true if it moves nothing, and ``shift`` is between zero and the extent.
     """
@@ -310,15 +310,17 @@ class _Placement:
         cut = [(from_, None) for _, from_ in _rotated(before, shift, common, before)]
         self._back: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
-    def place(self, source: Any, target: Any, engine: Engine) -> Any:
+    def place(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
         """Return an array whose axis has the extent `after`, in `target` unless that is ``None``."""
         return self._assembled(self._there, self._extents[1], source, target, engine)
 
-    def place_back(self, source: Any, target: Any, engine: Engine) -> Any:
-        """Return an array whose axis has the extent `before`, by the adjoint: cut elements are zero."""
+    def place_back(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
+        """Return an array whose axis has the extent `before`, by the adjoint: truncated elements are zero."""
         return self._assembled(self._back, self._extents[0], source, target, engine)
 
-    def _assembled(self, pairs: list[_Pair], extent: int, source: Any, target: Any, engine: Engine) -> Any:
+    def _assembled(
+        self, pairs: list[_Pair], extent: int, source: LocalArray, target: LocalArray, engine: Engine
+    ) -> Any:
         if self.identity:
             return source if target is None else engine.put(target, ..., source)
         leading = (slice(None),) * self._axis
@@ -331,12 +333,12 @@ class _Placement:
 
 
 def _rotated(extent: int, shift: int, begin: int, end: int) -> list[tuple[slice, slice]]:
-    """Return the slices that fill the places from `begin` to `end`, after a rotation by `shift`."""
+    """Return the slices that fill the indices from `begin` to `end`, after a rotation by `shift`."""
     turn = extent - shift
     pieces = [(begin, min(end, turn), shift), (max(begin, turn), end, -turn)]
     return [(slice(a, b), slice(a + by, b + by)) for a, b, by in pieces if a < b]
 
 
-def _with(array: Any, axis: int, extent: int) -> tuple[int, ...]:
+def _with(array: LocalArray, axis: int, extent: int) -> tuple[int, ...]:
     shape = array.shape
     return (*shape[:axis], extent, *shape[axis + 1 :])

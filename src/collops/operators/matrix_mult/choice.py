@@ -1,12 +1,12 @@
-r"""Which algorithm and which grid multiply matrices faster: a model of their times, by arithmetic alone.
+r"""The choice of algorithm and process grid for products of matrices, by a performance model.
 
-A rank of a grid of :math:`p \times q` multiplies :math:`N/p \times K` by :math:`K \times M/q` in either direction,
-whatever the kind: the product takes the time of its operations, or of reading its factors if that is longer. The
-kinds differ in what a rank receives, which :class:`MatrixMult` states.
+A rank of a grid of :math:`p \times q` multiplies :math:`N/p \times K` by :math:`K \times M/q` in either direction with
+every algorithm: the product takes the time of its operations or of reading its factors, whichever is longer. The
+algorithms differ in the elements that a rank receives, see :class:`MatrixMult`.
 
-A message takes a latency and its bytes over a bandwidth. The rates are constants, of a GPU with NVLink and of a core of
-a host: the choice depends on their ratios only. Between two H100 the model chose the fastest of the kinds and
-grids that were measured, or one within 3 %, for six sizes from 1000 x 1000 x 10 to 16384 x 16384 x 4096.
+The time of a message is a latency plus its bytes over a bandwidth. The rates are constants for a GPU with NVLink and
+for a core of a host: the choice depends on their ratios only. Between two H100, for six sizes from 1000 x 1000 x 10 to
+16384 x 16384 x 4096, the model chose the fastest measured algorithm and grid, or one within 3 % of it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-_MAX_KEPT = 128 << 20  # bytes: rows of the matrix up to this size are gathered once
-_ROUND = 128 << 20  # bytes that a rank receives in a round, at most; on two H100 rounds of 20 MiB were slower than one
-_SPARED = 128 << 20  # bytes: copies of matrix and model up to this size count for nothing
-_EQUAL = 1.05  # the model is not more accurate
+_MAX_KEPT = 128 << 20  # bytes: maximum size of a rank's rows of the matrix for gathering them once
+_ROUND = 128 << 20  # maximum bytes received in a round; on two H100, rounds of 20 MiB were slower than one
+_SPARED = 128 << 20  # bytes: replicas of matrix and model up to this size are disregarded
+_EQUAL = 1.05  # accuracy of the model
 
 
 class Rates(NamedTuple):
-    """Seconds of a message without bytes, and bytes received, operations, and bytes read in a second."""
+    """Latency in seconds; bytes received, operations, and bytes read per second."""
 
     latency: float
     bandwidth: float
@@ -34,7 +34,7 @@ _RATES = {"device": Rates(15e-6, 2e11, 4.5e13, 2.5e12), "host": Rates(10e-6, 4e9
 
 
 class Choice(NamedTuple):
-    """A kind of algorithm, and a grid of processes."""
+    """An algorithm and a process grid."""
 
     kind: str
     grid: tuple[int, int]
@@ -51,36 +51,35 @@ class Problem(NamedTuple):
 
 
 def keeps_rows(choice: Choice, problem: Problem) -> bool:
-    """Return whether a rank keeps its rows of the whole matrix, of which nothing is then sent."""
+    """Return whether a rank stores its complete rows of the matrix, which then need no messages."""
     p, q = choice.grid
     return q == 1 or -(-problem.n // p) * problem.k * problem.itemsize <= _MAX_KEPT
 
 
 def rounds_for(choice: Choice, problem: Problem) -> int:
-    """Return in how many rounds SUMMA multiplies."""
+    """Return the number of rounds of SUMMA."""
     return max(1, ceil(_received(choice, problem) / 2 / _ROUND))
 
 
 def fastest(choices: Iterable[Choice], problem: Problem) -> Choice:
     """Return the choice with the least time for forward and adjoint.
 
-    Among equally fast ones, the least memory decides, and then the fewest bytes received.
-
-    Those are not considered that hold more than twice the bytes of matrices split evenly over all ranks, and 128 MiB.
+    Among equally fast choices, the least memory decides, and then the fewest bytes received. Choices that need more
+    than twice the memory of an even split over all ranks, plus 128 MiB, are excluded.
     """
     n, k, m, itemsize, _ = problem
-    found = list(choices)
+    candidates = list(choices)
 
     def held(choice: Choice) -> float:
         p, q = choice.grid
         if choice.kind == "block":
             return (n / p * k + k * m / q + n * m / (p * q)) * itemsize
-        whole = keeps_rows(choice, problem)
-        return (n / p * k / (1 if whole else q) + (k * m + n * m) / (p * q)) * itemsize
+        stores_rows = keeps_rows(choice, problem)
+        return (n / p * k / (1 if stores_rows else q) + (k * m + n * m) / (p * q)) * itemsize
 
-    ranks = found[0].grid[0] * found[0].grid[1]
+    ranks = candidates[0].grid[0] * candidates[0].grid[1]
     split = (n * k + k * m + n * m) / ranks * itemsize
-    small = [choice for choice in found if held(choice) <= max(2 * split, split + _SPARED)] or found
+    small = [choice for choice in candidates if held(choice) <= max(2 * split, split + _SPARED)] or candidates
     times = {choice: seconds(choice, problem) for choice in small}
     least = min(times.values())
 
@@ -102,12 +101,12 @@ def seconds(choice: Choice, problem: Problem) -> float:
     number = rounds_for(choice, problem)
     messages = number * ((p > 1) + (not keeps_rows(choice, problem))) * rates.latency
     messages += _received(choice, problem) / 2 / rates.bandwidth
-    apart = min(product, messages) / (number if memory == "device" else 1)
-    return 2 * (max(product, messages) + apart)
+    exposed = min(product, messages) / (number if memory == "device" else 1)
+    return 2 * (max(product, messages) + exposed)
 
 
 def _received(choice: Choice, problem: Problem) -> float:
-    """Return the bytes that a rank receives in forward and adjoint together, by SUMMA half of them in either."""
+    """Return the bytes that a rank receives in forward and adjoint together; in SUMMA, half in each direction."""
     (p, q), (n, k, m, itemsize, _) = choice.grid, problem
     model = 2 * (p - 1) / p * k * -(-m // q)
     sends_matrix = choice.kind == "summa" and not keeps_rows(choice, problem)

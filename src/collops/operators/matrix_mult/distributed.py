@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout
+from collops.array import Array, DistributedArray, Layout
 from collops.array.dtypes import check_byte_order, real_of
 from collops.array.layout_arguments import as_extents, as_ranks, as_shape
 from collops.backend import engine_of
@@ -27,47 +27,46 @@ from collops.operators.memory import Buffers, check_holds, contiguous, filled
 class MatrixMult(LinearOperator):
     r"""The product of a distributed matrix with a distributed matrix: :math:`Y = A X`, and :math:`X = A^H Y`.
 
-    A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a grid of p x q processes, with any number
-    of ranks and blocks of any sizes.
+    A has the shape (N, K), the model (K, M), the data (N, M). The ranks form a process grid of p x q; the number of
+    ranks and the sizes of blocks are arbitrary.
 
     ``kind="summa"``: matrix, model and data are all split over both axes of the grid. Forward gathers columns of the
     matrix and rows of the model within rows and columns of processes; adjoint gathers the columns, and reduces and
-    scatters their products within columns of processes. Each is one message, or several rounds of them where a rank
-    would receive more than 128 MiB; the messages of a round then overlap with the product of the previous one. Where a
-    rank's rows of the whole A take at most 128 MiB, they are gathered once, when the operator is made, and not sent.
+    scatters their products within columns of processes. Each is one message, or several rounds if a rank would receive
+    more than 128 MiB; the messages of a round then overlap with the product of the previous round. If a rank's complete
+    rows of A take at most 128 MiB, they are gathered once, when the operator is created.
 
     ``kind="block"``: the matrix is split by rows over p, the model by columns over q, and each is replicated over the
     other axis. Forward sends no message, and the data are split over both axes; with `gather_range` it sends one
     allgather, and the data are split by columns only, like the model. Adjoint sends one allreduce.
 
-    By default a distributed matrix is multiplied by the kind, and on the grid, for which a model of the time of forward
-    and adjoint finds the least, among those that need at most twice the memory of a full split, or 128 MiB more. A
-    rank of a grid of p x q computes :math:`2NKM / pq` operations in either direction, or waits for its memory. In
-    elements it receives
+    By default, a distributed matrix uses the kind and grid with the lowest modelled time of forward and adjoint, among
+    those that need at most twice the memory of a full split, plus 128 MiB. A rank of a grid of p x q computes
+    :math:`2NKM / pq` operations in either direction, or is limited by its memory bandwidth. It receives, in elements,
 
     - ``"block"``: nothing forward, and :math:`2 (p - 1) / p \cdot KM / q` in the adjoint, after the product;
     - ``"summa"``: :math:`(p - 1) / p \cdot KM / q` in either direction, and :math:`(q - 1) / q \cdot NK / p` unless the
       rows are kept. On devices, in r rounds, the shorter of product and messages takes 1/r of its own time.
 
-    A message takes a latency and its bytes over a bandwidth, by rates for devices and for hosts that are constants, so
-    that all ranks choose alike. Nothing is tried at run time.
+    The time of a message is a latency plus its bytes over a bandwidth. The rates for devices and for hosts are
+    constants, so that all ranks make the same choice. There is no tuning at run time.
 
-    Collective; all communicators are made here.
+    Collective; all communicators are created by the constructor.
 
     Parameters
     ----------
     A : DistributedArray or array, 2-D
-        The matrix. A distributed one is redistributed once if its layout does not fit. A plain array is this rank's
-        block: the shapes are gathered once.
+        The matrix. A distributed matrix is redistributed once if its layout does not fit. A plain array is this rank's
+        block; the shapes of all blocks are gathered once.
     M : int or Layout
         Number of columns of the model; or its layout, whose blocks may be uneven.
     kind : {"summa", "block"}, optional
-        The algorithm; see above for the default. If the model is given as a layout, the default is a kind that it fits.
-        With `gather_range` the default is ``"block"``; for a plain array, whose shape depends on the kind, ``"summa"``.
+        The algorithm; see above for the default. If `M` is a layout, the default is a kind that it fits. With
+        `gather_range` the default is ``"block"``; for a plain array, whose shape depends on the kind, ``"summa"``.
     process_grid : sequence of int, optional
-        The grid (p, q), whose ranks are numbered in C order. If `kind` is given, the default is that of a distributed
-        A, if it is split as needed; else the one for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a
-        plain array the default is the grid closest to a square: `best_process_grid`.
+        The grid (p, q), with ranks in C order. If `kind` is set, the default is the grid of a distributed A if it is
+        split as needed, else the grid for which SUMMA sends least, or (ranks, 1) for ``"block"``. For a plain array the
+        default is the grid closest to a square: `best_process_grid`.
     gather_range : bool, optional
         For ``"block"``; see above.
     comm : Communicator, optional
@@ -83,7 +82,7 @@ class MatrixMult(LinearOperator):
     Raises
     ------
     InputError
-        If there is no such kind, or the grid does not fit the ranks.
+        If `kind` is neither, or the grid does not fit the ranks.
     LayoutError
         On every rank, if blocks do not fit together, or the layout of the model does not fit the grid.
     UnsupportedTypeError
@@ -123,7 +122,7 @@ class MatrixMult(LinearOperator):
         kind = "block" if gather_range else kind
         if isinstance(A, DistributedArray):
             if A.ndim != 2:
-                raise LayoutError(f"a matrix has two axes, not the shape {A.shape}")
+                raise LayoutError(f"a matrix needs two axes, not the shape {A.shape}")
             columns = M.shape[-1] if isinstance(M, Layout) else operator.index(M)
             if kind is None:
                 itemsize = np.dtype(A.dtype if dtype is None else dtype).itemsize
@@ -136,18 +135,18 @@ class MatrixMult(LinearOperator):
         else:
             kind, grid = kind or "summa", grid or best_process_grid(comm.size)
             layout, block = _gathered_layout(A, grid, kind, comm), A
-        kept = np.dtype(block.dtype if dtype is None else dtype)
-        check_holds(kept, block.dtype)
+        stored = np.dtype(block.dtype if dtype is None else dtype)
+        check_holds(stored, block.dtype)
         self.kind = kind
         self.process_grid = grid
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
-        super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), kept, comm)
+        super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), stored, comm)
         self._engine = engine_of(block)
-        block = contiguous(block, kept)
-        self._algorithms = {kept: self._algorithm(block, layout, domain, gather_range)}
+        block = contiguous(block, stored)
+        self._algorithms = {stored: self._algorithm(block, layout, domain, gather_range)}
         self._buffers = Buffers()
 
-    def _algorithm(self, block: Any, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
+    def _algorithm(self, block: Array, layout: Layout, domain: Layout, gather_range: bool) -> Rows | Summa:
         p, q = self.process_grid
         ranks = range(self.comm.size)
         row = None if q == 1 else self.comm.subgroup(tuple(rank // q for rank in ranks))
@@ -165,7 +164,7 @@ class MatrixMult(LinearOperator):
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
         other = self._retyped(dtype)
-        other._algorithms = {dtype: self._of(dtype)}
+        other._algorithms = {dtype: self._multiplier(dtype)}
         return other
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
@@ -173,29 +172,29 @@ class MatrixMult(LinearOperator):
         direction, back = ("adjoint", "forward") if adjoint else ("forward", "adjoint")
         if engine is not self._engine:
             raise UnsupportedTypeError(
-                f"a matrix of the engine {self._engine.name} cannot multiply arrays of {engine.name}"
+                f"MatrixMult needs arrays of {self._engine.name}, the engine of its matrix, not of {engine.name}"
             )
         dtype = self.dtype if local.dtype == self.dtype else np.result_type(self.dtype, local.dtype)
-        given = self._buffers.contiguous("given", local, dtype, engine)
+        source = self._buffers.contiguous("given", local, dtype, engine)
         result = self._buffers.result("result", out, dtype)
         if result is not None and dtype.kind == "c" and self.dtype.kind != "c":
-            # Real and imaginary parts are columns of their own, which the matrix multiplies without becoming complex.
+            # A real matrix multiplies real and imaginary parts as separate columns, and need not become complex.
             real = real_of(dtype)
-            getattr(self._of(real), direction)(given.view(real), result.view(real))
+            getattr(self._multiplier(real), direction)(source.view(real), result.view(real))
             return filled(out, result)
-        algorithm = self._of(dtype)
+        algorithm = self._multiplier(dtype)
         product = getattr(algorithm, direction)
         if not engine.traced:
-            return filled(out, product(given, result))
+            return filled(out, product(source, result))
         other = getattr(algorithm, back)
 
         def transposed(cotangent: Any) -> Any:
             return other(cotangent.conj(), None).conj()
 
         shape = out.local_array.shape
-        return filled(out, engine.linear_map(lambda x: product(x, result), transposed, given, shape))
+        return filled(out, engine.linear_map(lambda x: product(x, result), transposed, source, shape))
 
-    def _of(self, dtype: Any) -> Rows | Summa:
+    def _multiplier(self, dtype: Any) -> Rows | Summa:
         """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:
@@ -204,16 +203,16 @@ class MatrixMult(LinearOperator):
 
 
 def _fastest(problem: Problem, ranks: int, grid: tuple[int, int] | None, M: Any) -> Choice:
-    """Return the fastest kind and grid, among those that a given model fits if there are any."""
+    """Return the fastest kind and grid, among those that fit the model's layout if any does."""
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0] if grid is None else [grid]
-    choices = [Choice(kind, each) for each in grids for kind in ("summa", "block")]
+    choices = [Choice(kind, candidate) for candidate in grids for kind in ("summa", "block")]
     if isinstance(M, Layout):
         choices = [choice for choice in choices if _fits(M, choice.grid, choice.kind)] or choices
     return fastest(choices, problem)
 
 
 def _grid_of(layout: Layout, columns: int, kind: str) -> tuple[int, int]:
-    """Return the grid of a matrix that is already split as needed, else the one on which the kind sends least."""
+    """Return the grid of a matrix that is already split as needed, else the grid on which the kind sends least."""
     ranks, p = layout.ranks, len(layout.sizes[0])
     q = ranks // p if kind == "block" else len(layout.sizes[1])
     split = p > 1 and p * q == ranks and (q > 1 or kind == "block")
@@ -238,7 +237,7 @@ def _layout_of_model(inner: int, M: SupportsIndex | Layout, grid: tuple[int, int
     if not isinstance(M, Layout):
         return Layout((inner, M), grid[0] * grid[1], grid, _axes_of_model(kind))
     if M.ndim != 2 or M.shape[0] != inner:
-        raise LayoutError(f"a matrix with {inner} columns multiplies a model with as many rows, not of shape {M.shape}")
+        raise LayoutError(f"a matrix with {inner} columns needs a model with {inner} rows, not of shape {M.shape}")
     if not _fits(M, grid, kind):
         raise LayoutError(f"the model's layout {M} does not fit a grid of {grid[0]} x {grid[1]} processes ({kind})")
     return M
@@ -258,13 +257,13 @@ def _fits(model: Layout, grid: tuple[int, int], kind: str) -> bool:
     return fits and Layout(model.shape, model.ranks, grid, axes, model.sizes) is model
 
 
-def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], whole: bool) -> Layout:
+def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], gathered: bool) -> Layout:
     return Layout(
         (matrix.shape[0], model.shape[1]),
         matrix.ranks,
         grid,
-        (None if whole else 0, 1),
-        [None if whole else matrix.sizes[0], model.sizes[1]],
+        (None if gathered else 0, 1),
+        [None if gathered else matrix.sizes[0], model.sizes[1]],
     )
 
 
@@ -274,7 +273,7 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
         engine_of(A)
         check_byte_order(A.dtype)
         if A.ndim != 2:
-            raise LayoutError(f"this rank's block of a matrix has two axes, not the shape {A.shape}")
+            raise LayoutError(f"this rank's block of a matrix needs two axes, not the shape {A.shape}")
     entries = comm.allgather_metadata([*(int(extent) for extent in A.shape), A.dtype.name])
     if len({entry[2] for entry in entries}) > 1:
         raise LayoutError("the blocks of a matrix must have one dtype on all ranks")
@@ -292,7 +291,7 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
 
 
 def _whole_rows(block: Any, widths: Sequence[int], row: Communicator) -> Any:
-    """Return this rank's rows of the whole matrix. Collective among the ranks that share them."""
+    """Return this rank's complete rows of the matrix. Collective among the ranks that share them."""
     if len(block) == 0:
         return engine_of(block).xp.empty((0, sum(widths)), block.dtype)
     columns = contiguous(block.T, block.dtype)
@@ -300,7 +299,7 @@ def _whole_rows(block: Any, widths: Sequence[int], row: Communicator) -> Any:
 
 
 def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns: int | None = None) -> tuple[int, int]:
-    """Return the grid of processes on which SUMMA sends least; every rank has a place in it. Not collective.
+    """Return the process grid of all ranks on which SUMMA sends least. Not collective.
 
     Parameters
     ----------
@@ -320,7 +319,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     Raises
     ------
     LayoutError
-        If `ranks` is less than 1, or `columns` less than 0, or `shape` has not two extents.
+        If `ranks` is less than 1, `columns` is less than 0, or `shape` does not have two extents.
 
     Examples
     --------
@@ -330,7 +329,7 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
     """
     ranks = as_ranks(ranks)
     if shape is not None and len(as_shape(shape)) != 2:
-        raise LayoutError(f"a matrix has two axes, not the shape {shape}")
+        raise LayoutError(f"a matrix needs two axes, not the shape {shape}")
     if columns is not None:
         (columns,) = as_extents([columns], "model", 0)
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
@@ -349,8 +348,8 @@ def best_process_grid(ranks: int, shape: tuple[int, int] | None = None, columns:
 
 
 def _checked_process_grid(process_grid: Sequence[SupportsIndex], ranks: int) -> tuple[int, int]:
-    """Return a grid as two integers; raise InputError unless it has one place for each rank."""
+    """Return a grid as two integers; raise InputError unless their product is the number of ranks."""
     grid = tuple(operator.index(extent) for extent in process_grid)
     if len(grid) != 2 or min(grid) < 1 or prod(grid) != ranks:
-        raise InputError(f"a process grid for {ranks} ranks has two extents whose product is {ranks}, unlike {grid}")
+        raise InputError(f"a process grid for {ranks} ranks needs two extents with the product {ranks}, not {grid}")
     return grid[0], grid[1]

@@ -1,4 +1,4 @@
-"""Products of some rows of the matrix with some columns of the model, which are whole on every rank."""
+"""Products of complete rows of the matrix with complete columns of the model on every rank (``kind="block"``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.operators.dense import forms_for
 from collops.operators.memory import Buffers
@@ -15,8 +15,8 @@ from collops.operators.memory import Buffers
 class Rows:
     """Some rows of the matrix times some columns of the model.
 
-    The ranks of `column`, ``None`` if there is one, have other rows of the matrix and the same columns of the model.
-    For data that are wanted whole, `data` are their numbers of rows; forward then gathers them by one message. Adjoint
+    The ranks of `column` have other rows of the matrix and the same columns of the model; it is ``None`` for a single
+    rank. To gather the rows of the data in forward, by one message, `data` has the ranks' numbers of rows. Adjoint
     sends one allreduce.
     """
 
@@ -27,7 +27,7 @@ class Rows:
         self._column = column
         self._data = None if column is None else data
         if column is not None and data is not None:
-            self._here = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
+            self._local_rows = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
         self._buffers = Buffers()
 
     def converted(self, dtype: Any) -> Rows:
@@ -36,8 +36,8 @@ class Rows:
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: Any, out: Any) -> Any:
-        """Return the product, in `out` if that is given."""
+    def forward(self, x: LocalArray, out: Any) -> Any:
+        """Return the product, in `out` unless it is ``None``."""
         if self._data is None:
             return self._multiply(self._rows, x, out)
         assert self._column is not None
@@ -47,9 +47,9 @@ class Rows:
             return part if out is None else out
         return self._column.allgatherv(part, self._data, out=out)
 
-    def adjoint(self, y: Any, out: Any) -> Any:
-        """Return the product of the conjugate transpose, in `out` if that is given."""
+    def adjoint(self, y: LocalArray, out: Any) -> Any:
+        """Return the product of the conjugate transpose, in `out` unless it is ``None``."""
         if self._column is None:
             return self._multiply(self._rows, y, out, adjoint=True)
-        result = self._multiply(self._rows, y[self._here] if self._data is not None else y, out, adjoint=True)
+        result = self._multiply(self._rows, y[self._local_rows] if self._data is not None else y, out, adjoint=True)
         return self._column.allreduce(result, out=out) if result.size else result

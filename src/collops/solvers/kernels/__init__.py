@@ -1,8 +1,8 @@
 """Kernels of the solvers: the steps of sparse and proximal methods, and CUDA sources with the function that loads them.
 
-``steps`` has the generic form of each step in the array API. The others are faster forms of the same functions:
-``numpy_steps`` in pieces that stay in cache, ``cupy_steps`` with one launch for each. All of them return their
-results; memory passed for a result is filled where the engine's arrays can be written to, and ignored elsewhere.
+``steps`` has a generic implementation of each step in the array API. The others are faster implementations of the same
+functions: ``numpy_steps`` in pieces that stay in cache, ``cupy_steps`` with one launch for each. All functions return
+their results; memory passed for a result is filled if the engine is mutable, and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collops.backend import kernel_table
 __all__ = ["HALF_CUT", "Rule", "kernel", "step_kernels_for"]
 
 HALF_CUT = 54 ** (1 / 3) / 4
-"""Up to this size values become 0 under the rule HALF with the threshold 1."""
+"""Values up to this size become 0 under the rule HALF with the threshold 1."""
 
 
 class Rule(IntEnum):
-    r"""How a value :math:`u` is shrunk by a threshold :math:`t`; CUDA kernels know the numbers."""
+    r"""Rules for shrinking a value :math:`u` by a threshold :math:`t`; the numbers are defined in CUDA kernels, too."""
 
     KEEP = 0
-    """Not at all."""
+    """No shrinkage."""
     SOFT = 1
     r""":math:`u \max(1 - t / |u|, 0)`, the proximal operator of :math:`t |u|`."""
     HARD = 2
@@ -35,9 +35,9 @@ class Rule(IntEnum):
     CLIP = 5
     """The nearest value between two bounds; for real values only."""
     HARD_AT = 6
-    r"""HARD with the size :math:`t` itself up to which values become 0, so that rounding does not matter."""
+    r"""HARD, with :math:`t` itself as the size up to which values become 0, which avoids rounding."""
     HALF_AT = 7
-    r"""HALF likewise."""
+    r"""HALF, with :math:`t` itself as the size up to which values become 0."""
 
 
 step_kernels_for = kernel_table(__name__, "steps", numpy="numpy_steps", cupy="cupy_steps")

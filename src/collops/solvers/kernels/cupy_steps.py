@@ -1,6 +1,6 @@
-"""Steps of sparse and proximal methods on the GPU: the launches of what ``steps.cu`` has.
+"""Steps of sparse and proximal methods on the GPU: the launches of the kernels of ``steps.cu``.
 
-Nothing here waits for the device, and everything can be captured in a CUDA graph.
+No function synchronises with the device, and all of them can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 
 from collops.array.dtypes import real_of
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import Rule, kernel
 
@@ -22,7 +23,7 @@ _PER_BLOCK = 4 * _BLOCK
 _MAX_BLOCKS = 1 << 20
 _BLOCKS_PER_PROCESSOR = 8
 _MEASURES = 3
-_COMPONENTS = 4  # of one launch of group_shrink
+_COMPONENTS = 4  # maximum number of parts of one launch of group_shrink
 _ELEMENTS = {"f": "-DELEMENT=2", "d": "-DELEMENT=3", "F": "-DELEMENT=4", "D": "-DELEMENT=5"}
 _NULL = np.uint64(0)
 _NO, _YES = np.int32(0), np.int32(1)
@@ -40,13 +41,13 @@ def _kernel(name: str, dtype: np.dtype) -> Any:
 
 
 def scratch() -> tuple[Any, Any, int]:
-    """Return memory for the partial sums of :func:`advance`, its ticket, and how many blocks that does for."""
+    """Return memory for the partial sums of :func:`advance`, its ticket, and the maximum number of blocks."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device().attributes["MultiProcessorCount"]
     return cupy.zeros(_MEASURES * blocks, np.float64), cupy.zeros(1, np.uint32), blocks
 
 
 def advance(
-    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
@@ -69,7 +70,7 @@ def advance(
             *(_NOTHING if momentum is None else _number(momentum)),
             np.int64(size),
             sums,
-            *(np.int32(place) for place in places),
+            *(np.int32(index) for index in indices),
             partial,
             ticket,
             _YES if keep else _NO,
@@ -80,7 +81,9 @@ def advance(
     return current, extrapolated, sums
 
 
-def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
+def shrink(
+    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
+) -> Any:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     size, dtype = out.size, out.dtype
     launch = _kernel("shrink", dtype)
@@ -108,7 +111,7 @@ def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: An
 
 
 def launch_lsqr(name: str, scalars: Any, factors: Any, *values: Any) -> tuple[Any, Any]:
-    """Return both arrays after a part of an iteration of LSQR, which one thread computes in their memory."""
+    """Return both arrays after a part of an iteration of LSQR, which one thread computes in place."""
     suffix = "float" if factors.dtype == np.float32 else "double"
     kernel("lsqr.cu", f"{name}_{suffix}")(_ONE, _ONE, (scalars, factors, *values))
     return scalars, factors
@@ -138,11 +141,20 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
         return outs
     targets = [_contiguous(out) for out in outs]
     values = [_operand(part, dtype, out, target) for part, out, target in zip(parts, outs, targets, strict=True)]
-    rest = [_NULL] * (_COMPONENTS - len(parts))
+    null = [_NULL] * (_COMPONENTS - len(parts))
     launch(
         (min(-(-size // _BLOCK), _MAX_BLOCKS),),
         _THREADS,
-        (np.int32(rule), np.float64(threshold), np.int32(len(parts)), *values, *rest, *targets, *rest, np.int64(size)),
+        (
+            np.int32(rule),
+            np.float64(threshold),
+            np.int32(len(parts)),
+            *values,
+            *null,
+            *targets,
+            *null,
+            np.int64(size),
+        ),
     )
     for target, out in zip(targets, outs, strict=True):
         _put_back(target, out)
@@ -150,60 +162,60 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found; see the one for hosts."""
+    """Histograms for selecting an order statistic of absolute values; see the class for hosts."""
 
     DIGIT = 11  # bits
 
     def __init__(self, dtype: np.dtype) -> None:
         self.passes = -(-8 * dtype.itemsize // self.DIGIT)
         self.counts = cupy.zeros(1 << self.DIGIT, np.int64)
-        self._place = cupy.zeros(3, np.int64)
+        self._position = cupy.zeros(3, np.int64)
         self._bits = cupy.zeros(1, np.uint64)
         self._next = cupy.zeros(1, dtype)
         self._dtype = dtype
 
     def start(self, rank: int) -> None:
-        """Begin to look for the element with this rank, counted from 0."""
-        _kernel("start_selection", self._dtype)(_ONE, _ONE, (self._place, np.int64(rank)))
+        """Begin the search for the element with this rank, counted from 0."""
+        _kernel("start_selection", self._dtype)(_ONE, _ONE, (self._position, np.int64(rank)))
 
     def clear(self) -> None:
         """Set the counts to 0."""
         self.counts.fill(0)
 
     def count(self, values: Any, number: int) -> None:
-        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        """Count the values that agree with the digits found so far, by their digit `number`."""
         if values.size:
             shift = np.int32((self.passes - 1 - number) * self.DIGIT)
-            arguments = (_contiguous(values), np.int64(values.size), shift, self._place, self.counts)
+            arguments = (_contiguous(values), np.int64(values.size), shift, self._position, self.counts)
             _kernel("count_digits", values.dtype)(_grid(values), _THREADS, arguments)
 
     def choose(self, number: int) -> None:
         """Find the next digit from the counts of all ranks."""
-        _kernel("choose_digit", self._dtype)(_ONE, _ONE, (self._place, self.counts))
+        _kernel("choose_digit", self._dtype)(_ONE, _ONE, (self._position, self.counts))
 
     def find_next(self, values: Sequence[Any]) -> Any:
-        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
+        """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
         _kernel("start_next", self._dtype)(_ONE, _ONE, (self._bits,))
         for array in values:
             if array.size:
-                arguments = (_contiguous(array), np.int64(array.size), self._place, self._bits)
+                arguments = (_contiguous(array), np.int64(array.size), self._position, self._bits)
                 _kernel("find_next", array.dtype)(_grid(array), _THREADS, arguments)
         _kernel("next_as_number", self._dtype)(_ONE, _ONE, (self._bits, self._next))
         return self._next
 
     def interpolated(self, fraction: float) -> Any:
-        """Return what lies a fraction of the way from the element to the one of the next rank."""
+        """Interpolate between the selected element and the next one by a fraction."""
         out = cupy.empty((), self._next.dtype)
-        _kernel("interpolate", self._dtype)(_ONE, _ONE, (self._place, self._next, np.float64(fraction), out))
+        _kernel("interpolate", self._dtype)(_ONE, _ONE, (self._position, self._next, np.float64(fraction), out))
         return out
 
 
 def _grid(values: Any) -> tuple[int]:
-    # Each block clears and adds up its own counts, so that few blocks with many values are better than many.
+    # Each block clears and sums its own counts, so that few blocks with many values are faster.
     return (min(-(-values.size // (8 * _BLOCK)), 1024),)
 
 
-def _number(value: Any) -> tuple[Any, Any, Any]:
+def _number(value: LocalArray) -> tuple[Any, Any, Any]:
     """Return the kernel's arguments for a number, or a real scalar of the device."""
     if isinstance(value, cupy.ndarray):
         if value.dtype.char not in "fd":
@@ -212,12 +224,12 @@ def _number(value: Any) -> tuple[Any, Any, Any]:
     return np.float64(value), _NULL, _NO
 
 
-def _contiguous(array: Any) -> Any:
+def _contiguous(array: LocalArray) -> Any:
     return array if array is None or array.flags.c_contiguous else cupy.ascontiguousarray(array)
 
 
-def _operand(array: Any, dtype: np.dtype, target: Any = None, prepared: Any = None) -> Any:
-    """Return an input as the kernel needs it; where it is the output, what was prepared for that."""
+def _operand(array: LocalArray, dtype: np.dtype, target: LocalArray = None, prepared: Any = None) -> Any:
+    """Return an input as the kernel needs it; for the output array, the array prepared for the output."""
     if array is None:
         return _NULL
     if array is target:
@@ -227,6 +239,6 @@ def _operand(array: Any, dtype: np.dtype, target: Any = None, prepared: Any = No
     return cupy.ascontiguousarray(array, dtype)
 
 
-def _put_back(prepared: Any, target: Any) -> None:
+def _put_back(prepared: Any, target: LocalArray) -> None:
     if prepared is not target:
         target[...] = prepared

@@ -1,4 +1,4 @@
-// The recurrence of LSQR, step by step as in lsqr.py, which explains it. One thread; double precision.
+// The recurrence of LSQR, in the same steps as lsqr.py, which explains it. One thread; double precision.
 
 struct Scalars {
     double r1norm, rnorm, arnorm, anorm, acond, xnorm;

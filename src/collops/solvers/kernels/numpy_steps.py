@@ -15,7 +15,7 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
 from collops.array.kernels.numpy_kernels import PIECE
-from collops.backend import engine
+from collops.backend import LocalArray, engine
 from collops.solvers.kernels import Rule
 from collops.solvers.kernels.steps import factor, group_norms, launch_lsqr, scratch
 
@@ -27,12 +27,12 @@ _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
 
 
 def advance(
-    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
     ahead = 0.0 if momentum is None else _number(momentum)
-    update, absolute, square = places
+    update, absolute, square = indices
     for v_now, v_base, v_gradient, v_ahead in _pieces(current, base, gradient, extrapolated):
         if v_gradient is None:
             value = v_base.copy()
@@ -42,10 +42,10 @@ def advance(
                 value += v_base
         if rule:
             _shrink(rule, value, threshold, threshold)
-        kept = value
+        finite = value
         size = _absolute_sum(value) if absolute >= 0 else _square(value) if keep else 0.0
         if keep and not math.isfinite(size):
-            kept = np.where(np.isfinite(value), value, v_now)
+            finite = np.where(np.isfinite(value), value, v_now)
         if update >= 0 or v_ahead is not None:
             np.subtract(value, v_now, out=v_now)
             if update >= 0:
@@ -57,11 +57,13 @@ def advance(
             sums[absolute] += size
         if square >= 0:
             sums[square] += _square(value)
-        v_now[...] = kept
+        v_now[...] = finite
     return current, extrapolated, sums
 
 
-def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
+def shrink(
+    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
+) -> Any:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     threshold, upper = _number(threshold), _number(upper)
     for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
@@ -101,9 +103,9 @@ def group_shrink(
 
 
 class Selection:
-    """Counts by which the element of a given rank among sorted absolute values is found, digit after digit.
+    """Histograms for selecting an order statistic of absolute values, digit by digit (radix selection).
 
-    The bits of numbers that are not negative are in the order of the numbers themselves. `dtype` is real, of single or
+    The bit patterns of non-negative floating-point numbers have the order of the numbers. `dtype` is real, of single or
     double precision.
     """
 
@@ -119,7 +121,7 @@ class Selection:
         self._next = np.zeros(1, dtype)
 
     def start(self, rank: int) -> None:
-        """Begin to look for the element with this rank, counted from 0."""
+        """Begin the search for the element with this rank, counted from 0."""
         self._prefix, self._rank = 0, rank
 
     def clear(self) -> None:
@@ -127,7 +129,7 @@ class Selection:
         self.counts.fill(0)
 
     def count(self, values: np.ndarray, number: int) -> None:
-        """Add to the counts those values that agree with the digits found so far, by their digit `number`."""
+        """Count the values that agree with the digits found so far, by their digit `number`."""
         shift = (self.passes - 1 - number) * self.DIGIT
         for (piece,) in _pieces(values):
             bits = np.ascontiguousarray(np.abs(piece)).view(self._integer).astype(np.uint64).reshape(-1)
@@ -140,17 +142,17 @@ class Selection:
         below = np.cumsum(self.counts)
         digit = int(np.searchsorted(below, self._rank, side="right"))
         self._rank -= int(below[digit] - self.counts[digit])
-        self._left = int(self.counts[digit]) - 1 - self._rank
+        self._equal_after = int(self.counts[digit]) - 1 - self._rank
         self._prefix = self._prefix << self.DIGIT | digit
 
     def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Return this rank's smallest value above the one found, infinite if there is none; to be combined by min."""
-        found = self.found()
+        """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
+        selected = self.found()
         self._next[0] = np.inf
         for array in values:
             for (piece,) in _pieces(array):
                 size = np.abs(piece)
-                self._next[0] = np.min(size, where=size > found, initial=self._next[0])
+                self._next[0] = np.min(size, where=size > selected, initial=self._next[0])
         return self._next
 
     def found(self) -> Any:
@@ -158,9 +160,11 @@ class Selection:
         return np.array(self._prefix, self._integer).view(self._dtype)[()]
 
     def interpolated(self, fraction: float) -> Any:
-        """Return what lies a fraction of the way from the element to the one of the next rank."""
-        found = self.found()
-        return found if self._left > 0 or not fraction else found + (self._next[0] - found) * self._dtype.type(fraction)
+        """Interpolate between the selected element and the next one by a fraction."""
+        selected = self.found()
+        if self._equal_after > 0 or not fraction:
+            return selected
+        return selected + (self._next[0] - selected) * self._dtype.type(fraction)
 
 
 def _square(v: np.ndarray) -> float:
@@ -174,12 +178,12 @@ def _absolute_sum(v: np.ndarray) -> float:
     return float(np.abs(v).sum(dtype=real_of(v.dtype)))
 
 
-def _number(value: Any) -> float:
+def _number(value: LocalArray) -> float:
     return value.item() if hasattr(value, "item") else value
 
 
 def _pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Cut arrays of one shape, or None in place of some, into the same pieces, as views."""
+    """Yield matching pieces of arrays of one shape, as views; an array may be None."""
     first = arrays[0]
     if first.size <= PIECE:
         if first.size:

@@ -25,7 +25,7 @@ extern "C" __global__ void record_block(const double* values, int width, double*
     if (threadIdx.x == 0) *next = row + 1;
 }
 
-// Copies an array after the iteration of row `next` - 1 to its place among the last `places` iterations.
+// Copies an array after the iteration of row `next` - 1 to its slot among the last `places` iterations.
 extern "C" __global__ void keep(const char* array, char* kept, long long bytes, long long places, const long long* next)
 {
     char* target = kept + (*next - 1) % places * bytes;

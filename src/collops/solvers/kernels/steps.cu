@@ -26,7 +26,7 @@ __device__ inline double from_lane_below(double value, int distance)
 #endif
 
 #define BLOCK 256
-#define IN_FLIGHT 4  // elements of each array that a thread has under way
+#define IN_FLIGHT 4  // elements of each array that a thread has in flight
 #define MAX_WARPS (BLOCK / 32)
 #define MEASURES 3
 
@@ -70,7 +70,7 @@ __device__ inline double square_of(Element a) { return static_cast<double>(a) * 
 enum { KEEP = 0, SOFT = 1, HARD = 2, HALF = 3, PROJECT = 4, CLIP = 5, HARD_AT = 6, HALF_AT = 7 };
 #define HALF_CUT Real(0.94494078742115475)  // 54^(1/3) / 4
 
-// What a value of an absolute size is multiplied by. Comparisons are such that NaN stays.
+// Returns the factor of a value of an absolute size. Comparisons preserve NaN.
 __device__ inline Real factor(int rule, Real size, Real t)
 {
     if (rule == SOFT) return size <= t ? Real(0) : Real(1) - t / size;
@@ -107,7 +107,7 @@ __device__ inline Element shrunk(int rule, Element u, Real t, Real upper)
 #endif
 }
 
-// A threshold, as a number or where the device has one.
+// A threshold: a number, or a pointer to device memory.
 __device__ inline Real number(double value, const void* scalar, int doubles)
 {
     if (!scalar) return static_cast<Real>(value);
@@ -129,11 +129,10 @@ __device__ inline double block_sum(double sum)
     return sum;
 }
 
-// v = T(base + alpha * gradient); ahead = v + momentum * (v - current); current = v, or where it is to be
-// kept and v is not finite, what it was. Either of base and gradient may be
-// missing, and ahead too, which may be base. The places are those elements of `sums` to which |v - current|^2, |v| and
-// |v|^2 are added, or -1. The block that finishes last adds up the blocks' sums, always in the same order; atomicInc
-// wraps, so that `ticket` is 0 again when the kernel ends.
+// v = T(base + alpha * gradient); ahead = v + momentum * (v - current); current = v, but unchanged where `keep` is set and
+// v is not finite. Either of base and gradient may be missing, and ahead too, which may be base. |v - current|^2, |v| and
+// |v|^2 are added to the elements of `sums` at the given indices, unless an index is -1. The block that finishes last adds
+// up the blocks' sums, always in the same order; atomicInc wraps, so that `ticket` is 0 again when the kernel ends.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 advance(int rule, double threshold, const void* threshold_scalar, int threshold_doubles, const Element* base,
         double alpha, const Element* gradient, Element* current, Element* ahead, double momentum,
@@ -209,7 +208,7 @@ shrink(int rule, double threshold, const void* threshold_scalar, int threshold_d
     }
 }
 
-// Vectors with one component in each of `count` arrays, at most four, are shrunk in length.
+// Shrinks the lengths of vectors with one component in each of `count` arrays, at most four.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 group_shrink(int rule, double threshold, int count, const Element* x0, const Element* x1, const Element* x2,
              const Element* x3, Element* y0, Element* y1, Element* y2, Element* y3, Index n)
@@ -230,18 +229,18 @@ group_shrink(int rule, double threshold, int count, const Element* x0, const Ele
     }
 }
 
-// ---- Selection: the element of a rank among sorted absolute values, digit after digit
+// ---- Radix selection of the element of a rank among sorted absolute values
 
 #define DIGIT 11
 #define DIGITS (1 << DIGIT)
 
 struct Place {
     Bits prefix;      // the digits found so far
-    long long rank;   // of the element among those that begin with them
-    long long above;  // how many equal elements come after it, once all digits are found
+    long long rank;   // rank of the element among values that begin with these digits
+    long long above;  // number of equal elements after it, once all digits are found
 };
 
-// Counts those values that begin with the digits found so far by their next digit.
+// Counts the values that begin with the digits found so far, by their next digit.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 count_digits(const Element* values, Index n, int shift, const Place* place, unsigned long long* counts)
 {
@@ -280,7 +279,7 @@ extern "C" __global__ void choose_digit(Place* place, const unsigned long long* 
 
 __device__ inline Bits infinite() { return bits_of(static_cast<Real>(1) / static_cast<Real>(0)); }
 
-// The smallest value above the one found: bits of numbers that are not negative are in the numbers' order.
+// The smallest value above the selected one: bit patterns of non-negative numbers have the order of the numbers.
 extern "C" __global__ void __launch_bounds__(BLOCK)
 find_next(const Element* values, Index n, const Place* place, unsigned long long* next)
 {
@@ -296,7 +295,7 @@ find_next(const Element* values, Index n, const Place* place, unsigned long long
 
 extern "C" __global__ void start_next(unsigned long long* next) { *next = infinite(); }
 
-// What ranks have to compare is a number, not bits.
+// Ranks compare numbers, not bits.
 extern "C" __global__ void next_as_number(const unsigned long long* next, Real* out) { *out = from_bits(*next); }
 
 extern "C" __global__ void interpolate(const Place* place, const Real* next, double fraction, Real* out)

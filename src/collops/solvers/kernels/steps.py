@@ -1,6 +1,6 @@
 """Steps of sparse and proximal methods in the array API: expressions that can be traced and differentiated.
 
-Each returns new arrays and ignores the memory that is passed for them.
+Each function returns new arrays and ignores memory passed for results.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from collops.array.dtypes import real_of
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import HALF_CUT, Rule
 
@@ -26,7 +26,7 @@ def scratch() -> None:
 
 
 def advance(
-    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, places, scratch, keep
+    rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
 ) -> tuple[Any, Any, Any]:
     """Return the next array, the extrapolated one or ``None``, and the sums; see :func:`shrinkage.advance`."""
     engine, real = engine_of(current), real_of(current.dtype)
@@ -38,16 +38,18 @@ def advance(
     value = _shrunk(xp, rule, value, threshold, threshold).astype(current.dtype)
     moved = value - current
     measures = (lambda: _square(xp, moved), lambda: xp.sum(xp.abs(value)), lambda: _square(xp, value))
-    for place, measure in zip(places, measures, strict=True):
-        if place >= 0:
-            sums = engine.add(sums, slice(place, place + 1), measure().astype(sums.dtype))
+    for index, measure in zip(indices, measures, strict=True):
+        if index >= 0:
+            sums = engine.add(sums, slice(index, index + 1), measure().astype(sums.dtype))
     ahead = None
     if extrapolated is not None:
         ahead = value + xp.asarray(0.0 if momentum is None else momentum, dtype=real) * moved
     return xp.where(xp.isfinite(value), value, current) if keep else value, ahead, sums
 
 
-def shrink(rule: Rule, threshold: Any, upper: Any, weights: Any, a: float, x: Any, b: float, y: Any, out: Any) -> Any:
+def shrink(
+    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
+) -> Any:
     """Return the shrunk ``a * x + b * y`` in the dtype of `out`; see :func:`shrinkage.shrink`."""
     xp, real = engine_of(x).xp, real_of(out.dtype)
     value = x if a == 1 else xp.asarray(a, dtype=real) * x
@@ -74,7 +76,7 @@ def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Seque
 
 
 class Selection:
-    """Percentiles of distributed values, which JAX cannot trace: each pass reads the numbers of the one before."""
+    """Percentiles of distributed values, which JAX cannot trace: each pass reads the counts of the previous pass."""
 
     def __init__(self, dtype: np.dtype) -> None:
         raise UnsupportedTypeError(
@@ -84,12 +86,12 @@ class Selection:
 
 
 def factor(xp: Any, rule: Rule, size: Any, t: Any) -> Any:
-    """Return the factor by which a rule multiplies values of an absolute size; 0 for those that it sets to 0."""
+    """Return the factor of a rule for values of an absolute size; 0 for values that it sets to 0."""
     if rule is Rule.HARD_AT:
         return (~(size <= t)).astype(size.dtype)
     if rule is Rule.HARD:
         return (~(size <= xp.sqrt(2 * t))).astype(size.dtype)
-    # A size of 1 in place of those that do not matter keeps quotients and their derivatives finite.
+    # Replacing irrelevant sizes by 1 keeps quotients and their derivatives finite.
     if rule is Rule.PROJECT:
         within = size <= t
         return xp.where(within, 1, t / xp.where(within, 1, size))
@@ -98,15 +100,15 @@ def factor(xp: Any, rule: Rule, size: Any, t: Any) -> Any:
         t = (cut / HALF_CUT) ** 1.5
     elif rule is Rule.HALF:
         cut = HALF_CUT * t ** (2 / 3)
-    kept = ~(size <= cut)
-    safe = xp.where(kept, size, 1)
+    nonzero = ~(size <= cut)
+    safe = xp.where(nonzero, size, 1)
     if rule is Rule.SOFT:
-        return xp.where(kept, 1 - t / safe, 0)
+        return xp.where(nonzero, 1 - t / safe, 0)
     angle = xp.arccos(xp.minimum((t / 8) * (safe / 3) ** -1.5, 1))
-    return xp.where(kept, (2 / 3) * (1 + xp.cos(2 * math.pi / 3 - (2 / 3) * angle)), 0)
+    return xp.where(nonzero, (2 / 3) * (1 + xp.cos(2 * math.pi / 3 - (2 / 3) * angle)), 0)
 
 
-def _shrunk(xp: Any, rule: Rule, u: Any, t: Any, upper: Any) -> Any:
+def _shrunk(xp: Any, rule: Rule, u: LocalArray, t: Any, upper: Any) -> Any:
     if rule is Rule.KEEP:
         return u
     if rule is Rule.CLIP:
@@ -118,5 +120,5 @@ def _shrunk(xp: Any, rule: Rule, u: Any, t: Any, upper: Any) -> Any:
     return u * factor(xp, rule, xp.abs(u), t)
 
 
-def _square(xp: Any, v: Any) -> Any:
+def _square(xp: Any, v: LocalArray) -> Any:
     return xp.sum(v.real**2 + v.imag**2) if v.dtype.kind == "c" else xp.sum(v * v)

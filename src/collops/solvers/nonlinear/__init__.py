@@ -1,8 +1,8 @@
-"""Nonlinear least squares: minimise half the squared norm of a residual that depends on the unknowns in any smooth way.
+"""Nonlinear least squares: minimise half the squared norm of a smooth residual.
 
 A problem is an object with two methods: ``residual(x)`` returns a distributed array, and ``jacobian(x)`` its derivative
-at `x`, a :class:`collops.LinearOperator` from the layout of `x` to that of the residual. :func:`jax_problem` makes one
-of a function of JAX. To regularise, return a stacked residual, with one more part.
+at `x`, a :class:`collops.LinearOperator` from the layout of `x` to the layout of the residual. :func:`jax_problem`
+creates a problem from a function of JAX. To regularise, return a stacked residual with an additional part.
 
 References
 ----------

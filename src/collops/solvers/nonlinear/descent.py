@@ -1,4 +1,4 @@
-"""Evaluations, tests and line searches that the methods of nonlinear least squares share."""
+"""Evaluations, tests and line searches shared by the methods of nonlinear least squares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collops.array import dots
+from collops.array import Array, dots
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
@@ -25,8 +25,8 @@ class DescentNumbers(NamedTuple):
     """The numbers of an iteration of a nonlinear method, for a residual and a gradient divided by their units."""
 
     residual: Any  # its squared norm
-    gradient: Any  # the squared norm of the gradient, without the elements that a bound holds
-    step: Any  # along the direction; 0 if the search found none
+    gradient: Any  # the squared norm of the gradient, without variables fixed at a bound
+    step: Any  # step length along the direction; 0 if the search failed
     unit: Any
     gradient_unit: Any
 
@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """The units of residuals, and of gradients of residuals divided by theirs: powers of two."""
+    """The units of residuals, and of gradients of residuals divided by their unit: powers of two."""
 
     residual: float
     gradient: float = 1.0
@@ -59,14 +59,14 @@ class Descent(Method):
     """The problem of a method of nonlinear least squares, its tests, and its evaluations.
 
     `tol` bounds the norm of the gradient, relative to the first. The residual, the gradient, steps and changes of the
-    gradient are divided by one power of two, the unit of the first residual, so that their squares neither underflow
-    nor overflow; `x` and the Jacobian are not. Where squares of gradients still would, the Jacobian is far from 1, and
-    gradients and their changes are also divided by a unit of their own.
+    gradient are divided by a power of two, the unit of the first residual, so that their squares neither underflow nor
+    overflow; `x` and the Jacobian are not. If squares of gradients still underflow or overflow, because the Jacobian is
+    far from 1, gradients and their changes are also divided by a second unit.
     """
 
     problem: Any
     tol: float
-    capturable = False  # the host decides on the length of a step
+    capturable = False  # the host determines the step length
     traceable = False
     numbers = DescentNumbers
     tolerances = frozenset({"tol"})
@@ -88,12 +88,11 @@ class Descent(Method):
         return now.unit * now.residual**0.5
 
     def begin(
-        self, x: Any, free: Callable[..., Any] = lambda x, gradient: gradient
+        self, x: Array, free: Callable[..., Any] = lambda x, gradient: gradient
     ) -> tuple[Point, Scales, list[float]]:
         """Evaluate the problem at the starting point, and choose the units. Collective.
 
-        The squared norms of the residual and of the gradient are the last result; elements of the gradient count if
-        ``free(x, gradient)`` keeps them.
+        The last result has the squared norms of the residual and of the gradient ``free(x, gradient)``.
         """
         residual = self.problem.residual(x)
         check_array("the residual", residual, getattr(residual, "layout", None))
@@ -108,11 +107,11 @@ class Descent(Method):
             squares[1:] = real_products((free(x, point.gradient),) * 2)
         return point, scales, squares
 
-    def at(self, x: Any, scales: Scales) -> Point:
+    def at(self, x: Array, scales: Scales) -> Point:
         """Evaluate the problem. Collective."""
         return self._point(x, self.problem.residual(x), scales)
 
-    def _point(self, x: Any, residual: Any, scales: Scales) -> Point:
+    def _point(self, x: Array, residual: Array, scales: Scales) -> Point:
         jacobian = self.problem.jacobian(x)
         if not isinstance(jacobian, LinearOperator):
             raise UnsupportedTypeError(f"jacobian must return a distributed operator, not {type_name(jacobian)}")
@@ -129,26 +128,26 @@ def real_products(*pairs: tuple[Any, Any]) -> list[float]:
 
 
 def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tuple[float, Any]:
-    """Return a step that meets the strong Wolfe conditions, and what was kept of its trial; 0 and ``None`` for none.
+    """Return a step that satisfies the strong Wolfe conditions, and the data of its trial; 0 and ``None`` on failure.
 
-    `value` and `slope` are those of step 0. The search is SciPy's [Nocedal and Wright 2006, algorithms 3.5 and 3.6].
+    `value` and `slope` belong to step 0. The search is SciPy's [Nocedal and Wright 2006, algorithms 3.5 and 3.6].
     """
     from scipy.optimize import line_search
 
-    last: dict[float, Trial] = {}  # the search asks for the value of a step, and then for its slope
+    last: dict[float, Trial] = {}  # the search evaluates the value of a step, and then its slope
 
-    def at(place: np.ndarray) -> Trial:
-        step = float(place[0])
+    def trial_at(position: np.ndarray) -> Trial:
+        step = float(position[0])
         if step not in last:
             last.clear()
             last[step] = evaluate(step)
         return last[step]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns when it finds no step
+        warnings.simplefilter("ignore")  # SciPy warns if the search fails
         step = line_search(
-            lambda place: at(place).value,
-            lambda place: np.array([at(place).slope]),
+            lambda position: trial_at(position).value,
+            lambda position: np.array([trial_at(position).slope]),
             np.zeros(1),
             np.ones(1),
             np.array([slope]),
@@ -156,14 +155,14 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
             c1=_SUFFICIENT_DECREASE,
             c2=_CURVATURE,
         )[0]
-    return (0.0, None) if step is None else (float(step), at(np.array([step])).kept)
+    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).kept)
 
 
 def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, Any]:
-    """Return the longest step of 1, 1/2, ... with a sufficient decrease, and what was kept of its trial.
+    """Return the longest step of 1, 1/2, ... with a sufficient decrease, and the data of its trial.
 
-    For a path that bends at bounds, along which the slope of a trial is the change that the gradient at step 0 promises
-    [Bertsekas 1982].
+    For a path projected onto bounds; the slope of a trial is the change predicted by the gradient at step 0 [Bertsekas
+    1982].
     """
     for halvings in range(_MAX_HALVINGS):
         trial = evaluate(0.5**halvings)
@@ -176,7 +175,7 @@ def check_descent(problem: Any, x0: Any, niter: Any, tol: Any) -> None:
     """Check the arguments that the methods have in common. No messages."""
     for name in ("residual", "jacobian"):
         if not callable(getattr(problem, name, None)):
-            raise UnsupportedTypeError(f"the problem must have a method {name}(x), which {type_name(problem)} has not")
+            raise UnsupportedTypeError(f"the problem must have a method {name}(x), unlike {type_name(problem)}")
     check_array("x0", x0, getattr(x0, "layout", None))
     if x0.dtype.kind not in "fc":
         raise UnsupportedTypeError(f"x0 must have a floating-point dtype, not {x0.dtype}")

@@ -1,11 +1,12 @@
-"""Gauss-Newton and Levenberg-Marquardt, whose linear problems CGLS solves inexactly."""
+"""Gauss-Newton and Levenberg-Marquardt, with inexact linear solutions by CGLS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import axpby
+from collops.array import Array, axpby
+from collops.operators import LinearOperator
 from collops.solvers.cgls import cgls
 from collops.solvers.driver import solve, solver
 from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, real_products, wolfe
@@ -13,19 +14,19 @@ from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.state import SCRATCH
 
-_LOOSEST = 0.5  # of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
+_LOOSEST = 0.5  # maximum of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
 
 
 @dataclass(slots=True)
 class GaussNewtonState:
-    """What Gauss-Newton carries between two iterations."""
+    """State of Gauss-Newton between iterations."""
 
     x: Any
     residual: Any
     gradient: Any
     value: float  # half the squared norm of the residual
     gg: float  # the squared norm of the gradient
-    first: float  # that of the first gradient
+    first: float  # the squared norm of the first gradient
     inner: int  # iterations of CGLS so far
     unit: float
     gradient_unit: float
@@ -40,12 +41,12 @@ class GaussNewton(Descent):
     damp: float
     name = "Gauss-Newton"
 
-    def init(self, A: Any, y: Any, x0: Any) -> GaussNewtonState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GaussNewtonState:
         point, scales, (rho, gg) = self.begin(y.copy())
         return GaussNewtonState(*point, rho / 2, gg, gg, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: Any, state: GaussNewtonState) -> GaussNewtonState:
-        """Solve the linear problem as accurately as the gradient deserves, and search along its solution."""
+    def step(self, A: LinearOperator, state: GaussNewtonState) -> GaussNewtonState:
+        """Solve the linear problem with an accuracy that depends on the gradient, and search along its solution."""
         scales = Scales(state.unit, state.gradient_unit)
         forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
         right = axpby(-1.0, state.residual, 0.0, state.residual)
@@ -61,11 +62,11 @@ class GaussNewton(Descent):
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, scales.gradient * slope, (point, rho, gg))
 
-        step, found = wolfe(trial, state.value, slope)
-        if found is None:
+        step, trial_data = wolfe(trial, state.value, slope)
+        if trial_data is None:
             state.numbers = 2 * state.value, state.gg, 0.0, *scales
             return state
-        point, rho, state.gg = found
+        point, rho, state.gg = trial_data
         state.x, state.residual, state.gradient, state.value = *point, rho / 2
         state.numbers = rho, state.gg, step, *scales
         return state
@@ -76,7 +77,14 @@ class GaussNewton(Descent):
 
 @solver
 def gauss_newton(
-    problem: Any, x0: Any, *, niter: int = 20, inner: int = 20, damp: float = 0.0, tol: float = 1e-6, **run: Any
+    problem: Any,
+    x0: Array | None,
+    *,
+    niter: int = 20,
+    inner: int = 20,
+    damp: float = 0.0,
+    tol: float = 1e-6,
+    **run: Any,
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by inexact Gauss-Newton. Collective.
 
@@ -98,8 +106,8 @@ def gauss_newton(
     tol : float
         Stop when the norm of the gradient is at most this multiple of the first one.
     **run
-        Other options of :class:`collops.solvers.Run`. The host decides on the length of a step, so that no iteration is
-        recorded as a CUDA graph or compiled; those of CGLS are.
+        Other options of :class:`collops.solvers.Run`. Since the host determines the step length, iterations are not
+        recorded as a CUDA graph or compiled; iterations of CGLS are.
 
     Returns
     -------
@@ -114,17 +122,17 @@ def gauss_newton(
 
     Notes
     -----
-    CGLS stops when the norm of its gradient is below :math:`\min(1/2, \sqrt{|g| / |g_0|})` times the present one
-    [Nocedal and Wright 2006, section 7.1], so that convergence is superlinear where the residual vanishes. Besides the
+    CGLS stops when the norm of its gradient is below :math:`\min(1/2, \sqrt{|g| / |g_0|})` times the present gradient
+    [Nocedal and Wright 2006, section 7.1], so that convergence is superlinear if the residual vanishes. Besides the
     messages of the problem and of CGLS, an iteration sends one scalar allreduce, and one for each trial step. One small
-    message before the first finds the size of the residual, which is scaled as in :func:`lbfgs`. Where the square of
-    the first gradient underflows or overflows, two more find the size of the gradient.
+    message before the first iteration determines the size of the residual, which is scaled as in :func:`lbfgs`. If the
+    square of the first gradient underflows or overflows, two more determine the size of the gradient.
 
     Examples
     --------
     >>> import numpy as np
     >>> import collops
-    >>> class Squares:  # the squares of x are given
+    >>> class Squares:  # the data are the squares of x
     ...     def __init__(self, data):
     ...         self.data = data
     ...     def residual(self, x):

@@ -1,4 +1,4 @@
-"""L-BFGS: a quasi-Newton method whose matrix is made of the last steps and changes of the gradient."""
+"""L-BFGS: a quasi-Newton method whose matrix is computed from the last steps and changes of the gradient."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, where, zeros_like
+from collops.array import Array, StackedArray, axpby, where, zeros_like
 from collops.array.operands import check_alike
 from collops.errors import InputError
+from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import over
 from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, halving, real_products, wolfe
@@ -25,7 +26,7 @@ from collops.solvers.state import SCRATCH
 class LBFGSState:
     """State of L-BFGS between iterations, in the notation of Byrd, Nocedal and Schnabel (1994).
 
-    Pair number k, of a step and a change of the gradient, is at index k modulo the memory.
+    Pair number k, a step and a change of the gradient, is at index k modulo `memory`.
     """
 
     x: Any
@@ -53,27 +54,27 @@ class LBFGS(Descent):
     upper: Any
     name = "L-BFGS"
 
-    def init(self, A: Any, y: Any, x0: Any) -> LBFGSState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> LBFGSState:
         point, scales, (rho, gg) = self.begin(self._projected(y.copy()), self._free)
         s, change = (StackedArray([zeros_like(point.gradient) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
         return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: Any, state: LBFGSState) -> LBFGSState:
-        """Search along the direction, and remember the step and how it changed the gradient."""
+    def step(self, A: LinearOperator, state: LBFGSState) -> LBFGSState:
+        """Search along the direction, and store the step and the change of the gradient."""
         direction, slope = self._direction(state)
         if self._bounded:
-            step, found = halving(lambda t: self._trial(state, direction, t), state.value)
+            step, trial_data = halving(lambda t: self._trial(state, direction, t), state.value)
         else:
-            step, found = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
-        if found is None:
+            step, trial_data = wolfe(lambda t: self._trial(state, direction, t), state.value, slope)
+        if trial_data is None:
             state.numbers = 2 * state.value, state.gg, 0.0, state.unit, state.gradient_unit
             return state
-        point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = found
+        point, s, y, (rho, gg, sg, yg, sy, yy, slope), table = trial_data
         state.x, state.gradient, state.value, state.gg = point.x, point.gradient, rho / 2, gg
         state.sg, state.yg = table[0], table[1]
-        if sy > sys.float_info.epsilon * abs(slope):  # otherwise the matrix would not remain positive definite
+        if sy > sys.float_info.epsilon * abs(slope):  # otherwise the matrix would not stay positive definite
             k = state.pairs % self.memory
             state.s, state.y = _with(state.s, k, s), _with(state.y, k, y)
             state.sy, state.yy = state.sy.copy(), state.yy.copy()
@@ -86,14 +87,14 @@ class LBFGS(Descent):
     def _direction(self, state: LBFGSState) -> tuple[Any, float]:
         """Return minus the inverse matrix times the gradient, and its product with the gradient.
 
-        The matrix is that of Byrd, Nocedal and Schnabel [1994, equation 3.1]. Elements that a bound holds take no part,
-        before and after it [Bertsekas 1982].
+        For the matrix see Byrd, Nocedal and Schnabel [1994, equation 3.1]. Variables fixed at a bound are excluded
+        before and after applying it [Bertsekas 1982].
         """
         free = self._free(state.x, state.gradient)
         if not state.pairs:  # the minimum of the linearised problem along the gradient, in any units
             # Apply it to a unit vector: the size of the Jacobian enters squared, not to the fourth power.
             image = self.problem.jacobian(state.x).forward(axpby(state.gg**-0.5, free, 0.0, free))
-            image = divided(image, state.gradient_unit)  # the size of the Jacobian, if that is far from 1
+            image = divided(image, state.gradient_unit)  # the size of the Jacobian, if it is far from 1
             length = over(1.0, *real_products((image, image)))
             return axpby(-length / state.gradient_unit, free, 0.0, free), -length * state.gg
         order = [k % self.memory for k in range(max(0, state.pairs - self.memory), state.pairs)]  # the oldest first
@@ -120,7 +121,7 @@ class LBFGS(Descent):
         s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
-        pairs += [(old, new) for new in (g, y) for each in (state.s, state.y) for old in each]
+        pairs += [(old, new) for new in (g, y) for stored in (state.s, state.y) for old in stored]
         products = real_products(*pairs)
         now, table = products[:7], np.array(products[7:]).reshape(4, self.memory)
         slope = now[6] if self._bounded else now[2] / step
@@ -130,22 +131,22 @@ class LBFGS(Descent):
     def _bounded(self) -> bool:
         return self.lower is not None or self.upper is not None
 
-    def _projected(self, x: Any) -> Any:
+    def _projected(self, x: Array) -> Any:
         if self.lower is not None:
             x = where(x < self.lower, self.lower, x)
         return x if self.upper is None else where(x > self.upper, self.upper, x)
 
     def _free(self, x: Any, values: Any, gradient: Any = None) -> Any:
-        """Return values with zeros at the elements which the gradient pushes against the bound that they are at."""
+        """Return values with zeros for variables at a bound whose negative gradient points outwards."""
         gradient = values if gradient is None else gradient
         if self.lower is not None:
             values = where((x <= self.lower) & (gradient > 0), 0.0, values)
         return values if self.upper is None else where((x >= self.upper) & (gradient < 0), 0.0, values)
 
 
-def _with(stack: StackedArray, place: int, array: Any) -> StackedArray:
+def _with(stack: StackedArray, index: int, array: Any) -> StackedArray:
     arrays = list(stack.arrays)
-    arrays[place] = array
+    arrays[index] = array
     return stack._like(arrays)
 
 
@@ -161,21 +162,21 @@ def lbfgs(
     tol: float = 1e-6,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by L-BFGS, with bounds where they are given. Collective.
+    r"""Minimise :math:`\frac{1}{2} \|r(x)\|^2` by L-BFGS, with optional bounds. Collective.
 
     Parameters
     ----------
     problem, x0, niter
         As for :func:`gauss_newton`.
     memory : int
-        How many of the last steps the matrix is made of. Each takes two vectors like `x0`.
+        Number of stored steps. Each takes memory for two vectors like `x0`.
     lower, upper : float or array like `x0`, optional
         Bounds on the elements of a real `x0`.
     tol : float
-        Stop when the norm of the gradient is at most this multiple of the first one. Elements count only if a bound
-        does not hold them.
+        Stop when the norm of the gradient is at most this multiple of the first one. Variables fixed at a bound are
+        excluded.
     **run
-        Other options of :class:`collops.solvers.Run`. The host decides on the length of a step, so that no iteration is
+        Other options of :class:`collops.solvers.Run`. Since the host determines the step length, iterations are not
         recorded as a CUDA graph or compiled.
 
     Returns
@@ -190,13 +191,13 @@ def lbfgs(
 
     Notes
     -----
-    Besides the messages of the problem, a trial step sends one allreduce; mostly the first one is taken. One small
-    message before the first iteration finds the size of the residual: a very small or large residual is divided by a
-    power of two, so that its square neither underflows nor overflows. The first iteration also applies the Jacobian,
-    and sends one more: it begins with the step that minimises the linearised residual along the gradient, so that the
-    units of `x` and of the residual do not matter. Without bounds steps meet the strong Wolfe conditions. With bounds a
-    step is projected and halved until the objective decreases enough, and elements that a bound holds are left out of
-    the gradient and of the direction [Bertsekas 1982].
+    Besides the messages of the problem, a trial step sends one allreduce; usually the first trial is accepted. One
+    small message before the first iteration determines the size of the residual: a very small or large residual is
+    divided by a power of two, so that its square neither underflows nor overflows. The first iteration also applies the
+    Jacobian, and sends one more message: it begins with the step that minimises the linearised residual along the
+    gradient, which is independent of the units of `x` and of the residual. Without bounds, steps satisfy the strong
+    Wolfe conditions. With bounds, a step is projected and halved until the objective decreases sufficiently, and
+    variables fixed at a bound are excluded from the gradient and the direction [Bertsekas 1982].
 
     Examples
     --------
@@ -222,7 +223,7 @@ def _checked_bound(name: str, bound: Any, x0: Any) -> Any:
     if bound is None:
         return None
     if x0.dtype.kind == "c":
-        raise InputError(f"{name} is a bound on real numbers, but x0 is complex")
+        raise InputError(f"{name} needs a real x0, not {x0.dtype}")
     if hasattr(bound, "layout"):
         check_alike(x0, bound)
         return bound

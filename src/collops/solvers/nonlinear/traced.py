@@ -1,4 +1,4 @@
-"""Nonlinear problems made of functions of JAX."""
+"""Nonlinear problems from functions of JAX."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from collops.array import DistributedArray, StackedArray
+from collops.array import Array, DistributedArray, StackedArray
 from collops.errors import UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
 
 
 def jax_problem(function: Callable[[Any], Any]) -> Any:
-    """Make a nonlinear problem of a function of JAX, whose derivatives JAX finds.
+    """Create a nonlinear problem from a function of JAX, which JAX differentiates.
 
     Parameters
     ----------
     function : callable
-        Maps a distributed array of JAX to the residual, likewise. It may use operators and collective calls. Of complex
-        arrays it must be holomorphic.
+        Maps a distributed array of JAX to the residual, also of JAX. It may use operators and collective calls. For
+        complex arrays it must be holomorphic.
 
     Returns
     -------
     object
-        With ``residual(x)`` and ``jacobian(x)``. A product with the Jacobian evaluates the function again, so that no
-        intermediate arrays are kept.
+        With ``residual(x)`` and ``jacobian(x)``. A product with the Jacobian evaluates the function again instead of
+        storing intermediate arrays.
 
     Raises
     ------
     UnsupportedTypeError
-        If `function` cannot be called. The methods raise it unless `x` and the residual are arrays of JAX, both real or
+        If `function` is not callable. The methods raise it unless `x` and the residual are arrays of JAX, both real or
         both complex.
 
     Examples
@@ -42,7 +42,7 @@ def jax_problem(function: Callable[[Any], Any]) -> Any:
     True
     """
     if not callable(function):
-        raise UnsupportedTypeError(f"a nonlinear problem is made of a function, not of {type_name(function)}")
+        raise UnsupportedTypeError(f"a nonlinear problem needs a function, not {type_name(function)}")
     return _TracedProblem(function)
 
 
@@ -50,11 +50,11 @@ class _TracedProblem:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
         self._programs = cache(self._compiled)
-        self._ranges: dict[Any, Any] = {}  # layout and dtype of the residual, by those of x
+        self._ranges: dict[Any, Any] = {}  # layout and dtype of the residual, by layout and dtype of x
 
-    def residual(self, x: Any) -> Any:
+    def residual(self, x: Array) -> Any:
         if not isinstance(x, DistributedArray | StackedArray) or not x.engine.traced:
-            raise UnsupportedTypeError(f"a problem made of a function of JAX needs arrays of JAX, not {_kind(x)}")
+            raise UnsupportedTypeError(f"a problem from a function of JAX needs arrays of JAX, not {_kind(x)}")
         residual = self._programs(x.comm.size == 1)[0](x)
         if not isinstance(residual, DistributedArray | StackedArray) or (residual.dtype.kind == "c") != (
             x.dtype.kind == "c"
@@ -65,23 +65,23 @@ class _TracedProblem:
         self._ranges[x.layout, x.dtype] = residual.layout, residual.dtype
         return residual
 
-    def jacobian(self, x: Any) -> LinearOperator:
+    def jacobian(self, x: Array) -> LinearOperator:
         if (x.layout, x.dtype) not in self._ranges:
             self.residual(x)
         return _Derivative(x, *self._ranges[x.layout, x.dtype], *self._programs(x.comm.size == 1)[1:])
 
     def _compiled(self, one_rank: bool) -> tuple[Callable[..., Any], ...]:
-        """Return the compiled function, its derivative and the adjoint of that."""
+        """Return the compiled function, its derivative, and the adjoint of the derivative."""
         import jax
 
         from collops.jax import jit
 
         function = self._function
 
-        def derivative(x: Any, direction: Any) -> Any:
+        def derivative(x: Array, direction: Any) -> Any:
             return jax.jvp(function, (x,), (direction,))[1]
 
-        def adjoint(x: Any, y: Any) -> Any:
+        def adjoint(x: Array, y: Array) -> Any:
             return jax.vjp(function, x)[1](y.conj())[0].conj()  # JAX transposes without conjugation
 
         return tuple(map(jax.jit if one_rank else jit, (function, derivative, adjoint)))
@@ -91,15 +91,15 @@ class _Derivative(LinearOperator):
     """The derivative at a point."""
 
     def __init__(
-        self, x: Any, layout: Any, dtype: Any, forward: Callable[..., Any], adjoint: Callable[..., Any]
+        self, x: Array, layout: Any, dtype: Any, forward: Callable[..., Any], adjoint: Callable[..., Any]
     ) -> None:
         super().__init__(x.layout, layout, dtype, x.comm)
         self._x, self._programs = x, (forward, adjoint)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Any:
         return self._programs[0](self._x, x)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._programs[1](self._x, y)
 
 

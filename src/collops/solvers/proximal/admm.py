@@ -1,4 +1,4 @@
-"""The alternating direction method of multipliers (ADMM), and its forms for functions of an operator's image."""
+"""The alternating direction method of multipliers (ADMM), and variants for functions of an operator's image."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import StackedArray, axpby, zeros_like
+from collops.array import Array, StackedArray, axpby, zeros_like
 from collops.errors import LayoutError
 from collops.operators import LinearOperator, StackedVStack
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_count, check_operator, precision_of
@@ -28,10 +28,10 @@ class ADMMState:
     x: Any
     z: Any
     u: Any  # the scaled multiplier
-    image: Any  # A x; None without an operator, where it is x
+    image: Any  # A x; None without an operator (it is x)
     difference: Any  # A x - z
     point: Any = field(metadata=SCRATCH)  # the next x
-    memory: Any = field(metadata=SCRATCH)  # for the update of x
+    memory: Any = field(metadata=SCRATCH)  # scratch memory for the update of x
     sums: StepSums
 
     @property
@@ -50,7 +50,7 @@ class ADMM(Splitting):
     name = "ADMM"
 
     def init(self, A: Any, y: Any, x0: Any) -> ADMMState:
-        x = y  # the starting point; x0 is that of z
+        x = y  # the starting point; x0 is the starting point of z
         image: Any = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
         Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
@@ -98,7 +98,7 @@ class LinearizedADMM(ADMM):
 
 @dataclass(frozen=True)
 class ADMML2(ADMM):
-    """ADMM with a misfit [Boyd et al. 2011, 6.4.1], where CGLS finds x, starting from the last x."""
+    """ADMM with a misfit [Boyd et al. 2011, 6.4.1]; CGLS computes x, starting from the last x."""
 
     b: Any = None
     both: Any = None  # the operator of the misfit above A / sqrt(tau)
@@ -116,10 +116,10 @@ class ADMML2(ADMM):
 def admm(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Any,
+    x0: Array | None,
     tau: float,
     *,
-    z0: Any = None,
+    z0: Array | None = None,
     niter: int = 10,
     gfirst: bool = False,
     tol: float | None = None,
@@ -140,7 +140,7 @@ def admm(
     gfirst : bool
         Whether z is updated before x.
     x0, niter, tol, rtol, objective, **run
-        As for :func:`proximal_gradient`; the objective is the function that is minimised. A callback finds z in
+        As for :func:`proximal_gradient`; the objective is the minimised function. In a callback, z is
         ``view.state.z``.
 
     Returns
@@ -183,11 +183,11 @@ def linearized_admm(
     f: ProxOperator,
     g: ProxOperator,
     A: LinearOperator,
-    x0: Any,
+    x0: Array | None,
     tau: float,
     mu: float,
     *,
-    z0: Any = None,
+    z0: Array | None = None,
     niter: int = 10,
     tol: float | None = None,
     rtol: float | None = None,
@@ -196,7 +196,7 @@ def linearized_admm(
 ) -> SolverResult:
     r"""Minimise :math:`f(x) + g(A x)` by linearised ADMM. Collective.
 
-    Results, exceptions and other parameters are those of :func:`admm`; the residual is :math:`A x - z`.
+    For results, exceptions and other parameters see :func:`admm`; the residual is :math:`A x - z`.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ def admm_l2(
 ) -> SolverResult:
     r"""Minimise :math:`\frac{1}{2} \|\mathrm{Op}\, x - b\|_2^2 + g(A x)` by ADMM. Collective.
 
-    Results, exceptions and other parameters are those of :func:`admm`; the residual is :math:`A x - z`.
+    For results, exceptions and other parameters see :func:`admm`; the residual is :math:`A x - z`.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def admm_l2(
     z0 : DistributedArray or StackedArray, optional
         The starting point of z, in the range of `A`; ``A @ x0`` by default.
     inner : int
-        Iterations of CGLS in each iteration, always as many, starting from the last x.
+        Fixed number of iterations of CGLS in each iteration, starting from the last x.
 
     Notes
     -----
@@ -277,8 +277,8 @@ def admm_l2(
         z_{k+1} &= \mathrm{prox}_{\tau g}(A x_{k+1} + u_k) \\
         u_{k+1} &= u_k + A x_{k+1} - z_{k+1}
 
-    Besides the messages of `g` and `A`, an iteration sends three small allreduces, and those of `inner` iterations of
-    CGLS.
+    Besides the messages of `g` and `A`, an iteration sends three small allreduces, and the messages of `inner`
+    iterations of CGLS.
 
     Examples
     --------

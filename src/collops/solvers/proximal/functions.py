@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import StackedArray, axpby, divide, dots
+from collops.array import Array, StackedArray, axpby, divide, dots
 from collops.array.operands import agree_on_numbers, check_alike
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
@@ -17,17 +17,17 @@ from collops.solvers.shrinkage import shrink
 
 
 class Separable(ProxOperator):
-    """A sum of functions of single elements. Subclasses implement ``_prox_of_sum``, where `y` may be ``None``.
+    """A sum of functions of single elements. Subclasses implement ``_prox_of_sum``; `y` may be ``None``.
 
     A proximal point takes one pass over memory and no message, a value one scalar allreduce.
     """
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._prox_of_sum(1.0, x, 0.0, None, tau, out)
 
 
 class L0(Separable):
-    r"""The function :math:`\sigma \|x\|_0`: the number of elements that are not 0, times sigma. It is not convex.
+    r"""The function :math:`\sigma \|x\|_0`: the number of nonzero elements, times sigma. It is not convex.
 
     Parameters
     ----------
@@ -50,10 +50,10 @@ class L0(Separable):
     def __init__(self, sigma: Any = 1.0) -> None:
         self._sigma, self._weights = _factors(sigma)
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         return shrink(Rule.HARD, tau * self._sigma, x, a=a, y=y, b=b, weights=self._weights, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         if self._weights is not None:
             return (self._weights * (x != 0)).sum()
         return self._sigma * x.norm(0)
@@ -91,7 +91,7 @@ class L1(Separable):
             raise UnsupportedTypeError(f"g must be a distributed array, not {type(g).__qualname__}")
         self._g = g
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         threshold, g = tau * self._sigma, self._g
         if g is None:
             return shrink(Rule.SOFT, threshold, x, a=a, y=y, b=b, weights=self._weights, out=out)
@@ -100,10 +100,10 @@ class L1(Separable):
         point = shrink(Rule.SOFT, threshold, x, y=g, b=-1.0, weights=self._weights, out=out)
         return axpby(1.0, g, 1.0, point, out=point)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return shrink(Rule.PROJECT, self._sigma, x, y=self._g, b=-tau, weights=self._weights, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         if self._g is not None:
             x = x - self._g
         if self._weights is not None:
@@ -136,20 +136,20 @@ class Box(Separable):
         if not self._arrays:
             lower, upper = float(lower), float(upper)
             if not lower <= upper:
-                raise InputError(f"the box has no element between {lower} and {upper}")
+                raise InputError(f"lower must be at most upper, not {lower} and {upper}")
         self._lower, self._upper = lower, upper
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         if not self._arrays:
             return shrink(Rule.CLIP, self._lower, x, a=a, y=y, b=b, upper=self._upper, out=out)
         if x.dtype.kind == "c":
-            raise UnsupportedTypeError("complex numbers have no order, so they cannot be clipped")
+            raise UnsupportedTypeError("bounds need real arrays, not complex ones")
         if y is not None:
             x = out = axpby(a, x, b, y, out=out)
         above = np.maximum(x, self._lower, out=like(x, out))
         return np.minimum(above, self._upper, out=above)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         outside = ((x < self._lower) | (x > self._upper)).sum()
         return x.engine.xp.where(outside > 0, np.inf, 0.0)
 
@@ -181,13 +181,13 @@ class Euclidean(ProxOperator):
     def __init__(self, sigma: float = 1.0) -> None:
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return axpby(1 - _ratio(tau * self._sigma, x), x, 0.0, x, out=out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return axpby(_ratio(self._sigma, x), x, 0.0, x, out=out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._sigma * x.norm()
 
 
@@ -204,8 +204,8 @@ class L21(ProxOperator):
 
     Notes
     -----
-    Proximal points are those of :class:`Euclidean` for each :math:`x_j`. They send no message; a value takes one scalar
-    allreduce.
+    Proximal points are computed as for :class:`Euclidean` for each :math:`x_j`. They send no message; a value takes one
+    scalar allreduce.
 
     Examples
     --------
@@ -222,13 +222,13 @@ class L21(ProxOperator):
         self._ndim = check_count("ndim", ndim, smallest=1)
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._shrunk(Rule.SOFT, tau * self._sigma, x, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._shrunk(Rule.PROJECT, self._sigma, x, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         norms = step_kernels_for(x.engine).group_norms(self._components(x))
         return self._sigma * total(x.leaves[0], [norms.sum()])
 
@@ -249,12 +249,10 @@ class L21(ProxOperator):
         """Return this rank's part of each component."""
         if isinstance(x, StackedArray):
             if len(x.leaves) != self._ndim or any(leaf.layout is not x.leaves[0].layout for leaf in x.leaves):
-                raise LayoutError(f"L21 of {self._ndim} components needs as many parts of one layout, not {x.layout}")
+                raise LayoutError(f"L21 of {self._ndim} components needs that many parts of one layout, not {x.layout}")
             return [leaf.local_array for leaf in x.leaves]
         if not x.ndim or x.shape[0] != self._ndim or 0 in x.layout.split_axes:
-            raise LayoutError(
-                f"L21 of {self._ndim} components needs them along the first axis, not split; not {x.layout}"
-            )
+            raise LayoutError(f"L21 of {self._ndim} components needs them along an unsplit first axis, not {x.layout}")
         return [x.local_array[number] for number in range(self._ndim)]
 
 
@@ -299,20 +297,20 @@ class Nuclear(ProxOperator):
 
     def _prox(self, x: Any, tau: float, out: Any) -> Any:
         xp = x.engine.xp
-        left, values, right = xp.linalg.svd(self._matrix(x), full_matrices=False)
+        U, values, Vh = xp.linalg.svd(self._matrix(x), full_matrices=False)
         agree_on_numbers(x, tau, *np.ravel(self._sigma))
         values = xp.maximum(values - tau * xp.asarray(self._sigma, dtype=values.dtype), 0)
         out = like(x, out)
-        point = x.engine.matmul(left * values, right).reshape(out.local_array.shape)
+        point = x.engine.matmul(U * values, Vh).reshape(out.local_array.shape)
         out.local_array = out.engine.put(out.local_array, ..., point)
         return out
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         xp = x.engine.xp
         values = xp.linalg.svd(self._matrix(x), compute_uv=False)
         return (xp.asarray(self._sigma, dtype=values.dtype) * values).sum()
 
-    def _matrix(self, x: Any) -> Any:
+    def _matrix(self, x: Array) -> Any:
         if len(x.leaves) != 1 or not x.layout.is_replicated or math.prod(self._dim) != x.size:
             raise LayoutError(f"Nuclear of a matrix {self._dim} needs it on every rank, but the layout is {x.layout}")
         return x.leaves[0].local_array.reshape(self._dim)
@@ -325,9 +323,9 @@ def lift_proximal(local: Any) -> ProxOperator:
     ----------
     local : object or ProxOperator
         Has ``prox(x, tau)`` or ``proxdual(x, tau)``, and ``local(x)`` for values, all for one-dimensional arrays; and
-        ``grad(x)`` where ``hasgrad`` is true. It must act on each element by itself, so that the result does not
-        depend on the layout. Each rank may pass its own, for its elements. A proximal operator of collops is returned
-        as it is.
+        ``grad(x)`` if ``hasgrad`` is true. It must act on each element separately, so that the result does not depend
+        on the layout. Each rank may pass a different object for its elements. A proximal operator of collops is
+        returned unchanged.
 
     Raises
     ------
@@ -336,8 +334,8 @@ def lift_proximal(local: Any) -> ProxOperator:
 
     Notes
     -----
-    No messages; a value takes one scalar allreduce. A Boolean value means 0 or infinity. The function is not captured,
-    since `local` may synchronise with the device.
+    No messages; a value takes one scalar allreduce. A Boolean value means 0 (true) or infinity. The function is not
+    captured, since `local` may synchronise with the device.
 
     Examples
     --------
@@ -350,7 +348,7 @@ def lift_proximal(local: Any) -> ProxOperator:
     if isinstance(local, ProxOperator):
         return local
     if not callable(getattr(local, "prox", None)) and not callable(getattr(local, "proxdual", None)):
-        raise UnsupportedTypeError(f"{type_name(local)} has neither prox nor proxdual, so it is no proximal operator")
+        raise UnsupportedTypeError(f"a proximal operator must have prox or proxdual, unlike {type_name(local)}")
     return LiftedProximal(local)
 
 
@@ -363,20 +361,20 @@ class LiftedProximal(ProxOperator):
         self._local = local
         self.has_gradient = bool(getattr(local, "hasgrad", False))
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         if not callable(getattr(self._local, "prox", None)):
             return super()._prox(x, tau, out)
         return _applied(lambda part: self._local.prox(part, tau), x, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         if not callable(getattr(self._local, "proxdual", None)):
             return super()._proxdual(x, tau, out)
         return _applied(lambda part: self._local.proxdual(part, tau), x, out)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         return _applied(self._local.grad, x, out) if self.has_gradient else super()._grad(x, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return total(x, [self._local_value(leaf.local_array) for leaf in x.leaves])
 
     def _local_value(self, part: Any) -> Any:
@@ -390,12 +388,12 @@ class LiftedProximal(ProxOperator):
 
 
 def _factors(sigma: Any) -> tuple[float, Any]:
-    """Return a factor as a number and an array of factors, of which one is 1 or ``None``."""
+    """Return a factor as a pair: a number and ``None``, or 1 and an array."""
     return (1.0, sigma) if hasattr(sigma, "leaves") else (check_number("sigma", sigma), None)
 
 
-def _ratio(size: float, x: Any) -> Any:
-    """Return ``size / max(norm of x, size)``, the same to the last bit on ranks with copies; finite, or `x` is 0."""
+def _ratio(size: float, x: Array) -> Any:
+    """Return ``size / max(norm of x, size)``, bitwise equal on ranks with replicas; finite unless `x` is 0."""
     xp = x.engine.xp
     norm = xp.sqrt(dots(*consistent((x, x)))[0])
     return divide(size, xp.maximum(norm, size))

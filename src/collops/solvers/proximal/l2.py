@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import Array, axpby, dots
 from collops.operators import LinearOperator
 from collops.operators.memory import Buffers
 from collops.solvers.cg import CG
@@ -17,7 +17,7 @@ from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
 
 _ROUNDING = 4
-"""A gradient whose norm is below this many units of rounding counts as 0."""
+"""A gradient with a norm below this many units of rounding is treated as 0."""
 
 
 class L2(ProxOperator):
@@ -36,21 +36,21 @@ class L2(ProxOperator):
     qgrad : bool
         Whether the gradient includes the linear term.
     niter : int or callable
-        With an operator: how many iterations of conjugate gradients find the proximal point; or a function that returns
-        it from the number of points found before.
+        With an operator: number of iterations of conjugate gradients for the proximal point; or a function that returns
+        it from the number of points computed before.
     x0 : DistributedArray or StackedArray, optional
         Start of the first inner solution; 0 by default.
     warm : bool
-        Whether each inner solution starts from the proximal point found before, rather than from `x0`.
+        Whether each inner solution starts from the previous proximal point instead of `x0`.
 
     Notes
     -----
     .. math:: (I + \tau \sigma A^H A)\, \mathrm{prox}_{\tau f}(x) = x + \tau \sigma A^H b - \tau \alpha q
 
     [Parikh and Boyd 2014, 6.1]. Without an operator the point takes one to three passes over memory and no message.
-    With an operator it takes `niter` iterations of conjugate gradients on these equations, always as many, so the host
-    does not wait for the device. Each sends the messages of `Op` and its adjoint and two scalar allreduces; there are
-    two more allreduces before the first. PyProximal calls this ``solver="cg"`` and, with other arithmetic,
+    With an operator it takes exactly `niter` iterations of conjugate gradients on these equations, so that the host
+    does not wait for the device. Each sends the messages of `Op` and its adjoint and two scalar allreduces; two more
+    allreduces precede the first. In PyProximal this is ``solver="cg"`` and, with different rounding,
     ``solver="cgls"``.
 
     Examples
@@ -92,19 +92,19 @@ class L2(ProxOperator):
     def _remembered(self) -> dict[str, Any]:
         return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         weight = tau * self._sigma
         if self._operator is None or not weight:
             return self._closed(1.0, x, 0.0, x, tau, out)
         return self._solved(x, weight, like(x, out))
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         if self._operator is None:
             return self._closed(a, x, b, y, tau, out)
         return super()._prox_of_sum(a, x, b, y, tau, out)
 
-    def _closed(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
-        """Return the point of ``a * x + b * y`` where the operator is the identity, or ``tau * sigma`` is 0."""
+    def _closed(self, a: float, x: Array, b: float, y: Array, tau: float, out: Array | None) -> Any:
+        """Return the point of ``a * x + b * y`` if the operator is the identity, or ``tau * sigma`` is 0."""
         weight = tau * self._sigma
         scale = 1 / (1 + weight)
         point = axpby(a * scale, x, b * scale, y, out=out)
@@ -114,7 +114,7 @@ class L2(ProxOperator):
             point = axpby(-tau * self._alpha * scale, self._q, 1.0, point, out=point)
         return point
 
-    def _solved(self, x: Any, weight: float, out: Any) -> Any:
+    def _solved(self, x: Array, weight: float, out: Array | None) -> Any:
         """Return the point with an operator: the solution of the equations divided by ``weight = tau * sigma``."""
         right = axpby(1 / weight, x, 0.0, x, out=self._buffers.get("right", x.layout, x, x.dtype))
         if self._b is not None:
@@ -127,7 +127,7 @@ class L2(ProxOperator):
         point = solve_inner(method, self._normal, right, start, niter, right)
         self._points += 1
         if self._warm:
-            # Always the same memory, so a replayed solution starts from the point of the replay before it.
+            # Always the same memory, so that a replay starts from the point of the previous replay.
             self._last = point if self._last is None else axpby(1.0, point, 0.0, point, out=self._last)
         return axpby(1.0, point, 0.0, point, out=out)
 
@@ -136,8 +136,8 @@ class L2(ProxOperator):
         """``A^H b``."""
         return self._operator.adjoint(self._b)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _misfit(self, x: Any) -> Any:
-        """Return ``A x - b``, in a buffer where there is an operator."""
+    def _misfit(self, x: Array) -> Any:
+        """Return ``A x - b``, in a buffer if there is an operator."""
         image = x
         if self._operator is not None:
             dtype = np.result_type(x.dtype, self._operator.dtype) if self._operator.dtype.kind == "c" else x.dtype
@@ -146,12 +146,12 @@ class L2(ProxOperator):
             return image
         return axpby(1.0, image, -1.0, self._b, out=None if image is x else image)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         misfit = self._misfit(x)
         value = 0.5 * self._sigma * dots((misfit, misfit))[0]
         return value if self._q is None else value + self._alpha * inner(self._q, x)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         misfit, out = self._misfit(x), like(x, out)
         if self._operator is not None:
             misfit = self._operator._adjoint(misfit, out)
@@ -161,12 +161,12 @@ class L2(ProxOperator):
         return gradient
 
 
-def solve_inner(method: Any, A: Any, y: Any, x0: Any, niter: int, first_gradient: Any) -> Any:
-    """Return the solution after exactly `niter` iterations of CG or CGLS, without waiting for a number. Collective.
+def solve_inner(method: Any, A: Any, y: Array, x0: Array | None, niter: int, first_gradient: Any) -> Any:
+    """Return the solution after exactly `niter` iterations of CG or CGLS, without synchronising. Collective.
 
-    Once the norm of the gradient is rounding, relative to that of `first_gradient` or by the method's own test of
-    least squares, it counts as 0. Further steps then have the length 0, while others would only amplify rounding
-    errors: the gradient itself is rounding from the start if the data are almost orthogonal to the operator's image.
+    Once the gradient is a rounding error, relative to `first_gradient` or by the method's test of least squares, it is
+    treated as 0, so that further steps have the length 0; otherwise they would only amplify rounding errors. If the
+    data are almost orthogonal to the operator's image, the gradient is a rounding error from the start.
     """
     floor = dots(*consistent((first_gradient, first_gradient)))[0] * (_ROUNDING * method.precision) ** 2
     tests = [test for test, status, *_ in method.stops if status is Status.LEAST_SQUARES_TO_ROUNDING]

@@ -1,4 +1,4 @@
-"""Functions of distributed arrays with proximal points: the base class, and functions made of other functions."""
+"""Functions of distributed arrays with proximal points: the base class, and combinations of functions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import Array, axpby, dots
 from collops.array.operands import check_alike
 from collops.errors import InputError, UnsupportedTypeError, type_name
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.problem import check_number
 
 
@@ -20,9 +20,9 @@ class ProxOperator:
 
     Subclasses implement ``_prox(x, tau, out)`` or ``_proxdual(x, tau, out)``: by default each follows from the other by
     Moreau's identity. They return the result, for which they may use the memory of `out`: ``None``, an array like `x`,
-    or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class
-    that finds the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. The constructors of this
-    package raise InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
+    or `x` itself. Functions with values and gradients also implement ``_value(x)`` and ``_grad(x, out)``. A class that
+    computes the proximal point of ``a * x + b * y`` in one pass implements ``_prox_of_sum``. Constructors raise
+    InputError, UnsupportedTypeError or LayoutError if an option has the wrong value, type or layout.
 
     Attributes
     ----------
@@ -51,35 +51,35 @@ class ProxOperator:
     has_gradient = False
     capturable = True
 
-    # What subclasses implement
+    # Implemented by subclasses
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
-        # `out` may be `x`, so x / tau needs memory of its own.
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+        # `out` may be `x`, so that x / tau needs separate memory.
         dual = self._proxdual(axpby(1 / tau, x, 0.0, x), 1 / tau, None)
         return axpby(-tau, dual, 1.0, x, out=out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         point = self._prox(axpby(1 / tau, x, 0.0, x), 1 / tau, None)
         return axpby(-tau, point, 1.0, x, out=out)
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         """Return the proximal point of ``a * x + b * y``."""
         moved = axpby(a, x, b, y, out=out)
         return self._prox(moved, tau, moved)
 
-    def _value(self, x: Any) -> Any:
-        raise UnsupportedTypeError(f"{type(self).__name__} has no value")
+    def _value(self, x: Array) -> Any:
+        raise UnsupportedTypeError(f"{type(self).__name__} does not implement values")
 
-    def _grad(self, x: Any, out: Any) -> Any:
-        raise UnsupportedTypeError(f"{type(self).__name__} has no gradient")
+    def _grad(self, x: Array, out: Array | None) -> Any:
+        raise UnsupportedTypeError(f"{type(self).__name__} does not implement a gradient")
 
     def _remembered(self) -> dict[str, Any]:
-        """Return the attributes that calls change, which checkpoints store: layouts of arrays, ``None`` for numbers."""
+        """Return the attributes that calls change, for checkpoints: layouts of arrays, ``None`` for numbers."""
         return {}
 
     # Application
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Array) -> Any:
         """Return the value at `x`, infinite outside the domain. Collective: at most one scalar allreduce.
 
         The operators in the function send their own messages. The value is a real 0-d array or a scalar of the engine;
@@ -88,7 +88,7 @@ class ProxOperator:
         _check_array(self, x)
         return self._value(x)
 
-    def prox(self, x: Any, tau: float, out: Any = None) -> Any:
+    def prox(self, x: Array, tau: float, out: Array | None = None) -> Any:
         """Return the proximal point for a positive `tau`. Collective where the function is not separable.
 
         `out` is memory for the result; it may be `x`.
@@ -101,12 +101,12 @@ class ProxOperator:
         _check_array(self, x, out)
         return self._prox(x, check_step(tau), out)
 
-    def proxdual(self, x: Any, tau: float, out: Any = None) -> Any:
+    def proxdual(self, x: Array, tau: float, out: Array | None = None) -> Any:
         r"""Return the proximal point of the convex conjugate, :math:`\mathrm{prox}_{\tau f^*}(x)`. See :meth:`prox`."""
         _check_array(self, x, out)
         return self._proxdual(x, check_step(tau), out)
 
-    def grad(self, x: Any, out: Any = None) -> Any:
+    def grad(self, x: Array, out: Array | None = None) -> Any:
         """Return the gradient at `x`; `out` must not be `x`. Collective: the messages of the operators in the function.
 
         Raises UnsupportedTypeError if the function has no gradient.
@@ -124,7 +124,7 @@ class ProxOperator:
         """Return :math:`f(a x + b)` for a number `a` other than 0, and a number or an array `b`."""
         return PreComposition(self, a, b)
 
-    def affine_addition(self, v: Any) -> ProxOperator:
+    def affine_addition(self, v: Array) -> ProxOperator:
         r"""Return :math:`f(x) + \mathrm{Re}(v^H x)` for an array `v`, also written ``f + v``.
 
         A value takes two scalar allreduces.
@@ -134,12 +134,12 @@ class ProxOperator:
     def chain(self, g: ProxOperator) -> ProxOperator:
         r"""Return :math:`f + g`, with the proximal point :math:`\mathrm{prox}_{\tau g}(\mathrm{prox}_{\tau f}(x))`.
 
-        This is the proximal point of the sum for some pairs only, such as `L1` and `L21`.
+        This equals the proximal point of the sum for some pairs only, such as `L1` and `L21`.
         """
         return Chain(self, g)
 
     def conjugate(self) -> ProxOperator:
-        """Return the convex conjugate, whose proximal points are those of :meth:`proxdual`. It has no value."""
+        """Return the convex conjugate, with the proximal points of :meth:`proxdual`. It does not implement values."""
         return Conjugate(self)
 
     def __mul__(self, sigma: Any) -> ProxOperator:
@@ -147,7 +147,7 @@ class ProxOperator:
 
     __rmul__ = __mul__
 
-    def __add__(self, v: Any) -> ProxOperator:
+    def __add__(self, v: Array) -> ProxOperator:
         return self.affine_addition(v) if hasattr(v, "leaves") else NotImplemented
 
     def __repr__(self) -> str:
@@ -155,7 +155,7 @@ class ProxOperator:
 
 
 class Composition(ProxOperator):
-    """A function made of one function `f`, with a gradient where `f` has one."""
+    """A function derived from a function `f`, with a gradient if `f` has one."""
 
     def __init__(self, f: ProxOperator) -> None:
         self._f = f
@@ -169,16 +169,16 @@ class PostComposition(Composition):
         super().__init__(f)
         self._sigma = check_step(sigma, "sigma")
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._f._prox(x, check_step(self._sigma * tau), out)
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         return self._f._prox_of_sum(a, x, b, y, check_step(self._sigma * tau), out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._sigma * self._f._value(x)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         gradient = self._f._grad(x, out)
         return axpby(self._sigma, gradient, 0.0, gradient, out=gradient)
 
@@ -186,15 +186,15 @@ class PostComposition(Composition):
 class PreComposition(Composition):
     r""":math:`h(x) = f(a x + b)`: :math:`\mathrm{prox}_{\tau h}(x) = (\mathrm{prox}_{a^2 \tau f}(a x + b) - b) / a`."""
 
-    def __init__(self, f: ProxOperator, a: float, b: Any) -> None:
+    def __init__(self, f: ProxOperator, a: float, b: Array) -> None:
         super().__init__(f)
         a = _plain(a)
         if not isinstance(a, Real) or not 0 < a * a <= sys.float_info.max:
-            raise InputError(f"a must be a number whose square is finite and not 0, not {a!r}")
+            raise InputError(f"a must be a number with a finite nonzero square, not {a!r}")
         self._a = float(a)
         self._b: Any = b if hasattr(b, "leaves") else check_number("b", b, smallest=-sys.float_info.max)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         a, b, tau = self._a, self._b, check_step(self._a * self._a * tau)
         if hasattr(b, "leaves"):
             point = self._f._prox_of_sum(a, x, 1.0, b, tau, out)
@@ -205,51 +205,51 @@ class PreComposition(Composition):
         point -= b
         return axpby(1 / a, point, 0.0, point, out=point)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._f._value(self._a * x + self._b)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         gradient = self._f._grad(self._a * x + self._b, out)
         return axpby(self._a, gradient, 0.0, gradient, out=gradient)
 
 
 class AffineAddition(Composition):
-    r""":math:`h(x) = f(x) + \mathrm{Re}(v^H x)`; the proximal point is that of f at :math:`x - \tau v`."""
+    r""":math:`h(x) = f(x) + \mathrm{Re}(v^H x)`, with the proximal point of f at :math:`x - \tau v`."""
 
-    def __init__(self, f: ProxOperator, v: Any) -> None:
+    def __init__(self, f: ProxOperator, v: Array) -> None:
         super().__init__(f)
         if not hasattr(v, "leaves"):
             raise UnsupportedTypeError(f"v must be a distributed array, not {type(v).__qualname__}")
         self._v = v
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._f._prox_of_sum(1.0, x, -tau, self._v, tau, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._f._value(x) + inner(self._v, x)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Any:
         gradient = self._f._grad(x, out)
         return axpby(1.0, self._v, 1.0, gradient, out=gradient)
 
 
 class Chain(ProxOperator):
-    """The sum of two functions, whose proximal point is that of the second at that of the first."""
+    """The sum of two functions; its proximal point applies the proximal operator of the first, then of the second."""
 
     def __init__(self, f: ProxOperator, g: ProxOperator) -> None:
         check_function("g", g)
         self._f, self._g = f, g
         self.capturable = f.capturable and g.capturable
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         point = self._f._prox(x, tau, out)
         return self._g._prox(point, tau, point)
 
-    def _prox_of_sum(self, a: float, x: Any, b: float, y: Any, tau: float, out: Any) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
         point = self._f._prox_of_sum(a, x, b, y, tau, out)
         return self._g._prox(point, tau, point)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> Any:
         return self._f._value(x) + self._g._value(x)
 
 
@@ -260,10 +260,10 @@ class Conjugate(ProxOperator):
         self._f = f
         self.capturable = f.capturable
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._f._proxdual(x, tau, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
         return self._f._prox(x, tau, out)
 
 
@@ -272,7 +272,7 @@ def check_function(name: str, function: Any) -> None:
     if not isinstance(function, ProxOperator):
         raise UnsupportedTypeError(
             f"{name} must be a proximal operator, not {type_name(function)}; "
-            "collops.solvers.proximal.lift_proximal makes one of an operator of local arrays"
+            "collops.solvers.proximal.lift_proximal makes one from an operator on local arrays"
         )
 
 
@@ -285,21 +285,21 @@ def check_step(tau: Any, name: str = "tau") -> float:
 
 
 def _plain(number: Any) -> Any:
-    """Return a scalar of NumPy as a number of Python: one in single precision cannot be compared with large numbers."""
+    """Return a NumPy scalar as a Python number: single precision cannot be compared with large numbers."""
     return number.item() if isinstance(number, np.generic) else number
 
 
-def like(x: Any, out: Any) -> Any:
-    """Return `out`, or a new array like `x` if there is none."""
+def like(x: Array, out: Array | None) -> Any:
+    """Return `out`, or a new array like `x` if it is ``None``."""
     return new_array(x.layout, x, x.dtype) if out is None else out
 
 
-def inner(v: Any, x: Any) -> Any:
+def inner(v: Array, x: Array) -> Any:
     """Return the real part of the inner product. Collective."""
     return dots((v, x))[0].real
 
 
-def total(x: Any, parts: Any) -> Any:
+def total(x: Array, parts: Any) -> Any:
     """Return the sum over all ranks of one number for each leaf of `x` on this rank. Collective: one allreduce."""
     xp, plan = x.engine.xp, x._plan
     counted = [xp.asarray(part, dtype="float64") for part, counts in zip(parts, plan.counted, strict=True) if counts]
@@ -309,8 +309,8 @@ def total(x: Any, parts: Any) -> Any:
     return value[()]
 
 
-def _check_array(operator: ProxOperator, x: Any, out: Any = None) -> None:
+def _check_array(operator: ProxOperator, x: Array, out: Array | None = None) -> None:
     if not hasattr(x, "leaves"):
-        raise UnsupportedTypeError(f"{type(operator).__name__} is of distributed arrays, not of {type_name(x)}")
+        raise UnsupportedTypeError(f"{type(operator).__name__} needs a distributed array, not {type_name(x)}")
     if out is not None:
         check_alike(x, out)

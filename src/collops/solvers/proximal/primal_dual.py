@@ -1,4 +1,4 @@
-"""Primal-dual: the method of Chambolle and Pock, for a function of an operator's image that is not smooth."""
+"""The primal-dual method of Chambolle and Pock, for a non-smooth function of an operator's image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from collops.array import axpby, zeros_like
 from collops.errors import InputError
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_array, check_number
 from collops.solvers.proximal.operator import ProxOperator, inner
@@ -32,14 +32,14 @@ from collops.solvers.state import SCRATCH, scratch_array
 
 @dataclass(slots=True)
 class PrimalDualState:
-    """Vectors of the primal-dual method between two iterations."""
+    """State of the primal-dual method between iterations."""
 
     x: Any
     y: Any
     ahead: Any  # x, extrapolated
     image: Any = field(metadata=SCRATCH)  # A ahead, then the next y
     gradient: Any = field(metadata=SCRATCH)  # A^H y + z
-    point: Any = field(metadata=SCRATCH)  # the next x, which the first step allocates
+    point: Any = field(metadata=SCRATCH)  # the next x; allocated by the first step
     sums: StepSums
     iteration: int
 
@@ -146,7 +146,7 @@ def primal_dual(
     y0 : DistributedArray or StackedArray, optional
         The starting point of y, in the range of `A`; 0 by default.
     z : DistributedArray or StackedArray, optional
-        The vector of a linear term; for complex arrays, the real part of the product counts.
+        The vector of a linear term; for complex arrays, the real part of the product is used.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
     gfirst : bool
@@ -156,14 +156,13 @@ def primal_dual(
     objective : bool
         Whether to record the objective, which applies `A` once more in each iteration.
     niter, rtol, **run
-        As for :func:`proximal_gradient`; ``view.state.y`` is the dual variable. With a sequence of step sizes no
-        iteration is recorded as a CUDA graph, since the host reads them.
+        As for :func:`proximal_gradient`; the dual variable is ``view.state.y``. Step sizes for each iteration prevent
+        recording a CUDA graph, since the host reads them.
 
     Returns
     -------
     SolverResult
-        The residual is the update of x. In its details: ``y``, ``y_updates`` (norms), and ``objective`` if it was
-        evaluated.
+        The residual is the update of x. In its details: ``y``, ``y_updates`` (norms), ``objective`` if evaluated.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Proximal gradient: a step along the gradient of a smooth function, then the proximal point of another one."""
+"""Proximal gradient: a step along the gradient of a smooth function, then the proximal point of another function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots
+from collops.array import Array, axpby, dots
 from collops.backend import engine
 from collops.errors import InputError, UnsupportedTypeError
 from collops.solvers.driver import solve, solver
@@ -24,23 +24,23 @@ from collops.solvers.state import SCRATCH, scratch_array
 
 @dataclass(slots=True)
 class ProximalGradientState:
-    """Vectors of the proximal gradient method between two iterations."""
+    """State of the proximal gradient method between iterations."""
 
     x: Any
-    ahead: Any  # x, extrapolated, where the gradient is taken; None without acceleration
+    ahead: Any  # x, extrapolated: the point of the gradient; None without acceleration
     sums: StepSums
-    excess: StepSums | None = field(metadata=SCRATCH)  # of a trial step
+    excess: StepSums | None = field(metadata=SCRATCH)  # sums of a trial step
     momenta: Schedule | None
     tau: float
     iteration: int
     gradient: Any = field(metadata=SCRATCH)
-    point: Any = field(default=None, metadata=SCRATCH)  # the next x, which the first step allocates
-    difference: Any = field(default=None, metadata=SCRATCH)  # of a trial step, likewise
+    point: Any = field(default=None, metadata=SCRATCH)  # the next x; allocated by the first step
+    difference: Any = field(default=None, metadata=SCRATCH)  # of a trial step; allocated likewise
 
 
 @dataclass(frozen=True)
 class Backtracking:
-    """A search for the step size, in which the host decides."""
+    """A search for the step size, controlled by the host."""
 
     beta: float  # factor of a step size that is too large
     niterback: int  # largest number of trials
@@ -51,14 +51,14 @@ class Backtracking:
 class ProximalGradient(Splitting):
     """Proximal gradient [Parikh and Boyd 2014, 4.2 and 4.3; Beck and Teboulle 2009]."""
 
-    tau: float  # step size, the first one with backtracking
+    tau: float  # step size; the initial one with backtracking
     epsg: StepSizes  # weights of g
     eta: float  # relaxation
     momenta: Any  # the extrapolation of each iteration, or None
     backtracking: Backtracking | None
     name = "Proximal gradient"
 
-    def init(self, A: Any, y: Any, x0: Any) -> ProximalGradientState:
+    def init(self, A: Any, y: Array, x0: Array | None) -> ProximalGradientState:
         x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
@@ -73,7 +73,7 @@ class ProximalGradient(Splitting):
         return self.started(A, state)
 
     def step(self, A: Any, state: ProximalGradientState) -> ProximalGradientState:
-        """Follow the gradient, find the proximal point, relax, and extrapolate."""
+        """Take a gradient step, compute the proximal point, relax, and extrapolate."""
         self.begin(state.sums)
         ahead = state.x if state.ahead is None else state.ahead
         state.gradient = self.f._grad(ahead, state.gradient)
@@ -103,7 +103,7 @@ class ProximalGradient(Splitting):
         return self.g._prox_of_sum(1.0, ahead, -state.tau, state.gradient, weight, state.point)
 
     def _search(self, state: ProximalGradientState, ahead: Any, search: Backtracking) -> None:
-        """Shorten the step until f lies below its quadratic model [Parikh and Boyd 2014, 4.2]."""
+        """Reduce the step until f is below its quadratic model [Parikh and Boyd 2014, 4.2]."""
         value, excess = self.f._value(ahead), state.excess
         assert excess is not None
         for _ in range(search.niterback):
@@ -122,7 +122,7 @@ class ProximalGradient(Splitting):
 def proximal_gradient(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Any,
+    x0: Array | None,
     *,
     epsg: Any = 1.0,
     tau: float | None = None,
@@ -152,32 +152,30 @@ def proximal_gradient(
     tau : float, optional
         Step size, at most the inverse of the gradient's Lipschitz constant. By default found by backtracking from 1.
     backtracking : bool
-        Whether to search for the step size although `tau` is given, which is then the first one.
+        Whether to search for the step size, starting from `tau`.
     beta : float
-        Factor of a step size that is too large; between 0 and 1.
+        Reduction factor of the step size; between 0 and 1.
     eta : float
         Relaxation; above 0, at most 1.
-    niter : int
-        Largest number of iterations.
-    niterback : int
-        Largest number of trials of a search.
+    niter, niterback : int
+        Largest numbers of iterations and of trials of a search.
     acceleration : str, optional
         ``"vandenberghe"`` or ``"fista"``; none by default.
     tol : float, optional
-        Stop when an iteration changes the objective by less than this, relative to it.
+        Stop when the relative change of the objective in an iteration is less than this.
     rtol : float, optional
-        Stop when the objective is below this multiple of the one at `x0`.
+        Stop when the objective is below this multiple of its value at `x0`.
     objective : bool
-        Whether to record the objective although there is no tolerance for it.
+        Whether to record the objective even if no tolerance needs it.
     **run
-        Other options of :class:`collops.solvers.Run`. With backtracking or a sequence as `epsg` no iteration is
-        recorded as a CUDA graph, since the host decides.
+        Other options of :class:`collops.solvers.Run`. Backtracking and a sequence `epsg` prevent recording a CUDA
+        graph, since the host takes decisions.
 
     Returns
     -------
     SolverResult
-        The residual is the update of :math:`x`. In its details: ``tau``, the last step size, and ``objective``, an
-        array with the objective at the start and after each iteration, if it was evaluated.
+        The residual is the update of :math:`x`. In its details: ``tau``, the last step size, and ``objective``, the
+        objective at the start and after each iteration, if evaluated.
 
     Raises
     ------
@@ -195,7 +193,7 @@ def proximal_gradient(
     with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
 
     Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
-    two small ones, for which the host waits.
+    two small allreduces, and the host waits for them.
 
     Examples
     --------
@@ -208,7 +206,7 @@ def proximal_gradient(
     """
     x = check_arguments(x0, niter, f=f, g=g)
     if not f.has_gradient:
-        raise UnsupportedTypeError(f"the proximal gradient method needs a gradient, which {f!r} has not")
+        raise UnsupportedTypeError(f"the proximal gradient method needs a function with a gradient, not {f!r}")
     search = backtracking or tau is None
     if search and not 0 < check_number("beta", beta) < 1:
         raise InputError(f"beta must be between 0 and 1, not {beta!r}")

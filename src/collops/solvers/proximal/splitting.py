@@ -17,16 +17,16 @@ from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
 
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
-"""Places of an iteration's numbers."""
+"""Indices of an iteration's numbers."""
 
 
 class SplittingNumbers(NamedTuple):
-    """The numbers of an iteration; the squares are -1 before the first one."""
+    """The numbers of an iteration; squares are -1 before the first iteration."""
 
     residual: Any  # squared norm
     update: Any  # squared norm
     objective: Any
-    before: Any  # the objective of the iteration before
+    before: Any  # the objective of the previous iteration
 
 
 BEFORE_FIRST = (lambda self, now, first: now.residual < 0, None)
@@ -50,7 +50,7 @@ REDUCED = (
 class Splitting(Method):
     """A method that minimises a sum of two functions.
 
-    A state has the fields `x` and `sums`; ``_objective(A, state)`` is implemented by each method.
+    A state has the fields `x` and `sums`; each method implements ``_objective(A, state)``.
     """
 
     f: Any
@@ -63,7 +63,7 @@ class Splitting(Method):
     numbers = SplittingNumbers
     traceable = False
     stops = (BEFORE_FIRST, NOT_FINITE, UNCHANGED, REDUCED)
-    measured = (("x", RESIDUAL),)  # arrays in the order of an iteration, with the places that show if they are finite
+    measured = (("x", RESIDUAL),)  # arrays in the order of an iteration, and indices of the numbers that check them
 
     def _objective(self, A: Any, state: Any) -> Any:
         raise NotImplementedError
@@ -91,14 +91,14 @@ class Splitting(Method):
         return state.sums.values
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
-        return next((name for name, place in self.measured if not isfinite(now[place])), "objective")
+        return next((name for name, index in self.measured if not isfinite(now[index])), "objective")
 
     def residual_norm(self, now: SplittingNumbers) -> Any:
         return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
     def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
-        found = {"objective": history.objective.copy()} if self.objective else {}
-        return {**found, "z": state.z} if hasattr(state, "z") else found
+        details = {"objective": history.objective.copy()} if self.objective else {}
+        return {**details, "z": state.z} if hasattr(state, "z") else details
 
 
 class StepSizes:
@@ -106,7 +106,7 @@ class StepSizes:
 
     def __init__(self, name: str, sizes: Any, niter: int) -> None:
         self.varies = hasattr(sizes, "__len__")
-        self.capturable = not self.varies  # every iteration does the same
+        self.capturable = not self.varies  # all iterations are identical
         self._sizes = [check_step(size, name) for size in (sizes if self.varies else [sizes])]
         if self.varies and len(self._sizes) < niter:
             raise InputError(f"{name} must be a number, or one for each of {niter} iterations, not {len(self._sizes)}")
@@ -120,8 +120,8 @@ def check_arguments(
 ) -> Any:
     """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
-    It has the layout of the domain of the operator `A`, if there is one, and `z0` that of its range; without one both
-    have the same. The dtype is complex where `x0`, `A` or `z0` is, or one of the `others`.
+    It has the layout of the domain of the operator `A`, if there is one, and `z0` has the layout of the range; without
+    an operator both have the same layout. The dtype is complex if `x0`, `A`, `z0` or one of the `others` is complex.
     """
     for name, function in functions.items():
         check_function(name, function)
@@ -137,7 +137,7 @@ def check_arguments(
 
 
 def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
-    """Return both tolerances, and whether the objective is evaluated: if it is asked for, or a tolerance needs it."""
+    """Return both tolerances, and whether to evaluate the objective: if requested, or if a tolerance needs it."""
     tol = None if tol is None else check_number("tol", tol)
     rtol = None if rtol is None else check_number("rtol", rtol)
     return tol, rtol, bool(objective) or tol is not None or rtol is not None

@@ -1,7 +1,7 @@
-"""Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook's, and the one place where they are chosen.
+"""Steps of CG, CGLS, LSQR, ISTA and FISTA other than the textbook steps, and the choice between them.
 
-A variant is a class with the options, tests and numbers of its method. A module that exists for speed
-names the record in ``benchmarks/results`` that shows its gain, or says that there is none.
+A variant is a class with the options, tests and numbers of its method. A module that exists for speed names the record
+in ``benchmarks/results`` that shows its gain, or states that there is none.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from collops.array import Array
 from collops.array.fused import sums_squares
 from collops.solvers.cg import CG
 from collops.solvers.cgls import CGLS
@@ -26,10 +27,10 @@ from collops.solvers.variants.thresholding import VaryingThresholding
 __all__ = ["choose"]
 
 
-def choose(method: Any, y: Any, reductions: Any = 2) -> Any:
+def choose(method: Any, y: Array, reductions: Any = 2) -> Any:
     """Return a method with the steps that suit its options and the data `y`.
 
-    Other methods, and methods of derived classes, are returned as they are. `reductions` is an option of
+    Other methods, and methods of derived classes, are returned unchanged. For `reductions` see
     :func:`collops.solvers.cgls`.
     """
     kind = type(method)
@@ -38,13 +39,13 @@ def choose(method: Any, y: Any, reductions: Any = 2) -> Any:
     return method if chosen is kind else extended(chosen, method)
 
 
-def _cg(method: CG, y: Any, reductions: Any) -> type:
+def _cg(method: CG, y: Array, reductions: Any) -> type:
     if reductions != 2:
         return {1: SingleReductionCG, "pipelined": PipelinedCG}[reductions]
     return PreconditionedCG if method.M is not None or sums_squares(y) else CG
 
 
-def _cgls(method: CGLS, y: Any, reductions: Any) -> type:
+def _cgls(method: CGLS, y: Array, reductions: Any) -> type:
     if reductions != 2:
         return {1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[reductions]
     if y.comm.size > 1 and not any(takes_part(getattr(method, name)) for name in method.tolerances):
@@ -52,11 +53,11 @@ def _cgls(method: CGLS, y: Any, reductions: Any) -> type:
     return DampedCGLS if method.M is not None or takes_part(method.damp) or sums_squares(y) else CGLS
 
 
-def _lsqr(method: LSQR, y: Any, reductions: Any) -> type:
+def _lsqr(method: LSQR, y: Array, reductions: Any) -> type:
     return PreconditionedLSQR if method.M is not None or method.calc_var else LSQR
 
 
-def _thresholding(method: IterativeThresholding, y: Any, reductions: Any) -> type:
+def _thresholding(method: IterativeThresholding, y: Array, reductions: Any) -> type:
     return VaryingThresholding if method.varies else IterativeThresholding
 
 

@@ -1,7 +1,7 @@
-"""CG with a preconditioner, and with norms that kernels leave on devices.
+"""CG with a preconditioner, and with norms that fused kernels compute on devices.
 
-The second saves a pass over the residual. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
-derivatives; Laplacian]", where CGLS does the same; one reduction there is without.
+Fused norms save a pass over the residual. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
+derivatives; Laplacian]", for the same optimisation in CGLS; its rows with one reduction are without it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import axpby, axpby_and_square, dots, finite, quotient, update_solution_and_direction
+from collops.array import Array, axpby, axpby_and_square, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.solvers.cg import CG, CGState, curvature_of
 from collops.solvers.problem import consistent, starting_point
@@ -23,19 +23,19 @@ __all__ = ["PreconditionedCG"]
 class PreconditionedCGState(CGState):
     """The additional state of preconditioned CG."""
 
-    z: Any = field(metadata=SCRATCH)  # M r; None without a preconditioner, where r takes its place
+    z: Any = field(metadata=SCRATCH)  # M r; None without a preconditioner, where r is used
 
 
 class PreconditionedCG(CG):
     """Preconditioned conjugate gradients [Saad 2003, algorithm 9.1]; `M` may be ``None``."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         state = self._begin(A, y, x0)
         state.gamma, rho = self._products(state)
         state.numbers = rho, rho, state.gamma
         return state
 
-    def _begin(self, A: LinearOperator, y: Any, x0: Any) -> PreconditionedCGState:
+    def _begin(self, A: LinearOperator, y: Array, x0: Array | None) -> PreconditionedCGState:
         """Return the state before the first iteration, without its inner products."""
         x, r, q = starting_point(A, y, x0, image_of=self.image)
         memory = None if self.M is None else scratch_array(A.domain, x, x.dtype)
@@ -44,7 +44,7 @@ class PreconditionedCG(CG):
         return state
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         state.q = self.image(A, state.p, state.q)
         (pq,) = dots((state.p, state.q))
         curvature = curvature_of(A, pq)
@@ -80,5 +80,5 @@ class PreconditionedCG(CG):
         return consistent(*([] if self.M is None else [(r, state.z)]), (r, r), *others)
 
     def _named(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
-        gamma, *more = products
-        return (gamma, *products) if self.M is None else (gamma.real, *more)
+        gamma, *others = products
+        return (gamma, *products) if self.M is None else (gamma.real, *others)

@@ -1,7 +1,7 @@
-"""CGLS with damping, with a preconditioner, with norms that kernels leave on devices, and with one message.
+"""CGLS with damping, with a preconditioner, with norms that fused kernels compute on devices, and with one message.
 
-The norms save passes over vectors. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
-derivatives; Laplacian]", where an iteration takes 0.52 and 0.64 of the time with one reduction, which reads them again.
+Fused norms save passes over vectors. Record: operators-nvidia-h100-4-without-peer, "CGLS of [BlockDiag of first
+derivatives; Laplacian]": an iteration takes 0.52 and 0.64 of the time with one reduction, which reads vectors again.
 
 One message saves one of three sums over ranks. Record: cgls-nvidia-h200-4, "VStack of matrices", which has two.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collops.array import (
+    Array,
     axpby,
     axpby_and_square,
     dots,
@@ -22,7 +23,7 @@ from collops.array import (
 )
 from collops.array.fused import Square
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, CGLSState
 from collops.solvers.problem import consistent, has_copies, starting_point, takes_part
 from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
@@ -30,7 +31,7 @@ from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
 
 @dataclass(slots=True)
 class DampedCGLSState(CGLSState):
-    """The additional state of CGLS with a preconditioner; both are ``None`` without."""
+    """The additional state of CGLS with a preconditioner; both fields are ``None`` without one."""
 
     g: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
     t: Any = field(metadata=SCRATCH)  # M s
@@ -46,7 +47,7 @@ class OneMessageCGLSState(DampedCGLSState):
 class DampedCGLS(CGLS):
     """CGLS for the rows [A; damp I], with a preconditioner from the right [Björck 1996, section 7.4]; both optional."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         x, r, q = starting_point(A, y, x0)
         s = new_array(A.domain, x, x.dtype)
         g, t = (None if self.M is None else scratch_array(A.domain, x, x.dtype) for _ in range(2))
@@ -58,7 +59,7 @@ class DampedCGLS(CGLS):
         return state
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         p, damp, damped = state.p, self.damp, takes_part(self.damp)
         state.q, square = A._forward_and_square(p, state.q)
         delta, *pp = dots(square, (p, p)) if damped else dots(square)
@@ -84,7 +85,9 @@ class DampedCGLS(CGLS):
         state.s, square = self._back(A, state, state.r, -1, state.x, state.s)
         return state.s, square
 
-    def _back(self, A: LinearOperator, state: Any, image: Any, sign: int, x: Any, out: Any) -> tuple[Any, Square]:
+    def _back(
+        self, A: LinearOperator, state: Any, image: Array, sign: int, x: Array, out: Array | None
+    ) -> tuple[Any, Square]:
         """Return M^H (A^H image + sign damp^2 x), and its square."""
         damped, weight = takes_part(self.damp), sign * self.damp * self.damp
         if self.M is None:
@@ -106,17 +109,17 @@ class DampedCGLS(CGLS):
 
 
 class OneMessageCGLS(DampedCGLS):
-    """CGLS without tolerances: its ranks need not agree on the gradient, which each has if the model is replicated.
+    """CGLS without tolerances: the gradient of a replicated model needs no rank-consistent norm, and no message.
 
     The square of the next residual follows from inner products that share the message of the curvature.
     """
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         state = super().init(A, y, x0)
         return extended(OneMessageCGLSState, state, one_message=has_copies(state.s))
 
     def step(self, A: LinearOperator, state: Any) -> Any:
-        """Minimise along the direction, and find the next one."""
+        """Minimise along the direction, and compute the next one."""
         if not state.one_message:
             return super().step(A, state)
         p, damp, damped = state.p, self.damp, takes_part(self.damp)

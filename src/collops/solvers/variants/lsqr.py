@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from collops.array import Finite, axpby, dots, zeros_like
+from collops.array import Array, Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import next_u
 from collops.solvers.lsqr import LSQR, LSQRState, after_u, after_v
 from collops.solvers.problem import consistent, real_dtype, starting_point
@@ -27,7 +27,7 @@ class PreconditionedLSQRState(LSQRState):
 class PreconditionedLSQR(LSQR):
     """LSQR with a preconditioner from the right, and with the variances of the solution; both are optional."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         x, u, image = starting_point(A, y, x0)
         gradient = None if self.M is None else scratch_array(A.domain, x, x.dtype)
         gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, x, x.dtype))
@@ -59,7 +59,7 @@ class PreconditionedLSQR(LSQR):
             state.d = axpby(factor["per_alfa"], state.t, factor["w_carry"], state.d, out=state.d)
         return state
 
-    def _adjoint(self, A: LinearOperator, u: Any, gradient: Any, back: Any) -> tuple[Any, Any]:
+    def _adjoint(self, A: LinearOperator, u: Array, gradient: Any, back: Any) -> tuple[Any, Any]:
         """Return A^H u, or ``None`` without a preconditioner, and M^H A^H u."""
         if self.M is None:
             return None, A._adjoint(u, back)
@@ -67,7 +67,7 @@ class PreconditionedLSQR(LSQR):
         return gradient, self.M._adjoint(gradient, back)
 
 
-def _with_squares(factor: Any, w: Any, variance: Any) -> Any:
+def _with_squares(factor: Any, w: Array, variance: Any) -> Any:
     """Return ``variance + factor * |w|**2``, element by element, in the memory of `variance`."""
     for leaf, target in zip(w.leaves, variance.leaves, strict=True):
         square = leaf.engine.xp.abs(leaf.local_array).astype(target.dtype, copy=False)

@@ -1,8 +1,7 @@
-"""Pipelined CG and CGLS: the one message of an iteration is under way while the operator is applied.
+"""Pipelined CG and CGLS: the one message of an iteration overlaps with the application of the operator.
 
-It hides the latency of the message, and waiting for ranks that are late, at the cost of more applications of the
-operator and passes over vectors. No record shows a gain yet: between two ranks of one host an iteration took 1.2 to 1.5
-times as long.
+This hides the latency of the message and load imbalance, at the cost of more applications of the operator and passes
+over vectors. No record shows a gain yet: between two ranks of one host an iteration took 1.2 to 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, start_dots
+from collops.array import Array, axpby, dots, finite, quotient, square_of_sum, start_dots
 from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
 from collops.solvers.problem import consistent, takes_part
@@ -32,7 +31,7 @@ class PipelinedCGState(SingleReductionCGState):
 
     z: Any  # M r, by recurrence
     w: Any  # by recurrence
-    s: Any  # M q; None without a preconditioner, where q takes its place
+    s: Any  # M q; None without a preconditioner, where q is used
     t: Any  # (A + damp) s
     zq: Any  # (z, q)
     sq: Any  # (s, q)
@@ -42,18 +41,18 @@ class PipelinedCGState(SingleReductionCGState):
 class PipelinedCG(SingleReductionCG):
     """CG whose one reduction overlaps with the operator: predict and recompute [Chen and Carson 2020].
 
-    The products of an iteration predict the next (r, z), and with it the next directions, whose image is computed while
-    the message with their products is sent. The prediction only serves the directions: steps have the measured
-    number. Errors of recurrences grow, so that once in six iterations z and w are recomputed, and in the next one q. To
-    recompute w in every iteration, as the authors do, doubles the work of the operator and saves few iterations; to
-    replace the residual as well delays convergence.
+    The inner products of an iteration predict the next (r, z), and thus the next directions; their image is computed
+    while the message with their products is sent. The prediction is used for directions only: steps use the measured
+    number. Errors of recurrences grow, so that every six iterations z and w are recomputed, and q in the following
+    iteration. Recomputing w in every iteration, as in the paper, doubles the work of the operator and saves few
+    iterations; replacing the residual as well delays convergence.
     """
 
     name = "pipelined CG"
-    always_measured = True  # further recurrences make the residual drift
+    always_measured = True  # additional recurrences make the residual drift
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         s = None if self.M is None else self.M._forward(begin.q, scratch_array(A.domain, y, begin.r.dtype))
         t = self.image(A, begin.q if s is None else s, scratch_array(A.domain, y, begin.r.dtype))
@@ -99,7 +98,7 @@ class PipelinedCGLSState(SingleReductionCGLSState):
     t: Any  # by recurrence
     w: Any  # by recurrence
     v: Any  # M^H (A^H q + damp^2 p)
-    u: Any  # M v; None without a preconditioner, where v takes its place
+    u: Any  # M v; None without a preconditioner, where v is used
     e: Any  # A u
     sv: Any  # (s, v)
     vv: Any  # |v|^2
@@ -109,14 +108,14 @@ class PipelinedCGLSState(SingleReductionCGLSState):
 class PipelinedCGLS(SingleReductionCGLS):
     """CGLS whose one reduction overlaps with operator and preconditioner; see :class:`PipelinedCG`.
 
-    In exact arithmetic it is that method for the normal equations, but where it recomputes the image of the gradient,
-    it takes the gradient from the residual of the data, as CGLS does.
+    In exact arithmetic it is pipelined CG for the normal equations; when it recomputes the image of the gradient, it
+    computes the gradient from the residual of the data, as CGLS does.
     """
 
     name = "pipelined CGLS"
     traceable = False
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
         v, square = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))
@@ -163,5 +162,5 @@ class PipelinedCGLS(SingleReductionCGLS):
 
 
 def predicted_square(square: Any, product: Any, change: Any, alpha: Any) -> Any:
-    """Return the square of ``z - alpha s`` from inner products of both; 0 where rounding makes it negative."""
+    """Return the square of ``z - alpha s`` from inner products of both; 0 if rounding makes it negative."""
     return max(square_of_sum(square, product, change, -alpha), 0.0)

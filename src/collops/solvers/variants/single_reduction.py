@@ -1,6 +1,6 @@
 """CG and CGLS with a single reduction: all inner products of an iteration share one message.
 
-It pays off where the latency of a message outweighs more passes over the vectors. Record: lsm-cpu-2-cores-2,
+This is faster if the latency of a message outweighs more passes over the vectors. Record: lsm-cpu-2-cores-2,
 "iteration": 0.96 of the time with two. On the GPUs of one host records show no gain.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
+from collops.array import Array, axpby, dots, finite, quotient, square_of_sum, update_solution_and_direction
 from collops.array.fused import Square
 from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
@@ -40,12 +40,12 @@ class SingleReductionCG(PreconditionedCG):
     The rearrangement is due to Chronopoulos and Gear [1989]: q follows p by the same recurrence, so that all inner
     products are known once the operator has been applied to the residual. They derive the curvature of the next
     direction from the curvature of the last one and orthogonality, which loses accuracy: with ill-conditioned
-    matrices the error was up to 1e9 times larger. Here it is expanded into three inner products.
+    matrices the error was up to 1e9 times larger. This class expands it into three inner products instead.
     """
 
     name = "CG with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = self._begin(A, y, x0)
         w = self.image(A, begin.p, begin.q)
         begin.q = w.copy()
@@ -82,12 +82,12 @@ class SingleReductionCGLSState(DampedCGLSState):
 class SingleReductionCGLS(DampedCGLS):
     """CGLS with one reduction for each iteration: its inner products share a message.
 
-    It is rearranged as :class:`SingleReductionCG` is.
+    The rearrangement is as in :class:`SingleReductionCG`.
     """
 
     name = "CGLS with a single reduction"
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         begin = super().init(A, y, x0)
         q = A._forward(begin.p, begin.q)
         curvature, *pp = dots(*consistent((q, q), *([] if self.M is None else [(begin.p, begin.p)])))
@@ -137,5 +137,5 @@ class SingleReductionCGLS(DampedCGLS):
         return gamma, rho, ww, wq, qq
 
     def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
-        # The curvature along a direction is known one iteration earlier.
+        # The curvature along a direction is available one iteration earlier.
         return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))

@@ -1,4 +1,4 @@
-"""ISTA and FISTA with a transform, with a percentile in place of a size, and with thresholds that change."""
+"""ISTA and FISTA with a transform, with a percentile instead of a size, and with variable thresholds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.operators import LinearOperator
-from collops.operators.base import new_array
+from collops.operators.memory import new_array
 from collops.solvers.iterative_thresholding import IterativeThresholding, ThresholdingState
 from collops.solvers.kernels import Rule
 from collops.solvers.problem import real_dtype, working_dtype
@@ -21,21 +22,21 @@ __all__ = ["VaryingThresholding"]
 
 @dataclass(slots=True)
 class VaryingThresholdingState(ThresholdingState):
-    """The additional state of thresholding with a transform, a percentile or thresholds that change."""
+    """The additional state of thresholding with a transform, a percentile or variable thresholds."""
 
-    coefficients: Any = field(metadata=SCRATCH)  # of the transform, or values before the threshold, or None
+    coefficients: Any = field(metadata=SCRATCH)  # coefficients, or values before the threshold, or None
     thresholds: Schedule | None
     percentile: Percentile | None = field(metadata=CONSTANT)
 
 
 class VaryingThresholding(IterativeThresholding):
-    """Iterative thresholding with a transform, a percentile and thresholds that change; each is optional."""
+    """Iterative thresholding with a transform, a percentile and variable thresholds; each is optional."""
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
-            # A transform that takes real parts, such as the inverse of a real Fourier transform, gives real models.
+            # A transform that takes real parts, such as the inverse of a real Fourier transform, yields real models.
             dtype = of_coefficients if self.transform.clinear else dtype
         begin = self._begin(A, y, x0, dtype)
         coefficients, percentile, thresholds = None, None, None

@@ -1,6 +1,6 @@
-"""Products with bands by ufuncs into given memory, in blocks that stay in the cache from one ufunc to the next.
+"""Products with bands by ufuncs with ``out=``, in blocks that stay in the cache from one ufunc to the next.
 
-All slices are made beforehand; a call only walks through a list of them.
+All slices are computed beforehand; a call only iterates over them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
+from collops.backend import LocalArray
 from collops.operators.derivatives.bands import REACH, Face, Problem, Several, Term
 
 __all__ = ["ArrayKernel", "make_kernel"]
@@ -27,7 +28,7 @@ class _Operand(NamedTuple):
 
 
 class _Pair(NamedTuple):
-    """A coefficient times the sum or difference of two views, or times one."""
+    """A coefficient times one view, or times the sum or difference of two."""
 
     factor: float
     first: _Operand
@@ -46,7 +47,7 @@ class _Step(NamedTuple):
 
 
 class ArrayKernel:
-    """Bands on mutable arrays of any engine, by ufuncs that write into given memory."""
+    """Bands on mutable arrays of any engine, by ufuncs that write to the target."""
 
     splits = True
 
@@ -59,22 +60,22 @@ class ArrayKernel:
         self._first = [not add and (several is Several.TARGETS or number == 0) for number in range(len(terms))]
         self._alone = several is Several.TARGETS or len(terms) == 1
         inner: list[_Step] = []
-        rest: list[_Step] = []
+        rest_steps: list[_Step] = []
         if math.prod(shape):
             elements = _BLOCK_BYTES // dtype.itemsize if engine.memory == "host" else math.prod(shape)
             inner = [step for block in _blocks(shape, elements) for step in self._inner_steps(terms, block)]
-            rest = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term, shape)]
-        self._steps = {"inner": inner, "rest": rest, "whole": inner + rest}
-        extra = [step.shape for step in inner + rest if len(step.pairs) > step.fresh]
+            rest_steps = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term, shape)]
+        self._steps = {"inner": inner, "rest": rest_steps, "whole": inner + rest_steps}
+        extra = [step.shape for step in inner + rest_steps if len(step.pairs) > step.fresh]
         memory = self._xp.empty(max(map(math.prod, extra), default=0), dtype)
         self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
 
     def run(
-        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any, squares: Any = None
+        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray, squares: Any = None
     ) -> Sequence[Any]:
         """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``.
 
-        Pairs whose products add up to the square of all targets are appended to the list `squares`, if that is given.
+        Pairs whose products add up to the square of all targets are appended to the list `squares`, if any.
         """
         if squares is not None and part != "rest":
             squares += [(target, target) for target in targets]
@@ -99,7 +100,7 @@ class ArrayKernel:
         return targets
 
     def _inner_steps(self, terms: Sequence[Term], block: Box) -> Iterator[_Step]:
-        """Yield the products of one block that need neither a face nor a special row."""
+        """Yield the products of one block outside faces and special rows."""
         for number, (axis, band, _, _) in enumerate(terms):
             fresh, bounds = self._first[number], block[axis]
             begin, end = max(bounds.start, band.inner_begin), min(bounds.stop, band.inner_end)
@@ -120,7 +121,7 @@ class ArrayKernel:
     def _rest_steps(self, number: int, term: Term, shape: tuple[int, ...]) -> Iterator[_Step]:
         """Yield the products of the rows at the sides of the block, row by row."""
         axis, band, before, after = term
-        whole: Box = tuple(slice(0, n) for n in shape)
+        box: Box = tuple(slice(0, n) for n in shape)
         fresh = self._first[number] and self._alone
         for row in (*range(band.inner_begin), *range(band.inner_end, band.extent)):
             parts = []
@@ -132,9 +133,9 @@ class ArrayKernel:
                     face, plane = before, band.before + plane
                 elif plane >= band.extent:
                     face, plane = after, plane - band.extent
-                parts.append((value, _Operand(_with(whole, axis, plane, plane + 1), face)))
+                parts.append((value, _Operand(_with(box, axis, plane, plane + 1), face)))
             if parts or fresh:
-                yield _step(number, _with(whole, axis, row, row + 1), parts, fresh)
+                yield _step(number, _with(box, axis, row, row + 1), parts, fresh)
 
 
 make_kernel = ArrayKernel
@@ -146,15 +147,15 @@ def _step(term: int, box: Box, parts: Sequence[tuple[float, _Operand]], fresh: b
 
 def _paired(parts: Sequence[tuple[float, _Operand]]) -> list[_Pair]:
     """Combine pairs of products whose coefficients are equal or opposite."""
-    left = list(parts)
+    remaining = list(parts)
     pairs = []
-    while left:
-        value, first = left.pop(0)
-        partner = next((n for n, (other, _) in enumerate(left) if abs(other) == abs(value)), None)
+    while remaining:
+        value, first = remaining.pop(0)
+        partner = next((n for n, (other, _) in enumerate(remaining) if abs(other) == abs(value)), None)
         if partner is None:
             pairs.append(_Pair(value, first, None, False))
             continue
-        other, second = left.pop(partner)
+        other, second = remaining.pop(partner)
         pairs.append(_Pair(value, first, second, False) if other == value else _Pair(other, second, first, True))
     return pairs
 

@@ -1,7 +1,7 @@
-// Products of an array with bands along its axes, added up or kept apart, in one pass over memory.
+// Products of an array with bands along its axes, summed or stored separately, in one pass over memory.
 //
-// The array is rows x columns: the rows are those of the *marched* axis, along which a thread proceeds, keeping in
-// registers what it has read, so that nothing is read twice; without such an axis, all rows of the last axis. A column is PACK
+// The array is rows x columns. Rows run along the *marched* axis: a thread proceeds along it and keeps in registers the
+// values it has read, to read nothing twice. Without this axis, rows are all lines of the last axis. A column is PACK
 // neighbouring numbers. A complex array is one of twice as many real numbers (PARTS = 2).
 //
 // compile-with: -DMARCH=1 -DLOWER=1 -DUPPER=1
@@ -34,10 +34,10 @@ typedef float4 Wide;
 #define MARCH 0  // whether there is a band along an axis that is not the last
 #endif
 #ifndef OTHERS
-#define OTHERS 0  // how many further ones there are along axes that are not the last
+#define OTHERS 0  // number of further bands along axes that are not the last
 #endif
 #ifndef LAST
-#define LAST 0  // whether there is one along the last axis
+#define LAST 0  // whether there is a band along the last axis
 #endif
 #ifndef LOWER
 #define LOWER 0  // how far the stencil of the marched band reaches down
@@ -58,7 +58,7 @@ typedef float4 Wide;
 #define SHUFFLE 0  // whether threads exchange the numbers next to theirs along the last axis
 #endif
 #ifndef SEVERAL
-#define SEVERAL 0  // 1: every band has an array of its own to read; 2: one to write
+#define SEVERAL 0  // 1: every band reads a separate array; 2: every band writes a separate array
 #endif
 #ifndef ADD
 #define ADD 0  // whether the products are added to the values of the only target
@@ -94,21 +94,21 @@ struct Band {
     const Real* after;
     Long stride;  // real numbers from one element to the next along the axis
     int extent, planes_before, planes_after;
-    int head_end, head_row, tail_begin, tail_row;  // where the special rows end and begin, and which they are there
+    int head_end, head_row, tail_begin, tail_row;  // where the special rows end and begin, and their indices
     int unused;
     Real usual[WIDTH];
     Real special[MAX_SPECIAL][WIDTH];
 };
 
 struct Problem {
-    Band bands[BANDS];  // the marched one first, that of the last axis at the end
+    Band bands[BANDS];  // the marched band first, the band of the last axis at the end
     Long columns;       // in packs, of all outer indices
     Long packs;         // columns of one outer index
     Long inner;         // real numbers from one row to the next
     Long last;          // real numbers along the last axis
     int rows;
     int first_begin, first_end, second_begin, second_end;  // the rows to compute: two ranges
-    int chunk, first_chunks, chunks;                       // rows of one thread, and how many such there are
+    int chunk, first_chunks, chunks;                       // rows of one thread, and the number of such chunks
 #if SQUARES
     double* squares;  // the sum of each block
 #endif
@@ -191,9 +191,9 @@ __device__ __forceinline__ void store_result(Real* address, const Pack& pack, Re
 }
 
 #if SQUARES
-// Write the sum over a block, always added up in the same order. Its threads have set their elements of `of_threads`. Those
-// without work have set theirs to 0 and ended: they are the last of each row of threads, and the last rows. What an ended
-// thread would have added is 0 too, so that the others add up everything.
+// Write the sum over a block, always in the same order. Threads have stored their sums in `of_threads`. Threads without
+// work have stored 0 and exited: they are the last of each row of threads, and the last rows. An exited thread would have
+// added zeros only, so that the sum of the remaining threads is complete.
 __device__ __forceinline__ void write_block_sum(double* of_threads, int thread, double* out)
 {
     for (int half = THREADS / 2; half > 0; half /= 2) {
@@ -215,7 +215,7 @@ __device__ __forceinline__ bool is_special(const Band& band, int row)
     return row < band.head_end || row >= band.tail_begin;
 }
 
-// A coefficient of a row, `offset` elements beside the diagonal.
+// A coefficient of a row, `offset` elements from the diagonal.
 __device__ __forceinline__ Real coefficient(const Band& band, int row, int offset)
 {
     if (row < band.head_end) return band.special[band.head_row + row][REACH + offset];
@@ -240,7 +240,7 @@ __device__ __forceinline__ Pack load_or_zeros(const Real* address)
     return address == nullptr ? zeros() : load(address);
 }
 
-// A row of any band by its own coefficients, each number read for itself.
+// A row of any band by its own coefficients, with one read for each number.
 __device__ __forceinline__ void add_row(Pack& sum, const Band& band, Long outer, int row, Long within)
 {
     #pragma unroll 1
@@ -351,8 +351,8 @@ __device__ __forceinline__ void add_last(Pack& sum, const Band& band, const Pack
     }
 }
 
-// Add to `target` the elements that add_last omitted, for `rows` rows of which the first is row `row` of the last axis, each
-// `row_step` rows and `inner` numbers after the one before. Done once at the end, since few threads have any of it and
+// Add to `target` the elements that add_last omitted, for `rows` rows: the first is row `row` of the last axis, each next
+// one is `row_step` rows and `inner` numbers further. Done once at the end, since few threads need it and
 // it takes registers; where the coefficients are zeros, as at most ends, there is nothing to do.
 __device__ __noinline__ void add_ends(const Band& band, Real* target, Long row, Long row_step, Long inner, Long column,
                                       int rows, unsigned ends)
@@ -436,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
 
 #if MARCH
     const Band& march = p.bands[0];
-    // Most threads have no row of another rank and no special row, and need not test every row.
+    // Most threads have neither a remote nor a special row and skip the tests of each row.
     const bool inside = begin >= LOWER && end + UPPER <= march.extent;
     const bool regular = begin >= march.head_end && end <= march.tail_begin;
     const Real* const coming = march.source + start + UPPER * p.inner;
@@ -558,7 +558,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_AT_ONCE) banded(con
 #endif
 #if SQUARES
     of_threads[thread] = static_cast<double>(squares[0]) + squares[1];
-    // The place depends on the rows that the block has computed, not on when it did.
+    // The index depends on the rows of the block, not on the order of execution.
     write_block_sum(of_threads, thread, p.squares + static_cast<Long>(number / blockDim.y) * gridDim.x + blockIdx.x);
 #endif
 }

@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops._nvrtc import cuda_module
+from collops.backend import LocalArray
 from collops.operators.derivatives.bands import MAX_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
 __all__ = ["make_kernel"]
 
 _THREADS = 256
-_WARP = 64  # threads that can pass numbers to each other, on any device
+_WARP = 64  # threads that can exchange numbers by shuffles, on any device
 _BATCH = 4  # as in banded.cu
-# Rows of a thread: two more are read again by the next one, from the second-level cache. Measured on an H200, with a
-# band along the last axis, whose threads have more to keep, and without.
+# Rows of a thread; the next thread reads two of them again, from the L2 cache. Measured on an H200, with a band along
+# the last axis, which needs more registers, and without.
 _MAX_CHUNK, _MAX_CHUNK_ALONE = 12, 8
-_THREADS_AT_ONCE = 768 * 132  # as many as a large device holds by their registers; with fewer, chunks are shortened
-# With fewer threads, chunks get shorter than batches, until each multiprocessor has a block.
+_THREADS_AT_ONCE = 768 * 132  # threads that the registers of a large device can hold; with fewer, chunks are shortened
+# With fewer threads, chunks become shorter than batches, until each multiprocessor has a block.
 _THREADS_ALONE = _THREADS * 132 // 2
 _MAX_BLOCKS = 65535  # of a grid's second axis
 _MAX_ROWS = (1 << 31) - _MAX_CHUNK * _MAX_BLOCKS
@@ -34,7 +35,7 @@ _LOAD_BYTES = 16
 _ARGUMENT_BYTES = 4096
 _PARTS = {"f": 1, "d": 1, "F": 2, "D": 2}
 _ALIGNMENT = 16
-_LARGE = 16 << 20  # bytes of an array: from here on overlapping the exchange with the interior saves time
+_LARGE = 16 << 20  # bytes of an array: above this size, overlapping the exchange with the interior saves time
 
 
 def make_kernel(problem: Problem) -> Any:
@@ -55,14 +56,14 @@ def _compiled(device: int, options: tuple[str, ...]) -> Any:
 class _CudaKernel:
     """Bands on arrays of one shape and dtype.
 
-    ``splits`` is true for large arrays that are split along the marched axis only. Deep copies of operators share it,
-    since its launches have the addresses of their own memory, and get those of the arrays in every call.
+    ``splits`` is true for large arrays that are split along the marched axis only. Deep copies of operators share the
+    kernel, since its launches contain pointers to their own memory; every call sets the pointers to the arrays.
     """
 
     def __init__(self, problem: Problem) -> None:
         import cupy
 
-        # Calling a kernel of CuPy takes the host longer, see `collops.comm.device_launch`.
+        # Calling a kernel through CuPy takes more host time, see `collops.comm.device_launch`.
         self._submit, self._stream = cupy.cuda.driver.launchKernel, cupy.cuda.get_current_stream
         self._new = cupy.ndarray
         self._itemsize = problem.dtype.itemsize
@@ -79,18 +80,18 @@ class _CudaKernel:
         return self
 
     def run(
-        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any, squares: Any = None
+        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray, squares: Any = None
     ) -> Sequence[Any]:
         """Compute one part of the rows, reading 16 bytes at once if the addresses allow it.
 
-        If the problem wants squares, a new array with a sum for each block is appended to the list `squares`, as
-        :func:`collops.array.kernels.cupy_kernels.dots` takes it. The ``rest`` has places in that of the ``inner`` part.
+        If the problem has `squares`, a new array with a sum for each block is appended to the list `squares`, as
+        :func:`collops.array.kernels.cupy_kernels.dots` expects. The ``rest`` shares the array of the ``inner`` part.
         """
-        given = [array.data.ptr for array in sources]
-        wanted = [array.data.ptr for array in targets]
-        wide = all(address % _ALIGNMENT == 0 for address in (*given, *wanted))
+        inputs = [array.data.ptr for array in sources]
+        outputs = [array.data.ptr for array in targets]
+        wide = all(address % _ALIGNMENT == 0 for address in (*inputs, *outputs))
         launches = self._wide if wide else self._narrow
-        launches.point_at(given, wanted, 0 if landing is None else landing.data.ptr, self._itemsize)
+        launches.point_at(inputs, outputs, 0 if landing is None else landing.data.ptr, self._itemsize)
         launch = launches.parts[part]
         if launch is not None:
             if squares is not None:
@@ -100,7 +101,7 @@ class _CudaKernel:
         return targets
 
     def _sums(self, part: str, blocks: dict[str, int], squares: list[tuple[Any, Any]]) -> int:
-        """Return the address of the sums of a launch's blocks, in an array of `squares` that this may append."""
+        """Return the address of the sums of a launch's blocks in the array of `squares`, appended if missing."""
         if part != "rest":
             size = blocks[part] + (blocks["rest"] if part == "inner" else 0)
             squares.append((self._new(size, np.float64), None))
@@ -111,7 +112,8 @@ class _CudaKernel:
 class Launch(NamedTuple):
     """One launch: grid, block, and its argument, one element of the struct.
 
-    ``parameters`` is the address of the array ``addresses``, which has that of the argument, as the driver takes it.
+    ``parameters`` is the address of the array ``addresses``, which contains the address of the argument, as the driver
+    API expects.
     """
 
     grid: tuple[int, int]
@@ -122,7 +124,7 @@ class Launch(NamedTuple):
 
 
 def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool:
-    """Return whether ``banded.cu`` has the dtype, can count the elements, and takes so many terms."""
+    """Return whether ``banded.cu`` supports the dtype, the number of elements and the number of terms."""
     if dtype.char not in _PARTS:
         return False
     real = np.dtype(dtype.char.lower())
@@ -131,11 +133,11 @@ def fits(shape: tuple[int, ...], terms: Sequence[Term], dtype: np.dtype) -> bool
 
 
 class Launches:
-    """The launches for one width of reading: 16 bytes at once if `wide` and rows are multiples of them, else a number.
+    """The launches for one load width: 16 bytes if `wide` and rows are multiples of 16 bytes, else one number.
 
-    ``options`` are those of the compiler. ``parts`` are the launches for all rows (``whole``), those that need no face
-    (``inner``), and the others (``rest``); ``None`` if there are none. The last two are used if all faces are those of
-    the axis along which threads march, that of the term number ``march``. ``blocks`` are the numbers of their blocks.
+    ``options`` are the compiler options. ``parts`` are the launches for all rows (``whole``), for the rows that need no
+    face (``inner``), and for the other rows (``rest``); ``None`` if empty. The last two are used if the only faces are
+    along the marched axis, the axis of term ``march``. ``blocks`` are the numbers of blocks of the launches.
     """
 
     def __init__(self, problem: Problem, wide: bool) -> None:
@@ -176,7 +178,7 @@ class Launches:
             "rest": self._launch((0, begin), (end, self._rows)),
         }
         self.blocks = {part: math.prod(launch.grid) if launch else 0 for part, launch in self.parts.items()}
-        # The addresses are the first four fields of a band, and the bands the first field of the struct.
+        # The addresses are the first four fields of a band; the bands are the first field of the struct.
         self._words = [launch.argument.view(np.uint64) for launch in self.parts.values() if launch]
         self._words_per_band = _problem_type(len(terms), self._real, self._squares)["bands"].base.itemsize // 8
         self._seen: tuple[Any, ...] = ()
@@ -187,8 +189,8 @@ class Launches:
         if seen == self._seen:
             return
         self._seen = seen
-        for place, number in enumerate(self._order):
-            term, first = self._terms[number], place * self._words_per_band
+        for position, number in enumerate(self._order):
+            term, first = self._terms[number], position * self._words_per_band
             addresses = (
                 sources[number if self._several is Several.SOURCES else 0],
                 targets[number if self._several is Several.TARGETS else 0],
@@ -234,8 +236,8 @@ class Launches:
         chunk = max(chunk, -(-rows // (_MAX_BLOCKS * down - 2)))
         first_chunks, second_chunks = (-(-(end - begin) // chunk) for begin, end in (first, second))
         argument = np.zeros(1, _problem_type(len(self._terms), self._real, self._squares))
-        for place, number in enumerate(self._order):
-            self._describe(argument["bands"][0][place], number)
+        for position, number in enumerate(self._order):
+            self._describe(argument["bands"][0][position], number)
         for name, value in (
             ("columns", self._columns),
             ("packs", self._packs),
@@ -261,7 +263,7 @@ class Launches:
         local = term.band
         band["stride"] = self._strides[number]
         for name in ("extent", "head_end", "head_row", "tail_begin", "tail_row"):
-            # The first row matters only while it is a special one; later it may be larger than the field.
+            # The first row matters only if it is special; otherwise its number may overflow the field.
             band[name] = min(getattr(local, name), (1 << 31) - 1)
         band["planes_before"] = 0 if term.before is None else local.before
         band["planes_after"] = 0 if term.after is None else local.after
@@ -289,7 +291,7 @@ def _inner_rows(term: Term) -> tuple[int, int]:
 
 
 def _problem_type(bands: int, real: np.dtype, squares: bool) -> np.dtype:
-    """Return the dtype of ``Problem`` in banded.cu, laid out as C lays out a struct."""
+    """Return the dtype of ``Problem`` in banded.cu, with the layout of the C struct."""
     band = np.dtype(
         [
             *((name, np.uint64) for name in ("source", "target", "before", "after")),

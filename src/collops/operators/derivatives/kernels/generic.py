@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.array.dtypes import real_of
+from collops.backend import LocalArray
 from collops.operators.derivatives.bands import REACH, WIDTH, Face, Problem, Several, Term
 
 __all__ = ["make_kernel"]
@@ -23,8 +24,8 @@ class GenericKernel:
         self._xp = engine.xp
         self._factors = [_factors(term, len(self._shape), real_of(dtype)) for term in self._terms]
 
-    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: Any) -> list[Any]:
-        """Compute everything, which is the only `part` without a split."""
+    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray) -> list[Any]:
+        """Compute all rows, since `part` is always ``whole``."""
         parts = [
             self._product(term, factors, sources[number if self._several is Several.SOURCES else 0], landing)
             for number, (term, factors) in enumerate(zip(self._terms, self._factors, strict=True))
@@ -33,7 +34,7 @@ class GenericKernel:
             return parts
         return [sum(parts, targets[0]) if self._add else sum(parts[1:], parts[0])]
 
-    def _product(self, term: Term, factors: Sequence[Any], source: Any, landing: Any) -> Any:
+    def _product(self, term: Term, factors: Sequence[Any], source: LocalArray, landing: LocalArray) -> Any:
         axis, extent = term.axis, self._shape[term.axis]
         before, after = (self._side(face, axis, landing, source.dtype) for face in (term.before, term.after))
         block = self._xp.concatenate([*before[::-1], source, *after], axis)
@@ -45,8 +46,8 @@ class GenericKernel:
         ]
         return sum(parts[1:], parts[0]) if parts else self._xp.zeros_like(source)
 
-    def _side(self, face: Face | None, axis: int, landing: Any, dtype: Any) -> list[Any]:
-        """Return ``REACH`` planes, from the block outwards: those of a face, if there is one, and zeros."""
+    def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: Any) -> list[Any]:
+        """Return ``REACH`` planes, from the block outwards: the planes of a face, if any, padded with zeros."""
         planes = [] if face is None else [face.of(landing)]
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
@@ -57,7 +58,7 @@ make_kernel = GenericKernel
 
 
 def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[Any]:
-    """Return the coefficients of each diagonal: along the axis, as one number if equal, as ``None`` if zero."""
+    """Return the coefficients of each diagonal: an array along the axis, one number if equal, ``None`` if zero."""
     band = term.band
     rows = np.tile(np.asarray(band.stencil, dtype), (band.extent, 1))
     for number in (*range(min(band.head_end, band.extent)), *range(max(band.tail_begin, 0), band.extent)):
