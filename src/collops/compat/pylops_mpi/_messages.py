@@ -65,9 +65,9 @@ def mpi_allgather(base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: s
 
 
 def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]], recv_buf: Any = None) -> list[Any]:
-    given, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
-    comm.allgatherv(given.reshape(-1), counts, out=gathered)
-    return _unroll_allgather_recv(_stored(gathered, recv_buf), given.shape, shapes, starts)
+    prepared, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
+    comm.allgatherv(prepared.reshape(-1), counts, out=gathered)
+    return _unroll_allgather_recv(_stored(gathered, recv_buf), prepared.shape, shapes, starts)
 
 
 def _stored(result: Any, recv_buf: Any) -> Any:
@@ -155,7 +155,7 @@ def _unroll_allgather_recv(
         return [recv_buf[start : start + math.prod(shape)].reshape(shape) for start, shape in starts]
     shape = len(send_buf_shapes), *buffer_chunk_shape
     padded = recv_buf[: math.prod(shape)].reshape(shape)
-    return [chunk[tuple(map(slice, kept))] for chunk, kept in zip(padded, send_buf_shapes, strict=True)]
+    return [chunk[tuple(map(slice, unpadded))] for chunk, unpadded in zip(padded, send_buf_shapes, strict=True)]
 
 
 # pylops_mpi.utils._nccl
@@ -234,9 +234,9 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, np.number | np.bool_) and not isinstance(value.item(), np.generic):
         return {"dtype": value.dtype.str, "value": _to_json(value.item())}
     if isinstance(value, list):
-        return [_to_json(each) for each in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_to_json(each) for each in value]}
+        return {"tuple": [_to_json(item) for item in value]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if value is None or isinstance(value, int | float | str):
@@ -249,7 +249,7 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_from_json(each) for each in value]
+        return [_from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "dtype" in value:
