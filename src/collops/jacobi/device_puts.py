@@ -21,8 +21,8 @@ class BlockPuts(InSharedMemory):
         super().prepare()
         # Neighbours agree on the rows of a block of threads, so that the signals of one are those of the other.
         self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
-        places = self.sweeps.places_of_puts(self._rows)
-        self._signals = self.comm.symmetric((4, places), "uint64", engine=self.engine.name)
+        offsets = self.sweeps.places_of_puts(self._rows)
+        self._signals = self.comm.symmetric((4, offsets), "uint64", engine=self.engine.name)
         self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
     def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
