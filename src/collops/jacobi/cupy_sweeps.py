@@ -51,7 +51,7 @@ class Neighbours:
     `halos` holds for each neighbour the address of the halo row or column, in its grid of even sweeps, that receives
     this block's outermost points, and 0 where there is no neighbour. `flags` is the address of this rank's flags;
     `sets` holds the addresses of the neighbours' flags that this rank sets. `kernel` is one that finds the neighbours'
-    memory by itself: addresses are then those that the same places have in this rank's memory, and it takes `extra`
+    memory by itself: addresses are then those at the same offsets in this rank's memory, and it takes `extra`
     arguments.
     """
 

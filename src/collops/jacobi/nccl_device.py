@@ -34,5 +34,5 @@ class NcclDevice(Peer):
         return neighbours
 
     def memory_of(self, rank: int, memory: Symmetric) -> Any:
-        """Return this rank's memory, from whose addresses the kernel finds those of a neighbour."""
+        """Return this rank's memory, from whose addresses the kernel computes a neighbour's addresses."""
         return memory.local

@@ -195,7 +195,7 @@ def _widths(halo: Any, ndim: int) -> tuple[tuple[int, int], ...]:
 def _check_widths(layout: Layout, widths: Sequence[Any]) -> None:
     """Raise an InputError unless neighbours exchange halos of one width, which neither block is smaller than.
 
-    `widths` are those of every rank. No message.
+    `widths` has the widths of every rank. No communication.
     """
     rank_at = {layout.coordinates(rank): rank for rank in range(layout.ranks)}
     mismatch = None

@@ -78,7 +78,7 @@ def _stored(result: Any, recv_buf: Any) -> Any:
 
 
 def mpi_bcast(base_comm: Any, send_buf: Any, root: int = 0, engine: str | None = "numpy") -> Any:
-    """Replace the elements of `send_buf` by those of `root`, and return it."""
+    """Replace the elements of `send_buf` by the elements on `root`, and return it."""
     return _ranks(base_comm).bcast(send_buf, root, out=send_buf)
 
 
@@ -175,7 +175,7 @@ def nccl_allreduce(nccl_comm: Any, send_buf: Any, recv_buf: Any = None, op: Any 
 
 
 def nccl_bcast(nccl_comm: Any, send_buf: Any, root: int = 0) -> None:
-    """Replace the elements of `send_buf` by those of `root`."""
+    """Replace the elements of `send_buf` by the elements on `root`."""
     mpi_bcast(nccl_comm, _on_device(send_buf), root)
 
 
@@ -298,7 +298,7 @@ class DistributedMixIn:
         return self._allgather(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, engine)
 
     def _bcast(self, base_comm: Any, base_comm_nccl: Any, send_buf: Any, root: int = 0, engine: str = "numpy") -> Any:
-        """Replace the elements of `send_buf` by those of `root`, and return it."""
+        """Replace the elements of `send_buf` by the elements on `root`, and return it."""
         return mpi_bcast(_chosen(base_comm, base_comm_nccl), send_buf, root, engine)
 
     def _send(self, base_comm, base_comm_nccl, send_buf, dest, count=None, tag=0, engine="numpy") -> None:

@@ -166,7 +166,7 @@ class _NativeSolver(Solver):
     # As a whole
 
     def _solve(self, y, x0, niter=10, options: Any = None, show=False, itershow=_SHOWN) -> Any:
-        """Solve; the results are those of the function of the same name. Collective."""
+        """Solve; return the results of the function of the same name. Collective."""
         niter = 10 if niter is None else niter
         if self.callbacks or type(self).__module__ != __name__:
             x = self.setup(y=y, x0=x0, niter=niter, show=show, **options)

@@ -1,6 +1,6 @@
 """Amplitude, direction and spreading of the rays of one station, from its table of travel times.
 
-Times are split into those of straight rays, whose singularity at the station is known, and a smooth remainder. Upwind
+Times are split into times of straight rays, whose singularity at the station is known, and a smooth remainder. Upwind
 differences carry the remainder, the amplitude and the spreading along the rays; in the order of the travel times these
 are triangular systems.
 
