@@ -57,7 +57,7 @@ def test_another_job_does_not_resume(comm, folder):
         ({"resume": True}, "--resume needs checkpoints"),
         ({"checkpoint": ""}, "--checkpoint must name a folder"),
         ({"out": ""}, "--out must name a folder"),
-        ({"checkpoint": "a/../b", "out": "b"}, "a folder of their own"),
+        ({"checkpoint": "a/../b", "out": "b"}, "a separate folder"),
         ({"checkpoint": "a", "every": "soon"}, "every must be"),
     ],
 )

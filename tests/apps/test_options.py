@@ -71,19 +71,19 @@ def test_values_that_are_allowed(allowed):
         ({"out": ""}, "--out must name a folder, not ''"),
         (
             {"drawn": 3, "data_file": "a"},
-            "--drawn belongs to synthetic data: leave it out, or leave out --data-file",
+            "--drawn is for synthetic data: omit it, or omit --data-file",
         ),
         (
             {"noise": 0.1, "data_file": "a"},
-            "--noise belongs to synthetic data: leave it out, or leave out --data-file",
+            "--noise is for synthetic data: omit it, or omit --data-file",
         ),
-        ({"byte": 9}, "--byte belongs to recorded data: leave it out, or name a file with --data-file"),
-        ({"layers": 3, "kind": "red"}, "--layers belongs to synthetic data: leave it out, or leave out --kind"),
-        ({"every": "5"}, "--every needs checkpoints: name their folder with --checkpoint"),
-        ({"resume": True}, "--resume needs checkpoints: name their folder with --checkpoint"),
+        ({"byte": 9}, "--byte is for recorded data: omit it, or pass a file with --data-file"),
+        ({"layers": 3, "kind": "red"}, "--layers is for synthetic data: omit it, or omit --kind"),
+        ({"every": "5"}, "--every needs checkpoints: pass their folder with --checkpoint"),
+        ({"resume": True}, "--resume needs checkpoints: pass their folder with --checkpoint"),
         (
             {"checkpoint": "b/../a", "out": "a"},
-            "--checkpoint and --out name the same folder: give checkpoints a folder of their own",
+            "--checkpoint and --out name the same folder: use a separate folder for checkpoints",
         ),
     ],
 )
@@ -96,9 +96,7 @@ def test_values_that_are_not(wrong, message):
 def test_files_that_are_read_are_not_replaced(tmp_path):
     inside = tmp_path / "out" / "result.zarr" / "image"
     options = {"data_file": str(inside), "out": str(tmp_path / "out")}
-    with pytest.raises(
-        InputError, match=r"--data-file names .*result\.zarr, which this run replaces: choose another --out"
-    ):
+    with pytest.raises(InputError, match=r"would replace its input .*result\.zarr .--data-file.: choose another --out"):
         Options(**options).check()
     Options(**options | {"out": str(tmp_path / "other")}).check()
     with pytest.raises(InputError, match="every must be a positive number of iterations"):

@@ -51,7 +51,7 @@ def test_results_of_an_earlier_run_are_replaced_only_on_request(comm, folder, na
     known = application.Options(**JOBS[name][0], out=str(out)).results()
     assert set(out.iterdir()) <= set(known)
     comm.barrier()
-    with pytest.raises(InputError, match=r"earlier run: .*result\.zarr.*--overwrite"):
+    with pytest.raises(InputError, match=r"earlier run exist: .*result\.zarr.*--overwrite"):
         start(name, comm, not_reached, out=str(out))
     with pytest.raises(InputError, match="--overwrite"):  # it asks for a checkpoint to resume from, and there is none
         start(name, comm, not_reached, out=str(out), checkpoint=str(folder / "none"), resume=True)
@@ -82,7 +82,7 @@ def test_results_that_a_run_does_not_have_are_removed_and_no_input_is_replaced(c
     assert {path.name for path in out.glob("*.sgy")} == names
     for path in (out / "residual.sgy", out / "result.zarr" / "data_residual"):
         before = contents(out)
-        with pytest.raises(InputError, match=r"--survey names .*, which this run replaces"):
+        with pytest.raises(InputError, match=r"would replace its input .* .--survey."):
             start("lsm", comm, not_reached, **recorded | {"survey": str(path)}, out=str(out), overwrite=True)
         assert contents(out) == before
     start("lsm", comm, **recorded, out=str(out), overwrite=True)
@@ -179,7 +179,7 @@ def test_the_room_that_is_asked_for_is_that_of_the_result(comm, folder, monkeypa
         group = zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")
         arrays = {name: array.nbytes for name, array in group.arrays()}
         small = sum(array.nbytes for _, array in group.arrays() if array.ndim == 1 and array.size < 500)
-        needed = asked.pop() - recipe._PICTURES
+        needed = asked.pop() - recipe._MAX_FIGURE_BYTES
         gathers = 2 * 4 * 3 * 64 * 250 if name == "lsm" else 0  # at most
         assert sum(arrays.values()) - small <= needed <= sum(arrays.values()) + gathers
     assert not asked
@@ -188,7 +188,7 @@ def test_the_room_that_is_asked_for_is_that_of_the_result(comm, folder, monkeypa
 def test_no_room_is_one_error_before_the_solver(comm, folder, monkeypatch):
     monkeypatch.setattr("collops.apps.files.free_room", lambda where: 100_000)
     monkeypatch.setattr("collops.cgls", not_reached)
-    with pytest.raises(InputError, match=r"the results need .* MiB, and .* has room for 97\.7 KiB"):
+    with pytest.raises(InputError, match=r"the results need .* MiB, but .* has 97\.7 KiB free"):
         start("lsm", comm, out=str(folder / "out"))
 
 
@@ -210,7 +210,7 @@ def test_a_real_disk_without_room(tmp_path):
         isolated(mounted), env=environment(), capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 2 and done.stdout == ""
-    assert re.search(r"the results need 2\.\d+ MiB, and .*/out has room for \d+ KiB|1 MiB", done.stderr), done.stderr
+    assert re.search(r"the results need 2\.\d+ MiB, but .*/out has \d+ KiB|1 MiB", done.stderr), done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -230,7 +230,7 @@ def test_a_real_host_without_the_folder(tmp_path):
     assert done.stdout == ""
     host = platform.node()
     assert done.stderr == (
-        f"collops lsm: rank 0 on {host} can write into the folder {out}, but not rank 1 on {host}: name a folder that "
-        "all of them share with --out\n"
+        f"collops lsm: rank 0 on {host} can write into the folder {out}, but not rank 1 on {host}: choose a folder "
+        "that all ranks share with --out\n"
     )
     assert os.listdir(out) == []

@@ -78,9 +78,9 @@ def test_amplitudes_whose_squares_underflow_are_refused(comm):
         operator = collops.BlockDiag([np.diag(scale * np.arange(1, 4, dtype=np.float32))], comm)
         data = collops.full(operator.range, amplitude, comm=comm, dtype="float32")
         with pytest.raises(InputError, match="too small for float32"):
-            Gradient.of(operator, data)
-        assert Gradient.of(operator, data.astype(np.float64)).step == pytest.approx(14 / 98 / scale**2)
-        assert Gradient.of(operator, 0 * data).norm == 0
+            Gradient.from_data(operator, data)
+        assert Gradient.from_data(operator, data.astype(np.float64)).step == pytest.approx(14 / 98 / scale**2)
+        assert Gradient.from_data(operator, 0 * data).norm == 0
 
 
 def outcome_of(comm, residuals, found=None, **options):
@@ -103,7 +103,8 @@ def test_numbers_of_a_solution(comm):
     assert numbers["transport"] == comm.host_transport and numbers["ranks"] == comm.size
     assert "seconds_split" not in numbers and "checkpoint" not in rows and "model error" not in rows
     assert (
-        rows["residual"] == "0 -> 0 in 1 iterations, 0 of the first" and rows["time"] == "5e+03 ms an iteration (eager)"
+        rows["residual"] == "0 -> 0 in 1 iterations, 0 of the first"
+        and rows["time"] == "5e+03 ms per iteration (eager)"
     )
     numbers, rows, history = outcome_of(
         comm,
@@ -115,10 +116,10 @@ def test_numbers_of_a_solution(comm):
     )
     assert numbers["residual_reduction"] == 0.25
     assert numbers["seconds_split"]["modelling"] == {"min": 1.0, "mean": 1.5, "max": 2.0}
-    assert numbers["messages_per_iteration"] == 7 and rows["messages"] == "7 an iteration"
+    assert numbers["messages_per_iteration"] == 7 and rows["messages"] == "7 per iteration"
     assert rows["model error"] == "50.0 % of it (adjoint at its best scale: 25.0 %)"
-    assert rows["checkpoint"] == "c; this run began after iteration 3" and list(rows)[-1] == "last"
-    assert outcome_of(comm, [1.0], checkpoint="c")[1]["checkpoint"] == "c; this run began at the beginning"
+    assert rows["checkpoint"] == "c; resumed after iteration 3" and list(rows)[-1] == "last"
+    assert outcome_of(comm, [1.0], checkpoint="c")[1]["checkpoint"] == "c; not resumed"
     ranks: Any = SimpleNamespace(size=2, transport="nccl", host_transport="mpi")
     assert [outcome_of(ranks, [1.0], memory=memory)[0]["transport"] for memory in ("host", "device")] == ["mpi", "nccl"]
     assert "command lsm: title" in history[0] and "checkpoint=c" in history[1] and "size=3" in history[1]
@@ -128,7 +129,7 @@ def test_numbers_of_a_solution(comm):
 def test_the_gradient_bounds_the_norm_and_has_the_step_of_cgls(comm):
     operator = collops.BlockDiag([np.diag([2.0, 1.0])], comm)
     data = collops.from_local(np.array([1.0, 3.0]), comm=comm)
-    found = Gradient.of(operator, data)
+    found = Gradient.from_data(operator, data)
     image = np.array([4.0, 3.0])  # of the adjoint, (2, 3), on each rank
     assert found.norm == pytest.approx(np.sqrt(image @ image / 13))
     assert found.step == pytest.approx(13 / (image @ image))
@@ -141,7 +142,7 @@ def test_idle_ranks_are_counted(comm):
     job.warn_of_idle_ranks(comm.size, "shots")
     assert not warnings
     job.warn_of_idle_ranks(comm.size - 1, "shots")
-    assert warnings == [f"{comm.size - 1} shots for {comm.size} ranks: 1 of them have nothing to do"]
+    assert warnings == [f"{comm.size - 1} shots for {comm.size} ranks: 1 of the ranks are idle"]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
@@ -243,13 +244,15 @@ class TestFiles:
         (tmp_path / "folder").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "nowhere")
         for name in names:
-            with pytest.raises(InputError, match=f"results of an earlier run: .*{name}; replace them with --overwrite"):
+            with pytest.raises(
+                InputError, match=f"results of an earlier run exist: .*{name}; replace them with --overwrite"
+            ):
                 check_absent([tmp_path / name])
 
     def test_room_is_compared_with_what_is_needed(self, tmp_path, monkeypatch):
         monkeypatch.setattr("collops.apps.files.free_room", lambda folder: 1000)
         check_room(tmp_path, 1000, "--out")
-        with pytest.raises(InputError, match="make room, or name another folder with --out"):
+        with pytest.raises(InputError, match="free some space, or choose another folder with --out"):
             check_room(tmp_path, 1001, "--out")
 
     def test_the_only_cube_of_a_group_is_opened(self, tmp_path):
@@ -260,7 +263,7 @@ class TestFiles:
         group.create_array("cube", shape=(2, 3, 4), dtype="f4")
         assert open_array(tmp_path / "a.zarr", ("absent",))[0].shape == (2, 3, 4)
         group.create_array("axes", shape=(3, 4), dtype="f4")
-        with pytest.raises(InputError, match="holds the arrays axes, cube: name one"):
+        with pytest.raises(InputError, match="holds the arrays axes, cube: pass the path of an array"):
             open_array(tmp_path / "a.zarr", ("absent",))
         assert is_zarr(tmp_path / "a.zarr" / "cube") and is_zarr(tmp_path) and not is_zarr(tmp_path / "a.npy")
 

@@ -117,7 +117,7 @@ def test_a_record_that_the_page_cannot_show_is_refused_beforehand(tmp_path, monk
     (tmp_path / "made" / "old.json").write_text("{")
     done = here("bench", "all", "--ranks", 1, "--out", "made")
     assert done.returncode == 2
-    assert "old.json is no JSON file" in done.stderr
+    assert "old.json is not a JSON file" in done.stderr
 
 
 def test_a_record_that_cannot_be_read_loses_no_other(tmp_path, monkeypatch) -> None:
@@ -125,7 +125,7 @@ def test_a_record_that_cannot_be_read_loses_no_other(tmp_path, monkeypatch) -> N
     half = [sys.executable, "-c", f"open({str(tmp_path / 'limits-1.json')!r}, 'w').write('{{')"]
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: real(half, **options))
     (outcome,) = run_all(plan(tmp_path), lambda name, what: None)
-    assert outcome.record is None and "is no JSON file" in str(outcome.problem)
+    assert outcome.record is None and "is not a JSON file" in str(outcome.problem)
 
 
 def test_what_does_not_fit_is_run_small() -> None:
@@ -167,7 +167,7 @@ def test_the_time_of_copies_and_messages_within_an_iteration() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--only", "nonsense"), "there is no benchmark 'nonsense'"),
+        (("--only", "nonsense"), "unknown benchmark 'nonsense'"),
         (("--ranks", "0"), "--ranks must be at least 1"),
         (("--limit", "0"), "--limit must be a positive number"),
         (("--limit", "nan"), "--limit must be a positive number"),

@@ -184,13 +184,13 @@ def damaged(kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("cut", "is no JSON file"),
+        ("cut", "is not a JSON file"),
         ("no machine", "has no field 'machine'"),
         ("another field", "measurements[0] has a field 'colour'"),
         ("text for a time", 'clocks.wall.median is "soon", not a number'),
         ("time not positive", "a time that is not positive"),
         ("no wall", "has no clock 'wall'"),
-        ("not a number", "NaN is no number"),
+        ("not a number", "NaN is not a number"),
         ("measurements in an object", "measurements is {"),
         ("no cores", "machine.cores is null, not a whole number"),
         ("a measurement of null", "measurements[2] is null, not an object"),
@@ -211,5 +211,5 @@ def test_foreign_files_are_errors(tmp_path) -> None:
     path = tmp_path / "foreign.json"
     for content in (b"\xff\xfe\x00", b'{"name": "package"}', b"[" * 100_000, b"null"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"foreign\.json is no"):
+        with pytest.raises(InputError, match=r"foreign\.json (is not a JSON file|must be a benchmark record)"):
             read_record(path)

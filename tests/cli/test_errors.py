@@ -27,7 +27,7 @@ VELOCITY = ("--velocity", "1500+0.6z")
         (["--shots", "-3"], ["--shots"]),
         (["--receivers", "0"], ["--receivers"]),
         (["--samples", "1"], ["--samples"]),
-        (["--samples", "4"], ["4 samples", "at least 5"]),
+        (["--samples", "4"], ["at least 5 samples", "not 4"]),
         (["--iterations", "0"], ["--iterations"]),
         (["--ranks", "0"], ["--ranks"]),
         (["--ranks", "-1"], ["--ranks"]),
@@ -66,7 +66,7 @@ FILES = {
     "missing": (Path.unlink, ["does not exist"]),
     "empty": (lambda path: path.write_bytes(b""), ["is empty"]),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-100]), ["truncated"]),
-    "not SEG-Y": (lambda path: path.write_text("no traces here\n" * 900), ["is not a SEG-Y file"]),
+    "not SEG-Y": (lambda path: path.write_text("no traces here\n" * 900), ["cannot be read as SEG-Y"]),
     "nan": (lambda path: set_samples(path, 14, np.nan), ["shot 3, trace 5, sample 1", "nan"]),
     "mixed": (lambda path: set_header(path, 3, 117, 999), ["mixes sample intervals"]),
 }
@@ -103,8 +103,8 @@ def test_a_file_that_one_host_lacks(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--nx", "5", "--dx", "10"], ["off the model"]),
-        (["--x0", "200"], ["off the model"]),
+        (["--nx", "5", "--dx", "10"], ["outside the model"]),
+        (["--x0", "200"], ["outside the model"]),
         (["--dx", "1e-300"], ["--dx", "too fine"]),
         (["--dz", "1e-300"], ["--dz", "too fine"]),
         (["--dx", "1e-5", "--dz", "1e-5"], ["iB"]),

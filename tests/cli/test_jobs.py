@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.recipe import _PICTURES
+from collops.apps.recipe import _MAX_FIGURE_BYTES
 from tests.cli.commands import assert_one_line
 from tests.seismic.files import stacked_volume
 
@@ -44,7 +44,7 @@ def test_without_files_it_shows_what_it_found(tmp_path, here, command):
     assert sorted(os.listdir(tmp_path / folder)) == [*PICTURES[command], "result.zarr"]
     again = here(command, *SMALL[command])
     assert_one_line(again, *PICTURES[command], "result.zarr", "--overwrite", command=command)
-    assert sum(path.stat().st_size for path in (tmp_path / folder).iterdir() if path.is_file()) < _PICTURES
+    assert sum(path.stat().st_size for path in (tmp_path / folder).iterdir() if path.is_file()) < _MAX_FIGURE_BYTES
     for picture in PICTURES[command]:
         assert (tmp_path / folder / picture).read_bytes().startswith(b"\x89PNG")
 
@@ -82,7 +82,7 @@ COMMON = [
 VOLUMES = [
     (["--inlines", "0"], ["--inlines"]),
     (["--crosslines", "-1"], ["--crosslines"]),
-    (["--volume", "gone.sgy"], ["--inlines", "leave it out"]),
+    (["--volume", "gone.sgy"], ["--inlines", "omit it"]),
     (["--strength", "0.1"], ["--strength"]),
     (["--inline-byte", "9"], ["--inline-byte"]),
     (["--wavelet", "ricker"], ["'ricker'"]),
@@ -177,9 +177,11 @@ def test_a_zarr_with_chunks_of_nothing(tmp_path, here, version):
 def test_fields_without_their_samplings(tmp_path, here):
     for name in ("down", "up"):
         np.save(tmp_path / f"{name}.npy", VALUES)
-    assert_one_line(here("mdd", "--down", "down.npy", "--up", "up.npy"), "--interval is needed", command="mdd")
+    assert_one_line(
+        here("mdd", "--down", "down.npy", "--up", "up.npy"), "--down and --up need --interval", command="mdd"
+    )
     result = here("mdd", "--down", "down.npy", "--up", "up.npy", "--interval", "4")
-    assert_one_line(result, "--spacing is needed", command="mdd")
+    assert_one_line(result, "--down and --up need --spacing", command="mdd")
 
 
 def test_debug_shows_the_traceback(here):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from collops.apps.recipe import _PICTURES
+from collops.apps.recipe import _MAX_FIGURE_BYTES
 from tests.cli.commands import SMALL, assert_one_line, collops, numbers_of
 from tests.comm import without_mpi
 
@@ -27,7 +27,7 @@ def image_of(folder) -> np.ndarray:
 def test_without_files_it_shows_what_it_found(tmp_path, here):
     result = here("lsm", *SMALL)
     assert result.returncode == 0, result.stderr
-    for word in ("residual", "image error", "ms an iteration", "image.png"):
+    for word in ("residual", "image error", "ms per iteration", "image.png"):
         assert word in result.stdout
     for word in ("modelling", "communication", "messages "):
         assert word not in result.stdout.replace("messages by", "")
@@ -41,7 +41,9 @@ def test_without_files_it_shows_what_it_found(tmp_path, here):
     ]
     again = here("lsm", *SMALL)
     assert_one_line(again, "image.png", "convergence.png", "result.html", "result.zarr", "--overwrite")
-    assert sum(path.stat().st_size for path in (tmp_path / "collops-lsm").iterdir() if path.is_file()) < _PICTURES
+    assert (
+        sum(path.stat().st_size for path in (tmp_path / "collops-lsm").iterdir() if path.is_file()) < _MAX_FIGURE_BYTES
+    )
 
 
 def test_a_profile_shows_where_the_time_goes(here):
@@ -63,7 +65,7 @@ def test_ranks_that_it_starts_find_the_same_image(tmp_path, here):
     one = numbers_of(here(*arguments, "--out", "one"))
     result = collops(*arguments, "--out", "three", "--ranks", 3, cwd=tmp_path)
     three = numbers_of(result)
-    assert result.stderr == "collops lsm: warning: 2 shots for 3 ranks: 1 of them have nothing to do\n"
+    assert result.stderr == "collops lsm: warning: 2 shots for 3 ranks: 1 of the ranks are idle\n"
     assert (one["ranks"], one["transport"], one["messages_per_iteration"]) == (1, "serial", 0)
     assert (three["ranks"], three["transport"]) == (3, "mpi")
     assert 2 <= three["messages_per_iteration"] <= 3

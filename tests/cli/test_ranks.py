@@ -34,7 +34,7 @@ WRONG = {
         ["shot 3, trace 5, sample 1", "nan"],
     ),
     "an empty survey": (["lsm", "--survey", "empty.sgy", "--velocity", "1500+0.6z"], ["is empty"]),
-    "other ranks than the launcher's": (["lsm", *MIGRATION, "--ranks", 2], ["--ranks 2", "leave --ranks out"]),
+    "other ranks than the launcher's": (["lsm", *MIGRATION, "--ranks", 2], ["--ranks 2", "omit --ranks"]),
     "the last rank alone reads a bad sample": (
         ["reflectivity", "--volume", "volume.sgy"],
         ["inline 106, crossline 22, sample 1"],
@@ -56,7 +56,7 @@ def test_three_ranks(tmp_path, here):
         _assert_same(tmp_path, here(*arguments, "--out", f"one-{arguments[0]}"), result, str(arguments[0]))
     for (name, (_, said)), result in zip(FEW_PARTS.items(), results[len(wrong) + len(same) :], strict=True):
         numbers_of(result)
-        assert result.stderr == f"collops {name}: warning: {said} of them have nothing to do\n"
+        assert result.stderr == f"collops {name}: warning: {said} of the ranks are idle\n"
 
 
 def _write_bad_files(folder: Path) -> None:

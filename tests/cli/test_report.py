@@ -33,7 +33,7 @@ def test_what_is_wrong_is_one_line_and_leaves_the_old_page(tmp_path, capfd) -> N
     (results / "foreign.json").write_text("{}")
     code, out, error = run(capfd, results, "-o", page)
     assert (code, out) == (2, "")
-    assert error.startswith(f"collops report: {results / 'foreign.json'} is no benchmark record")
+    assert error.startswith(f"collops report: {results / 'foreign.json'} must be a benchmark record")
     assert error.count("\n") == 1
     assert page.read_text() == "old"
     code, _, error = run(capfd, results, "-o", tmp_path / "absent" / "page.html")

@@ -131,7 +131,7 @@ def test_the_command_line_says_so_in_a_line():
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert done.stderr.startswith("collops info: the launcher started 4 processes, but MPI sees a world of 1")
     several = ended([sys.executable, "-m", "collops", "lsm", "--ranks", "2"], COLLOPS_BOOTSTRAP="alone")
-    assert several.stderr == "collops lsm: --ranks 2 contradicts COLLOPS_BOOTSTRAP=alone: leave one of them out\n"
+    assert several.stderr == "collops lsm: --ranks 2 contradicts COLLOPS_BOOTSTRAP=alone: omit one of them\n"
 
 
 # A rank starts a process in two ways, of which one keeps MPICH's connection open, and another job of two ranks.

@@ -27,7 +27,7 @@ __all__ = ["LAUNCHER", "run_small"]
 
 LAUNCHER = r"(?:COLLOPS_\S+ )*(?:(?:mpiexec|mpirun|srun) -n \d+ )?"
 # Pictures take longer than all else, and have tests of their own.
-_PICTURES = (
+_MAX_FIGURE_BYTES = (
     "collops.apps.recipe._draw",
     "collops_bench.plots.write_plots",
 )
@@ -140,7 +140,7 @@ def run_small(command: str, folder: Path) -> int:
     if words not in _DONE:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            for name in _PICTURES:
+            for name in _MAX_FIGURE_BYTES:
                 patch.setattr(name, lambda *_, **__: [])
             _DONE[words] = _run(words, folder)
     return _DONE[words]

@@ -51,7 +51,7 @@ def test_a_profile_divides_iterations_on_devices(comm):
 @pytest.mark.parametrize("weighted", [True, False])
 def test_normal_equations_on_devices_are_those_on_hosts(comm, tmp_path, monkeypatch, towed, kept, weighted):
     """With the kernels kept, and made for each application where their copies of the traces would be too large."""
-    monkeypatch.setattr(operator, "_SHARE_OF_KERNELS", 1.0 if kept else 0.0)
+    monkeypatch.setattr(operator, "_MAX_KERNEL_SHARE", 1.0 if kept else 0.0)
     folder = type(tmp_path)(comm.allgather_metadata(str(tmp_path))[0])
     survey = survey_on_disk(comm, folder, small_geometry(shots=7, samples=80, towed=towed))
     mutes = [np.random.default_rng(shot).uniform(size=(5, 80)).round(1) for shot in range(7)]

@@ -199,5 +199,5 @@ class Simulation:
 
             return launch
 
-        names = ("whole", "boundary", "inner", "into_halos")
+        names = ("full", "boundary", "inner", "into_halos")
         return types.SimpleNamespace(**{name: enqueued(name) for name in names})

@@ -135,7 +135,7 @@ def test_error_of_a_thread_ends_all(monkeypatch):
     def fail(*_):
         raise MemoryError("of a part")
 
-    monkeypatch.setattr(variant.parts[1].sweeps, "whole", fail)
+    monkeypatch.setattr(variant.parts[1].sweeps, "full", fail)
     before, begin = set(threading.enumerate()), time.monotonic()
     with pytest.raises(MemoryError, match="of a part") as caught:
         variant.advance(50, np.zeros(50))

@@ -51,7 +51,7 @@ def test_a_delay_is_found_where_it_is(comm, late):
     if late == "messages":
         variant.halo = delayed(variant.halo)
     elif late == "sweeps":
-        variant.sweeps.whole = delayed(variant.sweeps.whole)
+        variant.sweeps.full = delayed(variant.sweeps.full)
     else:
         variant.turns = delayed(variant.turns)  # outside of all marks
     walls, advance = [], variant.advance
@@ -91,7 +91,7 @@ def test_overlap_hides_what_the_plain_program_exposes(comm):
 
         variant.halo = Slow(begin)
         variant.sweeps.inner = delayed(variant.sweeps.inner, FLIGHT)
-        variant.sweeps.whole = delayed(variant.sweeps.whole, FLIGHT)
+        variant.sweeps.full = delayed(variant.sweeps.full, FLIGHT)
         # Other programs may delay a rank: the best of several turns, the same on all ranks.
         turns = [shares_of(record_spans(variant, 2), 2).exposed for _ in range(3)]
         exposed[name] = min(map(max, zip(*comm.allgather_metadata(turns), strict=True)))

@@ -167,7 +167,7 @@ def image(folder: Path) -> np.ndarray:
 def error_line(text: str, hosts: bool) -> str:
     """Return the line that says what happened."""
     # On several hosts MPICH's launcher names the host, and returns 255 instead of the signal that collops would name.
-    words = ("a rank died of", "Error", *(("RUNNING AT node",) if hosts else ()))
+    words = ("a rank was killed by", "Error", *(("RUNNING AT node",) if hosts else ()))
     return next((line.strip() for word in words for line in text.splitlines() if word in line), "")
 
 

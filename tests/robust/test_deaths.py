@@ -162,7 +162,7 @@ def test_the_command_line_says_that_a_rank_was_killed(tmp_path):
     finally:
         job.kill()
     assert job.returncode != 0
-    assert "a rank died of SIGKILL, which ended the others" in said
+    assert "a rank was killed by SIGKILL, which ended the others" in said
     wait_for(lambda: not with_variable(name))
 
 

@@ -39,7 +39,7 @@ def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
 def write_alone(path: Path, traces: Traces, text: Sequence[str] = ()) -> None:
     """Write a file on this rank alone."""
     segy._create(path, traces, text)
-    segy._fill(path, traces, traces.places, traces.values)
+    segy._fill(path, traces, traces.numbers, traces.values)
 
 
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 
 DIMS, SAMPLES = (3, 5), 23
@@ -107,7 +107,7 @@ def check_weighted_matrix(dtype: str, amplitude: str, aperture: float | None, di
         Of :class:`collops.seismic.kirchhoff.LocalKirchhoff`, its engine among them.
     """
     axes = [axis for name, axis in _AXES.items() if name != "y" or amplitude == "3d"]
-    grid = Grid(tuple(axes), tuple(float(axis[1] - axis[0]) for axis in axes))
+    grid = ImageGrid(tuple(axes), tuple(float(axis[1] - axis[0]) for axis in axes))
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
     low, high = points.min(axis=0), points.max(axis=0)
     rng = np.random.default_rng(5)

@@ -107,7 +107,7 @@ class TestMute:
         # The survey's second and fifth shot are picked; the others are interpolated in the order of the survey.
         for shot, expected in enumerate([(0.6, 0.6), (0.6, 0.6), (7 / 15, 0.8), (1 / 3, 1.0), (0.2, 1.2), (0.2, 1.2)]):
             np.testing.assert_allclose(self.until(mute, headers_of([0, 1000], shot, records)), expected, atol=0.004)
-        with pytest.raises(InputError, match="the picks name field record 10, which the survey does not have"):
+        with pytest.raises(InputError, match="the picks contain field record 10, which is not in the survey"):
             mute.starts(headers_of([0], 0, (12, 13)), self.PERIOD)
         (tmp_path / "p.txt").write_text("12 0 0.2\n12 1000 1.2\n")
         one = parse_mute(str(tmp_path / "p.txt"))
@@ -153,7 +153,7 @@ def test_the_order_of_steps_and_their_inverse():
     )
     np.testing.assert_allclose(found.traces / found.gain, -filtered * found.mute, atol=1e-12)
     np.testing.assert_allclose(-found.gain, agc_gain(filtered * found.mute, 75), rtol=1e-12)
-    with pytest.raises(InputError, match="the trace weights name field record 7, which"):
+    with pytest.raises(InputError, match="the trace weights contain field record 7, which"):
         steps.conditioned(filtered, headers_of([50, 200, 400, 1000], records=(8, 9)), 0.04)
     balanced = Conditioning(outliers=0.0, weights="balance").conditioned(raw, headers, 0.04)
     np.testing.assert_allclose(balanced.trust * np.sqrt((raw**2).mean(axis=1)), 1)
@@ -193,7 +193,7 @@ def test_tables_that_are_none(tmp_path, content):
         (Conditioning(band=(5.0, 125.0)), "--bandpass 5,125 does not fit"),
         (Conditioning(band=(0.1, 60.0)), "from 0.5 to below 125 Hz"),
         (Conditioning(band=(5.0, 60.0), interval=0.010), "below 50 Hz"),
-        (Conditioning(gain=parse_gain("agc:0.004")), "less than two samples"),
+        (Conditioning(gain=parse_gain("agc:0.004")), "at least .* two samples"),
     ],
 )
 def test_steps_that_do_not_fit_the_data(steps, complaint):

@@ -7,7 +7,7 @@ import pytest
 
 from collops.array import from_global
 from collops.seismic import Kirchhoff
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.traveltimes import eikonal
 from tests.seismic.test_kirchhoff import peer
 
@@ -28,18 +28,18 @@ PLACES = {
 VELOCITIES = {"constant": (1500.0, 0.0), "increasing": (1500.0, 0.6), "decreasing": (3000.0, -0.5)}
 
 
-def grid_of(name: str) -> Grid:
+def grid_of(name: str) -> ImageGrid:
     shape, spacing = GRIDS[name]
-    return Grid(tuple(step * np.arange(n) for n, step in zip(shape, spacing, strict=True)), spacing)
+    return ImageGrid(tuple(step * np.arange(n) for n, step in zip(shape, spacing, strict=True)), spacing)
 
 
-def position_in(grid: Grid, place: str) -> np.ndarray:
+def position_in(grid: ImageGrid, place: str) -> np.ndarray:
     across, down = PLACES[place]
     parts = [across] * (len(grid.axes) - 1) + [down]
     return np.array([part * axis[-1] for part, axis in zip(parts, grid.axes, strict=True)])
 
 
-def exact_times(grid: Grid, position: np.ndarray, surface: float, gradient: float) -> np.ndarray:
+def exact_times(grid: ImageGrid, position: np.ndarray, surface: float, gradient: float) -> np.ndarray:
     """Return the times along arcs of circles in a linear gradient (Slotnick, 1959), or straight rays."""
     distance = np.sqrt(sum(part**2 for part in np.ix_(*(a - p for a, p in zip(grid.axes, position, strict=True)))))
     here, there = surface + gradient * position[-1], surface + gradient * grid.axes[-1]
@@ -71,7 +71,7 @@ def test_times_are_exact_to_half_a_cell_and_next_to_the_source(name, place, velo
 def test_a_jump_of_the_velocity_next_to_the_source_is_crossed_at_the_right_time():
     """A boat above a shallow sea floor: vertical times add up over the layers."""
     x, z = 5.0 * np.arange(81), 5.0 * np.arange(61)
-    grid, position = Grid((x, z), (5.0, 5.0)), np.array([200.0, 2.0])
+    grid, position = ImageGrid((x, z), (5.0, 5.0)), np.array([200.0, 2.0])
     velocity = np.broadcast_to(np.where(z < 12, 1500.0, 4500.0), grid.shape)
     below = z > 20
     exact = (12.5 - 2.0) / 1500 + (z[below] - 12.5) / 4500

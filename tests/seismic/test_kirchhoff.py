@@ -16,7 +16,7 @@ from collops.operators import Columns
 from collops.profile import count_messages
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.traveltimes import eikonal
 from tests.seismic import kirchhoff_matrix
 
@@ -81,7 +81,7 @@ def peer(s: dict, mode: str, dtype: str, **more):
 
 def peer_at_our_times(s: dict, dtype: str):
     """The operator of PyLops with eikonal times from positions between the grid points, unlike its own."""
-    grid, velocity = Grid.from_axes(s["z"], s["x"], s["y"]), np.asarray(s["velocity"])
+    grid, velocity = ImageGrid.from_axes(s["z"], s["x"], s["y"]), np.asarray(s["velocity"])
     tables = (
         np.stack([eikonal(grid, position, velocity).ravel() for position in s[name].T], axis=1)
         for name in ("sources", "receivers")
@@ -422,7 +422,7 @@ def test_local_operator_refuses():
         LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4, threads=10_000)
     with pytest.raises(InputError, match="NaN"):
         tables(receiver=np.full((3, 3, 4), np.nan))
-    with pytest.raises(InputError, match="axes in common"):
+    with pytest.raises(InputError, match="different image axes"):
         tables(receiver=np.ones((3, 4, 4)))
     with pytest.raises(InputError, match="too long"):
         FixedTables.from_seconds(np.full((1, 2, 2), -1e9), np.ones((1, 2, 2)), DT, 20, "float64")
@@ -437,13 +437,13 @@ BAD = [
     ({"x": np.array([0.0, np.nan, 3.0])}, "NaN"),
     ({"t": np.arange(50) * DT + 1.0}, "begin at 0"),
     ({"sources": np.zeros((3, 4))}, "shape"),
-    ({"sources": np.array([[-50.0], [0.0]])}, "off the model"),
+    ({"sources": np.array([[-50.0], [0.0]])}, "outside the model"),
     ({"receivers": np.array([[0.0, 4000.0], [0.0, 0.0]])}, r"receivers\[:, 1\] is at x = 4000"),
     ({"receivers": np.array([[np.inf], [0.0]])}, "infinite"),
     ({"velocity": 0.0}, "positive"),
     ({"velocity": np.nan}, "NaN"),
     ({"velocity": None}, "needs a velocity"),
-    ({"velocity": np.ones((13, 11))}, "one number"),
+    ({"velocity": np.ones((13, 11))}, "constant velocity"),
     ({"wavelet": []}, "at least one sample"),
     ({"wavelet": [np.nan]}, "NaN"),
     ({"wavelet_center": 21}, "wavelet_center"),

@@ -8,7 +8,7 @@ import pytest
 import collops
 from collops.errors import InputError
 from collops.seismic.kirchhoff import FixedTables
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.rays import trace_rays
 from collops.seismic.kirchhoff.traveltimes import eikonal
 from collops.seismic.kirchhoff.weights import Bands
@@ -91,7 +91,7 @@ def test_rays_in_a_velocity_that_increases_with_depth(shape, position):
     pytest.importorskip("skfmm")
     gradient, step = 0.8, 10.0 if len(shape) == 2 else 20.0
     axes = tuple(step * np.arange(n) for n in shape)
-    grid, position = Grid(axes, (step,) * len(axes)), np.array(position)
+    grid, position = ImageGrid(axes, (step,) * len(axes)), np.array(position)
     places = np.meshgrid(*axes, indexing="ij")
     velocity = 1500 + gradient * places[-1]
     at = 1500 + gradient * position[-1]
@@ -116,7 +116,7 @@ def test_rays_stay_bounded_where_ray_theory_fails():
     """Interfaces, a body of salt and a focus: many wavefronts, of which the first may carry little."""
     pytest.importorskip("skfmm")
     x, z = 10.0 * np.arange(101), 10.0 * np.arange(91)
-    grid, (wide, deep) = Grid((x, z), (10.0, 10.0)), np.meshgrid(x, z, indexing="ij")
+    grid, (wide, deep) = ImageGrid((x, z), (10.0, 10.0)), np.meshgrid(x, z, indexing="ij")
     position = np.array([350.0, 0.0])
     salt = np.where((wide - 600) ** 2 + (deep - 400) ** 2 < 200**2, 4500.0, np.where(deep < 250, 1500.0, 2600.0))
     lens = 2000 - 700 * np.exp(-((wide - 500) ** 2 + (deep - 300) ** 2) / 150**2)
@@ -259,7 +259,7 @@ def test_triangles_are_as_long_as_the_delay_between_receivers():
             wave = np.exp(2j * np.pi / length * np.arange(wavelet.size))
             assert abs(wavelet @ wave) < 1e-12
     assert wavelets[0, center] == 1
-    (alone,) = Bands.between([times.of([0], [1])], positions, None, 9)
+    (alone,) = Bands.between([times.select([0], [1])], positions, None, 9)
     assert alone.lengths == (1,)
 
 

@@ -13,7 +13,7 @@ from collops.profile import count_messages
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import split, stations
 from collops.seismic.kirchhoff.fixed_point import Scale
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.traveltimes import analytic
 from collops.seismic.kirchhoff.weights import Weighting
@@ -123,7 +123,7 @@ def test_messages(comm, blocks, monkeypatch):
 def test_ranks_keep_tables_of_their_points_only(comm, factor, monkeypatch):
     """Each station is computed by one rank; the parts are those of the tables of the whole image."""
     monkeypatch.setattr(stations, "_ROUND", 9 * 7 * 40)
-    grid = Grid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
+    grid = ImageGrid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
     positions, rng = np.random.default_rng(1).uniform(0, 30, (7, 2)), np.random.default_rng(2)
     velocity, calls = rng.uniform(800, 1200, grid.shape), []
 
@@ -145,8 +145,8 @@ def test_ranks_keep_tables_of_their_points_only(comm, factor, monkeypatch):
     if not found[0].nodes.size:
         return
     for station in range(7):
-        expected = whole[0].at(station).reshape(grid.shape)[held]
-        np.testing.assert_allclose(found[0].at(station).reshape(expected.shape), expected, rtol=1e-13)
+        expected = whole[0].station_times(station).reshape(grid.shape)[held]
+        np.testing.assert_allclose(found[0].station_times(station).reshape(expected.shape), expected, rtol=1e-13)
         fields, parts = (
             each.fields[station].reshape(-1, *nodes.counts)
             for each, nodes in zip((whole[1], found[1]), (Nodes(grid.shape, factor), found[0].nodes), strict=True)
@@ -160,7 +160,7 @@ def nodes_shape(box: tuple[slice, ...]) -> tuple[int, ...]:
 
 def test_an_error_of_one_rank_is_raised_on_all(comm):
     """That of the rank which computes the only table that is wrong."""
-    grid = Grid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
+    grid = ImageGrid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
 
     def seconds(station: int, _: tuple[np.ndarray, ...]) -> np.ndarray:
         if station == 1:
@@ -179,9 +179,9 @@ def test_refusals(comm):
     """Ranks without points refuse what the others do."""
     s = survey()
     for layout, words in [
-        (Layout.split((13, 12), comm.size), "another layout"),
+        (Layout.split((13, 12), comm.size), "cannot have the layout"),
         ((13, 11), "is a Layout"),
-        (Layout((13, 11), 4, (2, 2), (0, None)), "another layout" if comm.size != 4 else "without replicas"),
+        (Layout((13, 11), 4, (2, 2), (0, None)), "cannot have the layout" if comm.size != 4 else "without replicas"),
     ]:
         with pytest.raises(LayoutError, match=words):
             Kirchhoff(**s, mode="analytic", comm=comm, layout=layout)

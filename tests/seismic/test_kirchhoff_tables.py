@@ -10,7 +10,7 @@ import collops
 from collops.errors import InputError
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
 from collops.seismic.kirchhoff.fixed_point import Scale
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
 from collops.seismic.kirchhoff.traveltimes import analytic
@@ -48,7 +48,7 @@ def test_values_between_nodes_are_those_of_scipy(shape, factor):
 def test_coarse_times_are_wrong_by_much_less_than_a_sample(factor, bound):
     """At all points, also next to the stations, which are between grid points; samples of 4 ms, cells of 12.5 m."""
     axes, gradient = (12.5 * np.arange(150), 12.5 * np.arange(80)), 0.7
-    grid, deep = Grid(axes, (12.5, 12.5)), np.broadcast_to(axes[1], (150, 80))
+    grid, deep = ImageGrid(axes, (12.5, 12.5)), np.broadcast_to(axes[1], (150, 80))
     positions = np.array([[0.0, 0.0], [763.0, 8.0], [1060.0, 37.0]])
 
     def everywhere(station: int) -> np.ndarray:
@@ -67,7 +67,7 @@ def test_coarse_times_are_wrong_by_much_less_than_a_sample(factor, bound):
         *(seconds, positions, 1500 + gradient * deep, grid, scale, [np.arange(3)], collops.comm.alone()), factor=factor
     )
     assert tables.times.nbytes < 1.2 * 3 * 4 * grid.points / factor**2
-    fixed = np.array([tables.at(rows[k]).reshape(grid.shape) for k in range(3)]) * 2.0**-scale.fraction_bits
+    fixed = np.array([tables.station_times(rows[k]).reshape(grid.shape) for k in range(3)]) * 2.0**-scale.fraction_bits
     errors = fixed - np.array([everywhere(k) for k in range(3)]) / DT
     assert np.abs(errors).max() < bound
     # Only the nodes and the points between them are asked for, where the error is largest.
@@ -127,9 +127,9 @@ def test_operators_share_the_rows_of_one_table():
     seconds = rng.uniform(0, 0.1, (6, 4, 5))
     whole = FixedTables.from_seconds(seconds[:2], seconds[2:], DT, 60, "float64")
     sources, receivers = np.array([3, 0]), np.array([5, 3, 1])
-    some = whole.of(sources, receivers)
+    some = whole.select(sources, receivers)
     assert some.times is whole.times
-    fewer, used = some.only()
+    fewer, used = some.compact()
     assert used.tolist() == [0, 1, 3, 5] and len(fewer.times) == 4
     own = FixedTables.from_seconds(seconds[sources], seconds[receivers], DT, 60, "float64")
     image = rng.standard_normal(20)
@@ -142,7 +142,7 @@ def test_operators_share_the_rows_of_one_table():
 
 
 def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
-    grid = Grid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
+    grid = ImageGrid((10.0 * np.arange(9), 5.0 * np.arange(7)), (10.0, 5.0))
     places = np.array([[30.0, 5.0], [0.0, 0.0], [30.0, 5.0], [80.0, 10.0], [10.0, 0.0], [45.0, 2.0]])
     positions, number = distinct_rows(places)
     assert number.tolist() == [0, 1, 0, 2, 3, 4]
@@ -175,17 +175,17 @@ def test_ranks_compute_a_station_once_and_have_what_they_need(comm):
         for station in needed[comm.rank]:
             apart = np.hypot(*np.ix_(*(axis - x for axis, x in zip(grid.axes, positions[station], strict=True))))
             expected = (apart / 1000.0 - 0.05) / DT
-            found = tables.at(rows[station]) * 2.0**-tables.scale.fraction_bits
+            found = tables.station_times(rows[station]) * 2.0**-tables.scale.fraction_bits
             np.testing.assert_allclose(found, expected.ravel(), rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("factor", [0, 2.5, True])
 def test_a_factor_is_a_whole_number(comm, factor):
-    with pytest.raises(InputError, match="coarsen must be a whole number"):
+    with pytest.raises(InputError, match="coarsen must be an integer of at least 1"):
         collops.seismic.Kirchhoff(**survey(2, comm=comm), coarsen=factor)
 
 
 def test_times_that_are_given_are_not_coarsened(comm):
     times = np.zeros((33 * 21, 5)), np.zeros((33 * 21, 37))
-    with pytest.raises(InputError, match="times that are given"):
+    with pytest.raises(InputError, match="coarsen needs computed travel times"):
         collops.seismic.Kirchhoff(**survey(2, comm=comm, mode="byot", travel_times=times), coarsen=2)

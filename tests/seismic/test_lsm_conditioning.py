@@ -90,9 +90,7 @@ def test_a_note_says_how_much_of_the_energy_the_default_mute_removes(comm, folde
     left = comm.allreduce(np.array(float(sum(np.square(traces[shot] * each.mute).sum() for shot, each in own))))
     share = 100 * (1 - left / np.square(np.concatenate(traces), dtype=float).sum())
     assert 5 < share < 50
-    assert any(
-        f"until the direct wave has passed, {share:.2g} % of the energy" in note for note in problem.survey.notes
-    )
+    assert any(f"mute: the direct wave, {share:.2g} % of the energy" in note for note in problem.survey.notes)
 
 
 def test_a_reversed_polarity_changes_the_sign_of_the_image_and_nothing_else(comm, folder, survey):
@@ -171,19 +169,19 @@ def test_weights_and_mutes_hold_for_the_operator(comm):
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"offsets": "5000,6000"}, "--offsets 5000,6000 leaves nothing of the data"),
-        ({"window": "7,9"}, "--window 7,9 leaves nothing"),
-        ({"mute": "1500,3", "window": "0.1,"}, "--mute 1500,3 and --window 0.1, leaves nothing"),
+        ({"offsets": "5000,6000"}, "--offsets 5000,6000 excludes all of the data"),
+        ({"window": "7,9"}, "--window 7,9 excludes all of the data"),
+        ({"mute": "1500,3", "window": "0.1,"}, "--mute 1500,3 and --window 0.1, excludes all of the data"),
         ({"bandpass": "10,200"}, "--bandpass 10,200 does not fit 150 samples of 4 ms"),
         ({"interval": 2.0}, "--interval must be"),
-        ({"gain": "agc:0.001"}, "less than two samples"),
-        ({"wavelet": "ricker:25", "frequency": 25.0}, "--wavelet and --frequency both"),
+        ({"gain": "agc:0.001"}, "at least .* two samples"),
+        ({"wavelet": "ricker:25", "frequency": 25.0}, "--wavelet and --frequency exclude each other"),
         ({"wavelet": "ricker:200"}, "does not fit"),
         ({"mute": "picks.txt"}, "cannot understand the mute 'picks.txt'"),
         ({"trace_weights": "absent.txt"}, "absent.txt cannot be read"),
-        ({"survey": None, "gain": "2"}, "--gain belongs to recorded data"),
-        ({"survey": None, "polarity": "reversed"}, "--polarity belongs to recorded data"),
-        ({"weight": 0.1}, "--weight belongs to a regularisation"),
+        ({"survey": None, "gain": "2"}, "--gain is for recorded data"),
+        ({"survey": None, "polarity": "reversed"}, "--polarity is for recorded data"),
+        ({"weight": 0.1}, "--weight needs --regularise"),
         ({"regularise": "tv", "damp": 0.1}, "--damp needs a quadratic penalty"),
         ({"regularise": "l1", "precondition": "diagonal"}, "--precondition needs a quadratic penalty"),
     ],

@@ -105,7 +105,7 @@ def test_limits_are_those_that_the_page_derives(comm, folder):
     said = migrated(comm, folder, line(), traces, iterations=1, amplitude="none")
     assert said["amplitude"] == "none"
     assert any("a sixteenth of a wavelength too shallow" in note for note in said["notes"])
-    with pytest.raises(InputError, match=r"illumination is for operators without --amplitude.* or --amplitude none"):
+    with pytest.raises(InputError, match=r"illumination does not support --amplitude.* or --amplitude none"):
         migrated(comm, folder, line(), traces, iterations=1, precondition="illumination")
 
 

@@ -14,7 +14,7 @@ import pytest
 from collops.seismic.lsm import Options, page, results, run
 from collops.seismic.lsm.page import _convergence, _packed, write_page
 from collops.seismic.lsm.problem import synthetic
-from collops.seismic.lsm.results import _SAMPLES, kept_shots, shot_fields
+from collops.seismic.lsm.results import _MAX_SAMPLES, kept_shots, shot_fields
 from tests.apps.jobs import group_of, job_numbers
 
 pytestmark = pytest.mark.usefixtures("with_pictures")
@@ -72,9 +72,11 @@ def test_the_page_shows_the_contents_of_the_group(comm, folder):
     assert text.count('<li><span class="name">rank') == comm.size
 
 
-@pytest.mark.parametrize(("samples", "kept"), [(_SAMPLES, range(5)), (5 * 9 * 101, range(5)), (2 * 9 * 101, [0, 3])])
+@pytest.mark.parametrize(
+    ("samples", "kept"), [(_MAX_SAMPLES, range(5)), (5 * 9 * 101, range(5)), (2 * 9 * 101, [0, 3])]
+)
 def test_traces_are_those_of_their_shots(comm, monkeypatch, samples, kept):
-    monkeypatch.setattr(results, "_SAMPLES", samples)
+    monkeypatch.setattr(results, "_MAX_SAMPLES", samples)
     survey = synthetic(Options(**SIZES), comm).survey
     assert list(kept_shots(survey.geometry)) == list(kept)
     # Every trace is told from others by its number; what the image leaves unexplained is the number of the shot.

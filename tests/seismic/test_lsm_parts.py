@@ -115,9 +115,9 @@ def test_the_grid_covers_the_survey_with_a_margin_and_reaches_as_deep_as_the_rec
 
 
 @pytest.mark.parametrize(("highest", "expected", "why"), [
-    (40.0, 9.37, "rows are 9.37 m apart: a quarter of the wavelength of 40 Hz in 1500 m/s"),  # rounded down
-    (4.0, 50.0, "as columns are, less than 93.7 m"),
-    (400.0, 4.16, "401 at most, more than 0.937 m"),
+    (40.0, 9.37, "row spacing 9.37 m: a quarter of the wavelength of 40 Hz in 1500 m/s"),  # rounded down
+    (4.0, 50.0, "the column spacing, less than 93.7 m"),
+    (400.0, 4.16, "limited by the maximum of 401 rows, more than 0.937 m"),
 ])  # fmt: skip
 def test_rows_are_a_quarter_of_the_shortest_wavelength_apart(highest, expected, why):
     notes: list[str] = []
@@ -161,7 +161,7 @@ def test_given_sizes_stay_and_still_cover(nx, nz):
 def test_stations_off_the_model_are_named(change):
     geometry = small_geometry()
     grid = cover(geometry, Gradient(1500.0), **change)
-    with pytest.raises(InputError, match="off the model"):
+    with pytest.raises(InputError, match="outside the model"):
         grid.check_contains(geometry)
 
 
@@ -223,5 +223,5 @@ def test_an_invalid_geometry_raises(change):
 @pytest.mark.serial
 @pytest.mark.parametrize(("dx", "samples"), [(1e300, None), (1e308, None), (10.0, 10**30)])
 def test_records_that_would_last_too_long(dx, samples):
-    with pytest.raises(InputError, match="longer than 600 s"), np.errstate(over="ignore"):
+    with pytest.raises(InputError, match="at most 600 s long"), np.errstate(over="ignore"):
         fixed_spread(Grid(31, 21, dx, 10.0), np.full((31, 21), 1500.0), 2, 3, samples)

@@ -101,7 +101,7 @@ def test_gathers_are_parts_of_the_adjoint_image_also_with_weights(comm, folder):
 
 @pytest.mark.parametrize("dims", [2, 3])
 def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch, dims):
-    monkeypatch.setattr(quality, "_STEEPEST", 91.0)
+    monkeypatch.setattr(quality, "_MAX_ANGLE", 91.0)
     geometry, grid = small_geometry(shots=4, samples=90, towed=True), Grid(13, 21, 60.0, 10.0)
     columns: tuple[Any, ...] = (np.array([3, 6, 9]),)
     if dims == 3:

@@ -65,7 +65,7 @@ def test_the_laplacian_in_3d_takes_all_axes(comm):
     found = (rough @ from_global(image, operator.domain, comm=comm)).gather()
     serial = pylops.Laplacian(shape, axes=(0, 1, 2), weights=(1, 1, 1), sampling=(1, 1, 1))
     np.testing.assert_allclose(found.ravel(), serial @ image.ravel(), atol=1e-12)
-    with pytest.raises(InputError, match="--regularise dip is for 2-D images"):
+    with pytest.raises(InputError, match="--regularise dip needs a 2-D image"):
         Penalty("dip", None, operator, None)._roughness  # type: ignore[arg-type]  # noqa: B018
 
 
@@ -132,7 +132,7 @@ def noisy_problem(
     geometry = Geometry(sources, [stations] * 8, 150, 0.004)
     truth = reflectivity(grid, velocity, 20.0) if truth is None else truth
     problem = Problem(Survey(geometry, comm), grid, velocity, None, "analytic", 20.0, truth)
-    problem = dataclasses.replace(problem, given_wavelet=wavelet)
+    problem = dataclasses.replace(problem, custom_wavelet=wavelet)
     job, operator, traces = modelled(comm, problem, **options)
     return job, operator, with_noise(traces, problem.survey.shots, noise, 0, comm)[0], truth
 

@@ -112,8 +112,8 @@ def _no_interval(path):
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (_no_coordinates, "no source and receiver coordinates"),
-        (_no_interval, "no sample interval"),
+        (_no_coordinates, "lacks source and receiver coordinates"),
+        (_no_interval, "lacks a sample interval"),
         (_all_headers(117, lambda trace: 2000 + trace % 2), "mixes sample intervals"),
         (_all_headers(109, lambda trace: trace), "delay recording times"),
         (_all_headers(29, lambda trace: 2), "no live seismic traces"),

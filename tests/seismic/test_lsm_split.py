@@ -53,7 +53,7 @@ def test_preconditioners_are_those_of_a_replicated_image(comm):
             [
                 illumination(problem, operator, tables),
                 probed_diagonal(job, reduced.H @ reduced),
-                job.whole(M.forward(job.spread(operator.domain, ones))),
+                job.gather(M.forward(job.distribute(operator.domain, ones))),
             ]
         )
     for parted, whole in zip(*found[::-1], strict=True):

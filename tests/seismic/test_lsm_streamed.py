@@ -140,7 +140,7 @@ def test_what_needs_all_traces_is_refused_before_any_is_read(comm, folder, monke
     monkeypatch.setattr("collops.apps.stages.available_memory", lambda processes: 100_000)
     monkeypatch.setattr("collops.seismic.survey.survey.read_traces", None)
     name = next(iter(more)).replace("_", "-")
-    with pytest.raises(InputError, match=rf"can still use 97\.7 KiB: .*, which --{name}.* cannot: leave it out"):
+    with pytest.raises(InputError, match=rf"can still use 97\.7 KiB: .*, which --{name}.* does not support: omit it"):
         run(job_of(options, comm))
 
 

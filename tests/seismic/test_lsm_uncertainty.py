@@ -40,7 +40,7 @@ def test_the_deviation_of_the_closed_form(comm):
     plain, quick = (uncertainty(job, 2, operator, image, weak * np.sqrt(samples), mine, 0.0, M) for M in (None, root))
     assert quick.iterations <= 0.75 * plain.iterations
     np.testing.assert_allclose(quick.deviation, plain.deviation, rtol=0, atol=0.02 * plain.prior)
-    with pytest.raises(InputError, match="--uncertainty compares"):
+    with pytest.raises(InputError, match="--uncertainty needs an image and a residual"):
         uncertainty(job, 24, operator, 0 * image, noise, mine, 0.0)
 
 
@@ -65,5 +65,5 @@ def test_it_is_written_beside_the_image(comm, tmp_path):
 
 @pytest.mark.serial
 def test_refused_with_another_prior():
-    with pytest.raises(InputError, match="--uncertainty takes the reflectivity for white, unlike --regularise"):
+    with pytest.raises(InputError, match="--uncertainty assumes white reflectivity, unlike --regularise"):
         Options(uncertainty=4, regularise="tv").check()

@@ -165,12 +165,12 @@ def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, name):
 @pytest.mark.parametrize(
     ("down", "up", "complaint"),
     [
-        (np.ones((4, 5)), np.ones((4, 5, 6)), "shape \\(4, 5\\)"),
+        (np.ones((4, 5)), np.ones((4, 5, 6)), "not \\(4, 5\\)"),
         (np.ones((4, 5, 6)), np.ones((3, 5, 6)), "same sources"),
         (np.ones((4, 5, 6)), np.ones((4, 5, 7)), "same sources"),
         (np.ones((4, 5, 1)), np.ones((4, 5, 1)), "at least 2"),
-        (np.zeros((4, 5, 6)), np.ones((4, 5, 6)), "nothing but zeros"),
-        (np.ones((0, 5, 6)), np.ones((0, 5, 6)), "shape \\(0, 5, 6\\)"),
+        (np.zeros((4, 5, 6)), np.ones((4, 5, 6)), "all samples of .* are zero"),
+        (np.ones((0, 5, 6)), np.ones((0, 5, 6)), "not \\(0, 5, 6\\)"),
     ],
 )
 def test_fields_that_do_not_fit(comm, folder, down, up, complaint):
@@ -180,7 +180,7 @@ def test_fields_that_do_not_fit(comm, folder, down, up, complaint):
 
 
 def test_a_frequency_that_the_samples_do_not_have(comm, folder):
-    with pytest.raises(InputError, match="more than the 12"):
+    with pytest.raises(InputError, match="must be at most 12"):
         run_job(run, Options(**SMALL, fmax=200.0, out=str(folder / "out")), comm, Listener())
 
 

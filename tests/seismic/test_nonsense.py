@@ -35,7 +35,7 @@ def computes_nothing(monkeypatch):
         raise RuntimeError("the solver is reached")
 
     monkeypatch.setattr(migrate, "kirchhoff", reached)
-    monkeypatch.setattr(recipe.Gradient, "of", reached)
+    monkeypatch.setattr(recipe.Gradient, "from_data", reached)
 
 
 def start(application: Any, comm: Any, folder: Path, **options: Any) -> Listener:
@@ -64,7 +64,7 @@ def test_a_mute_that_leaves_nothing(comm, folder):
         apart = dataclasses.replace(geometry, sources=geometry.sources + np.array([[50.0], [0.0]]))
         write_survey(Path(path), apart, random_traces(geometry), {})
     comm.barrier()
-    refused(lsm, comm, folder, "--mute 0.001 leaves nothing.*such as 1500", survey=path, velocity="1500", mute="0.001")
+    refused(lsm, comm, folder, "--mute 0.001 excludes all.*such as 1500", survey=path, velocity="1500", mute="0.001")
     start(lsm, comm, folder, survey=path, velocity="1500", mute="1e5")
 
 
@@ -78,13 +78,13 @@ def test_a_model_in_place_of_data(comm, folder, application):
     comm.barrier()
     path = str(folder / f"{application.__name__.split('.')[-1]}.sgy")
     options = {"survey": path, "velocity": "1500"} if application is lsm else {"volume": path}
-    refused(application, comm, folder, "velocities or another model, not seismic data", **options)
+    refused(application, comm, folder, "pass seismic data, not velocities", **options)
 
 
 @pytest.mark.serial
 class TestVelocity:
     @pytest.mark.parametrize("make", [str, lambda speed: f"{speed}+0.0006z", np.full, "section"])
-    @pytest.mark.parametrize(("speed", "complaint"), [(1.5, "1000 for each km/s"), (16_000, "0.3048 for each foot")])
+    @pytest.mark.parametrize(("speed", "complaint"), [(1.5, "1 km/s is 1000 m/s"), (16_000, "1 ft/s is 0.3048 m/s")])
     def test_in_other_units(self, comm, tmp_path, make, speed, complaint):
         text = make(speed) if callable(make) and make is not np.full else str(tmp_path / "v.npy")
         if make is np.full:
@@ -201,7 +201,7 @@ class TestStack:
         shot, channel = np.divmod(np.arange(36), 12)
         headers = {"FieldRecord": shot, f"Source{axis}": 50 * shot, f"Group{axis}": 50 * shot + 200 + 25 * channel}
         path = write_traces(tmp_path / "a.sgy", VALUES, headers, 4000, "SHOTS")
-        refused(poststack, comm, tmp_path, "holds shots.*36 traces of 3 sources.*collops lsm", volume=str(path))
+        refused(poststack, comm, tmp_path, "not shots.*36 traces of 3 sources.*collops lsm", volume=str(path))
 
     def test_stacks_with_the_source_of_one_trace_each(self, comm, tmp_path):
         number = np.arange(36)

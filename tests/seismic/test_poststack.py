@@ -198,7 +198,7 @@ def test_a_section_of_one_trace_has_nothing_to_be_smooth_along(comm, folder, wit
     ("values", "complaint"),
     [
         (np.ones((5, 4, 59)), "shape"),
-        (np.zeros((5, 4, 60)), "not positive"),
+        (np.zeros((5, 4, 60)), "must be positive"),
         (np.full((5, 4, 60), np.nan), "nan at inline 1"),
     ],
 )

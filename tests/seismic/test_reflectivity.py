@@ -138,7 +138,7 @@ def test_spikes_are_matched_within_one_sample(comm):
     found[1, [1, 7]] = 0.6, 0.6  # the first is two samples off
     mine = slice(0, 2) if comm.rank == 0 else slice(0, 0)
     matches = match(found[mine], truth[mine], comm)
-    assert (matches.true, matches.found, matches.matched) == (4, 4, 2)
+    assert (matches.true, matches.detected, matches.matched) == (4, 4, 2)
 
 
 def ridge(traces: np.ndarray, wavelet: np.ndarray, residual: float) -> np.ndarray:

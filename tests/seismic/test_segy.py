@@ -79,7 +79,7 @@ def _text(path: Path) -> None:
         (_short, "too short"),
         (_cut, "truncated"),
         (_without_traces, "truncated"),
-        (_text, "is not a SEG-Y file"),
+        (_text, "cannot be read as SEG-Y"),
         (lambda path: set_binary(path, 3221, 0), "0 samples"),
         (lambda path: set_binary(path, 3221, 41), "truncated"),
         (lambda path: set_binary(path, 3225, 4), "format code is 4"),

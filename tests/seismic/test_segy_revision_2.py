@@ -157,13 +157,13 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("fields", "complaint"),
         [
-            ({"I3297": 0x02010403}, "swapped in pairs"),
+            ({"I3297": 0x02010403}, "pairwise swapped"),
             ({"d3273": float("nan")}, "extended sample interval of nan"),
             ({"d3273": -4000.0}, "extended sample interval of -4000"),
             ({"i3529": -1}, "unknown number of data trailers"),
             ({"Q3521": 80}, "first trace at byte 80"),
             ({"Q3521": 1 << 60}, "truncated"),
-            ({"Q3513": TRACES + 1}, "truncated or damaged: .* not 7 of them"),
+            ({"Q3513": TRACES + 1}, "truncated or damaged: .* not 7"),
             ({"i3269": 51}, "truncated"),
             ({"I3507": 0x30003}, "truncated"),
         ],

@@ -190,7 +190,7 @@ def test_weights_in_3d_are_those_of_the_operator_of_one_spread(comm):
         reach = len(wavelet) + 8  # the longer record lets its first samples ring, filters against aliasing further
         scale = np.abs(expected).max()
         np.testing.assert_allclose(traces[:, reach:], expected[:, reach:], rtol=0, atol=1e-8 * scale)
-    with pytest.raises(InputError, match="amplitude '2d' is not for a 3-D image"):
+    with pytest.raises(InputError, match="amplitude '2d' does not suit a 3-D image"):
         survey.operator(SPEED, grid, wavelet=(wavelet, centre), weighting=Weighting("2d"))
 
 
@@ -268,7 +268,7 @@ def test_tables_that_do_not_fit_are_coarser_or_on_disk(comm, folder, monkeypatch
     monkeypatch.setattr(stages, "available_memory", lambda _: (8 + 0.9 * most) * 4 * grid.points / 0.8)
     before = len(survey.notes)
     B = survey.operator("1500+0.6z", grid, frequency=FREQUENCY)
-    assert "one of 2 image points" in survey.notes[before]
+    assert "coarsened by 2" in survey.notes[before]
     for found, expected in zip(applied(comm, B), applied(comm, A), strict=True):
         np.testing.assert_array_equal(found, expected)
     # Not even with factor 8, of which a rank has 8 nodes for each station.
@@ -313,17 +313,20 @@ def test_a_survey_on_an_area_comes_back_as_it_was_saved(comm, folder):
     ("call", "complaint"),
     [
         (lambda survey, grid: survey.traces, "no traces"),
-        (lambda survey, grid: survey.write("a.sgy", np.zeros(grid.shape), grid), "no place on the map"),
-        (lambda survey, grid: survey.operator(1.5, grid), "1000 for each km/s"),
+        (lambda survey, grid: survey.write("a.sgy", np.zeros(grid.shape), grid), "has map positions for its image"),
+        (lambda survey, grid: survey.operator(1.5, grid), "1 km/s is 1000 m/s"),
         (lambda survey, grid: survey.operator("v.npy", grid), "v.npy does not exist"),
         (lambda survey, grid: survey.operator(np.full((3, 4), 1500.0), grid), r"shape \(ny, nx, nz\)"),
         (lambda survey, grid: survey.operator(np.full((3, 4, 5), 1500.0), grid), "--ny and --nx and --nz"),
         (lambda survey, grid: survey.operator("3000-z", grid, frequency=20.0, mode="analytic"), "mode analytic"),
         (lambda survey, grid: survey.operator(1500.0, grid, frequency=200.0), "choose a --frequency"),
-        (lambda survey, grid: survey.operator(1500.0, grid, frequency=20.0, wavelet=([1.0], 0)), "both name a wavelet"),
+        (lambda survey, grid: survey.operator(1500.0, grid, frequency=20.0, wavelet=([1.0], 0)), "exclude each other"),
         (lambda survey, grid: survey.operator(1500.0, grid, wavelet=([1.0], 3)), "wavelet_center must be"),
         (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50.0, 30.0)), "3-D needs a grid in 3-D"),
-        (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50, 30, ny=3, dy=50)), "y of .* off the model's 0 to"),
+        (
+            lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50, 30, ny=3, dy=50)),
+            "y of .* outside the model, 0 to",
+        ),
         (lambda survey, grid: survey.operator(1500.0, Grid(9, 7, 50, 30, ny=10**9, dy=50)), "larger --dx, --dy and"),
     ],
 )
@@ -339,7 +342,7 @@ def test_traces_of_another_shape_are_refused(comm):
         survey.shots.start : survey.shots.stop
     ]
     assert survey.data().size == survey.geometry.traces * 60
-    with pytest.raises(InputError, match="need traces of the shapes"):
+    with pytest.raises(InputError, match="must have the shapes"):
         survey.traces = [np.zeros((1, 59))] * 9
 
 
@@ -366,7 +369,7 @@ class TestArea:
     @pytest.mark.parametrize(
         ("change", "complaint"),
         [
-            (lambda inline, crossline, places: (0 * inline, crossline, places), "all the same"),
+            (lambda inline, crossline, places: (0 * inline, crossline, places), "must vary"),
             (lambda inline, crossline, places: (inline, inline, places), "regular grid"),
             (lambda inline, crossline, places: (inline, crossline, places + 0.5 * places[::-1]), "regular grid"),
             (
@@ -415,7 +418,7 @@ class TestArea:
         inside = at_x <= 400
         np.testing.assert_allclose(velocity[inside], (1500 + at_y + 2 * at_x + 0.5 * z)[inside], atol=1)
         assert velocity[0, -1, 0] == pytest.approx(1500 + 2 * 400) and "20% of the image" not in notes[0]
-        with pytest.raises(InputError, match="off the image"):
+        with pytest.raises(InputError, match="outside the image"):
             on_grid(volume, grid, Line(), [])
         one_line = type(volume)(volume.velocity[:6], volume.depth, volume.east[:6], volume.north[:6])
         with pytest.raises(InputError, match="on one line: a 3-D image"):

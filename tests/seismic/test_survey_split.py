@@ -79,7 +79,7 @@ def test_an_image_is_split_where_its_tables_do_not_fit_otherwise(comm, monkeypat
 
 def test_refusals(comm):
     survey, grid = line_survey(comm)
-    with pytest.raises(InputError, match="leave out streamed or split"):
+    with pytest.raises(InputError, match="omit streamed or split"):
         survey.operator(1500.0, grid, frequency=FREQUENCY, streamed=True, split=True)
     if comm.size > 1:
         A = survey.operator(1500.0, grid, frequency=FREQUENCY, split=True)

@@ -108,7 +108,7 @@ def test_streamed_tables_take_no_memory_however_many_shots_there_are(comm, folde
 
         def made(self: Any, spread: Any, *args: Any) -> Any:
             # Kernels on devices load the rows that they use.
-            loaded.append(of_tables(spread.only()[0])[1])
+            loaded.append(of_tables(spread.compact()[0])[1])
             return original(self, spread, *args)
 
         original = SurveyModelling._local
@@ -149,5 +149,5 @@ def test_errors_are_those_of_all_ranks(comm, folder):
     with pytest.raises(InputError, match="has no traces"):
         silent.normal_equations(A)
     silent.traces = [np.zeros((5, 40)) for _ in silent.shots]
-    with pytest.raises(InputError, match="nothing but zeros"):
+    with pytest.raises(InputError, match=r"all samples of .* are zero"):
         silent.normal_equations(A)

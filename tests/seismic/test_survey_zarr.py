@@ -122,7 +122,7 @@ def test_a_store_of_mdio_is_the_survey_in_segy(comm, folder):
         np.testing.assert_array_equal(one, two)
     assert found.headers.records.tolist() == [1, 2, 3]
     assert [each.tolist() for each in found.headers.channels] == [each.tolist() for each in expected.headers.channels]
-    assert any("3 of 15 places of wiggles have no live trace" in note for note in found.notes)
+    assert any("3 of 15 traces of wiggles are dead" in note for note in found.notes)
 
 
 def test_traces_in_any_order_packed_as_integers(comm, folder, monkeypatch):
@@ -138,7 +138,7 @@ def test_traces_in_any_order_packed_as_integers(comm, folder, monkeypatch):
         first.setdefault(trace // 5, []).append(trace % 5)
     for limit in (None, 0):
         if limit is not None:
-            monkeypatch.setattr("collops.seismic.survey.zarr._KEPT_BYTES", limit)
+            monkeypatch.setattr("collops.seismic.survey.zarr._MAX_CACHED_BYTES", limit)
         again = read(folder / "a.zarr", comm)
         for mine, shot in zip(again.traces, list(first)[again.shots.start : again.shots.stop], strict=True):
             np.testing.assert_allclose(mine, 0.001 * packed[shot][first[shot]], rtol=1e-6)
@@ -151,7 +151,7 @@ def test_traces_in_any_order_packed_as_integers(comm, folder, monkeypatch):
 @pytest.mark.parametrize("limit", [1 << 28, 0])
 def test_receiver_gathers_become_shots(comm, folder, monkeypatch, limit):
     """The axis of shots is the last but one, and an array has the axes in another order than the traces."""
-    monkeypatch.setattr("collops.seismic.survey.zarr._KEPT_BYTES", limit)
+    monkeypatch.setattr("collops.seismic.survey.zarr._MAX_CACHED_BYTES", limit)
     traces, x = np.random.default_rng(0).normal(size=(5, 3, 20)), 100.0 * np.arange(15).reshape(5, 3)
     if comm.rank == 0:
         group = zarr.open_group(str(folder / "a.zarr"), mode="w")
@@ -207,22 +207,28 @@ def chunk_of_nothing(group: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (without("source_coord_y"), "has no source_coord_y: add the positions .* axes of the traces, trace .zeros"),
-        (every, "holds no shots but stacked traces"),
-        (without("time"), r"has the axes trace \(15\) x time \(40\): write it, as xarray does"),
+        (without("source_coord_y"), "lacks source_coord_y: add the positions .* axes of the traces, trace .zeros"),
+        (every, "must hold shots, not stacked traces"),
+        (without("time"), r"has the axes trace \(15\) x time \(40\): write it in the form of xarray"),
         (attribute("time", units="furlong"), "time has the unit furlong: set its attribute units to .* s or ms"),
         (replaced("time", np.arange(40.0), "time"), "time has no unit: set its attribute units"),
-        (replaced("time", np.arange(41.0), "time", units="s"), "time must hold the times of 40 samples"),
-        (replaced("time", np.arange(40.0) ** 2, "time", units="s"), "time does not increase by a constant interval"),
-        (replaced("group_coord_x", np.arange(14.0), "trace"), r"axes trace \(14\), not some .* trace \(15\): write"),
-        (replaced("group_coord_x", np.arange(15.0), "shot"), r"axes shot \(15\), not some of those of the traces"),
+        (replaced("time", np.arange(41.0), "time", units="s"), "time must hold the times of all 40 samples"),
+        (replaced("time", np.arange(40.0) ** 2, "time", units="s"), "time must increase by a constant interval"),
+        (
+            replaced("group_coord_x", np.arange(14.0), "trace"),
+            r"axes trace \(14\), but its axes must be axes of the traces: trace \(15\)",
+        ),
+        (
+            replaced("group_coord_x", np.arange(15.0), "shot"),
+            r"axes shot \(15\), but its axes must be axes of the traces",
+        ),
         (attribute("source_coord_x", units="degrees_east"), "coordinates in degrees: project them"),
         (attribute("source_coord_x", units="chain"), "source_coord_x is in chain: convert it to m, ft or km"),
         (replaced("trace_mask", np.zeros(15, bool), "trace"), "has no live traces"),
         (replaced("channel", np.full(15, np.nan), "trace"), r"channel has no finite number at trace 0 \(from 0\)"),
         (offsets_in_metres_as_km, "give 0.001 times as much: correct the attribute units of the coordinates"),
         (replaced("data", np.full((15, 40), "x"), "trace", "time"), "must be an array of real numbers"),
-        (without("data"), "has no array of traces called data, seismic, amplitude: name its array"),
+        (without("data"), "has no array of traces called data, seismic, amplitude: pass the path of its array"),
         (chunk_of_nothing, "has chunks of .0, 40. elements: it is damaged"),
         (lambda group: group["data"].__setitem__((7, 3), -32768), "shot 2, trace 3, sample 4 is nan: repair"),
     ],
@@ -341,7 +347,10 @@ def test_streaming_decodes_a_chunk_of_several_shots_once(comm, folder, monkeypat
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"field_record": np.array([20261126001, 20261126002, 20261126003])}, "field record numbers up to 2147483647"),
+        (
+            {"field_record": np.array([20261126001, 20261126002, 20261126003])},
+            "field record numbers in SEG-Y must be at most 2147483647",
+        ),
         ({"time": 40.0 + 0.004 * np.arange(40)}, "delays up to 32767 ms"),
         ({"time": 10.4e-6 * np.arange(40)}, "whole microseconds"),
     ],

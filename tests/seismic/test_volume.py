@@ -173,7 +173,7 @@ def test_a_sample_that_one_rank_cannot_use_stops_all(comm, folder, suffix, value
 
 
 def test_zeros_are_nothing_to_invert(comm, folder):
-    with pytest.raises(InputError, match="nothing but zeros"):
+    with pytest.raises(InputError, match=r"all samples of .* are zero"):
         read(comm, write(comm, folder / "a.npy", np.zeros_like(VALUES)), interval=4.0)
 
 
@@ -215,7 +215,7 @@ class TestBrokenFiles:
         group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
         for name in ("near", "far"):
             group.create_array(name, data=VALUES)
-        with pytest.raises(InputError, match=r"far, near.*name one"):
+        with pytest.raises(InputError, match=r"far, near.*pass the path"):
             VolumeOptions(volume=str(tmp_path / "a.zarr")).check()
         VolumeOptions(volume=str(tmp_path / "a.zarr" / "near")).check()
 
@@ -230,12 +230,12 @@ class TestBrokenFiles:
             some = VALUES[0, :1].repeat(size * size, 0).reshape(size, size, 40)
             stacked_volume(tmp_path / f"{size}.sgy", some, keep=np.arange(0, size * size, size + 1))
         assert read(comm, tmp_path / "20.sgy").live.sum() == 20
-        with pytest.raises(InputError, match="no grid"):
+        with pytest.raises(InputError, match="do not form a grid"):
             read(comm, tmp_path / "21.sgy")
 
     def test_bytes_where_no_number_begins(self, comm, tmp_path):
         stacked_volume(tmp_path / "a.sgy", VALUES)
-        with pytest.raises(InputError, match="--inline-byte 190"):
+        with pytest.raises(InputError, match=r"inline-byte must be .* not 190"):
             read(comm, tmp_path / "a.sgy", inline_byte=190)
 
     def test_a_last_trace_that_is_not_a_number_is_named(self, comm, tmp_path):
@@ -260,8 +260,8 @@ class TestWavelets:
         ("values", "complaint"),
         [
             (np.ones(4), "odd"),
-            (np.ones((3, 3)), "one axis"),
-            (np.zeros(5), "not all zero"),
+            (np.ones((3, 3)), "must be 1-D"),
+            (np.zeros(5), "not all of them zero"),
             (np.array([1, np.nan, 1]), "must hold finite numbers"),
             (np.ones(43), "43 samples, but a trace only 41"),
         ],

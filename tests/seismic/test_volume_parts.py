@@ -237,7 +237,7 @@ def test_a_regularisation_is_chosen_by_the_noise_of_all_ranks(comm, folder, floo
     assert choice.noise == pytest.approx(noise, rel=1e-12)
     share = noise / np.linalg.norm(values)  # of white data nearly 1
     assert choice.share == pytest.approx(100 * share) and 0.8 < share < 1
-    assert choice.reached == reached and ("more than" in choice.why) != reached
+    assert choice.reached == reached and ("exceeds" in choice.why) != reached
     assert choice.weight == pytest.approx(share if reached else 0.01)
 
 

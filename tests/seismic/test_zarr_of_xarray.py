@@ -221,7 +221,7 @@ def test_there_is_no_trace_where_a_position_is_missing(comm, folder, zarr_format
     low, high = found.geometry.bounds
     assert (low[0], high[0]) == pytest.approx((0, 500), abs=0.02)
     np.testing.assert_allclose(found.geometry.receivers[1][0], [100, 150, 250, 300], rtol=1e-6)
-    assert any("1 of 20 places of data have no live trace" in note for note in found.notes)
+    assert any("1 of 20 traces of data are dead" in note for note in found.notes)
 
 
 @FORMATS

@@ -22,7 +22,7 @@ __all__ = ["measure"]
 
 LARGE, SMALL = 400_000_000, 40_000
 _ITEM = 4  # bytes of a float32
-_VECTORS = 8  # three of ours, and those of the peer and of the checks
+_VECTORS = 8  # three of collops, the others of the peer and of the checks
 _FLOAT32_DOT = 1e-5
 ON_HOST = "collops, read on the host"
 
@@ -39,9 +39,9 @@ def _large(context: Context) -> int:
     """Return the size of the large vectors, limited by the memory; the same on all ranks."""
     if context.options.quick:
         return 1_000_000
-    wanted = LARGE if context.engine.memory == "device" else LARGE // 20
+    expected = LARGE if context.engine.memory == "device" else LARGE // 20
     fits = context.free_memory() // (_VECTORS * _ITEM) * context.comm.size
-    return min(wanted, fits // 1000 * 1000)
+    return min(expected, fits // 1000 * 1000)
 
 
 def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: int) -> Iterator[Measurement]:
@@ -121,8 +121,8 @@ def _of_size(context: Context, peer: Peer | str, plan: Plan, label: str, size: i
 
 def dot_of_integers(size: int) -> float:
     """Return the dot product of the two vectors: 35 for each whole period of 35, and the rest in full."""
-    periods, rest = divmod(size, 35)
-    return float(35 * periods + sum(_left(i) * _right(i) for i in range(rest)))
+    periods, remaining = divmod(size, 35)
+    return float(35 * periods + sum(_left(i) * _right(i) for i in range(remaining)))
 
 
 def _left(index: Any) -> Any:

@@ -97,9 +97,9 @@ def by_size(record: Record) -> list[Chart]:
     for one in record.measurements:
         if _size(one) is not None:
             cases.setdefault(one.case, []).append(one)
-    cases = {case: sorted(found, key=_size) for case, found in cases.items() if len(found) > 1}
-    programs = programs_of(one for found in cases.values() for one in found)
-    return [_of_sizes(case, found, programs) for case, found in cases.items()]
+    cases = {case: sorted(result, key=_size) for case, result in cases.items() if len(result) > 1}
+    programs = programs_of(one for result in cases.values() for one in result)
+    return [_of_sizes(case, result, programs) for case, result in cases.items()]
 
 
 def _size(measurement: Measurement) -> Any:
@@ -108,9 +108,9 @@ def _size(measurement: Measurement) -> Any:
 
 
 def _of_sizes(case: str, measurements: Sequence[Measurement], programs: Sequence[str]) -> Chart:
-    figures = [found for one in measurements for found in one.figures.values()]
+    figures = [result for one in measurements for result in one.figures.values()]
     named = ("bus_bandwidth", "bandwidth")
-    figure = next((name for name in named if any(found.get(name) for found in figures)), None)
+    figure = next((name for name in named if any(result.get(name) for result in figures)), None)
     lines = []
     for number, program in enumerate(programs):
         points = [_of_size(one, program, figure) for one in measurements if program in one.timings]
@@ -144,12 +144,12 @@ def _spread(spread: Spread) -> str:
 def over_ranks(records: Iterable[Record]) -> dict[str, list[Chart]]:
     """Return charts of the time of an iteration over the ranks, for machines with several numbers of ranks."""
     ordered = sorted(records, key=lambda record: (record.machine_name, record.ranks))
-    found = {}
+    result = {}
     for _, group in groupby(ordered, key=lambda record: record.machine_name):
         there = list(group)
         if len(there) > 1:
-            found[place(there[-1]).split(", ")[0]] = _of_machine(there)
-    return found
+            result[place(there[-1]).split(", ")[0]] = _of_machine(there)
+    return result
 
 
 def _of_machine(records: Sequence[Record]) -> list[Chart]:
@@ -190,8 +190,8 @@ def _of_ranks(family: str, points: Sequence[tuple[int, Measurement]], programs: 
     for program, number in programs.items():
         spreads = [(ranks, one.timings[program].wall) for ranks, one in points if program in one.timings]
         line = [
-            Point(ranks, each.median, each.minimum, each.maximum, f"{_ranks(ranks)}, {_spread(each)}")
-            for ranks, each in spreads
+            Point(ranks, item.median, item.minimum, item.maximum, f"{_ranks(ranks)}, {_spread(item)}")
+            for ranks, item in spreads
         ]
         lines.append(Line(program, line, number))
     limits = [(ranks, one.parameters["memory_limit"]) for ranks, one in points if "memory_limit" in one.parameters]
@@ -208,13 +208,13 @@ def _ranks(number: int) -> str:
 
 def predictions(scaling: Scaling) -> list[Chart]:
     """Return two charts for each kind of work, of strong and of weak scaling: measured and predicted times."""
-    found = []
+    result = []
     for kind in scaling.models:
         for sort in (STRONG, WEAK):
             there = [one for one in (*scaling.families, *scaling.larger) if (one.kind, one.scaling) == (kind, sort)]
             lines = [line for number, family in enumerate(there) for line in _of_family(scaling, family, number)]
             network = scaling.machine.network
-            found.append(
+            result.append(
                 Chart(
                     f"{kind}, {sort} scaling",
                     lines,
@@ -226,7 +226,7 @@ def predictions(scaling: Scaling) -> list[Chart]:
                     None if network is None else network.ranks,
                 )
             )
-    return found
+    return result
 
 
 def _of_family(scaling: Scaling, family: Family, number: int) -> list[Line]:
@@ -314,7 +314,7 @@ def sheet(
     if not keys:
         # The key has the programs of all charts.
         lines = {line.get_label(): line for panel in panels for line in panel.get_lines()}
-        shown = [each.name for each in key_of(charts)]
+        shown = [item.name for item in key_of(charts)]
         handles = [lines[name] for name in shown]
         picture.legend(handles, shown, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     picture.suptitle(title)

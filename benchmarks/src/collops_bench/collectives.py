@@ -92,7 +92,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 def sizes_up_to(largest: int) -> list[int]:
     """Return the message sizes to measure, in bytes."""
-    wanted = [
+    target = [
         8,
         64,
         512,
@@ -101,7 +101,7 @@ def sizes_up_to(largest: int) -> list[int]:
         256 << 10,
         *((1 << 20) << shift for shift in (0, 2, 4, 6, 8, 10, 12, 13)),
     ]
-    return [size for size in wanted if size <= largest]
+    return [size for size in target if size <= largest]
 
 
 def _largest(context: Context, operation: str) -> int:
@@ -248,37 +248,37 @@ def _buffers(xp: Any, operation: str, comm: Communicator, count: int) -> _Buffer
     sums = ranks * (ranks - 1) // 2
 
     if operation == "allreduce":
-        given, got = (count,), (count,)
+        argument, got = (count,), (count,)
 
         def expected(index: Any) -> Any:
             return ranks * (index % _PERIOD) + sums
     elif operation == "bcast":
-        given, got = (count,), (count,)
+        argument, got = (count,), (count,)
 
         def expected(index: Any) -> Any:
             return _pattern(index, 0)
     elif operation == "allgather":
-        given, got = (block,), (ranks, block)
+        argument, got = (block,), (ranks, block)
 
         def expected(index: Any) -> Any:
             return _pattern(index % block, 0) + index // block
     elif operation == "reduce_scatter":
-        given, got = (ranks, block), (block,)
+        argument, got = (ranks, block), (block,)
 
         def expected(index: Any) -> Any:
             return ranks * ((index + rank * block) % _PERIOD) + sums
     elif operation == "alltoall":
-        given, got = (ranks, block), (ranks, block)
+        argument, got = (ranks, block), (ranks, block)
 
         def expected(index: Any) -> Any:
             return _pattern(index % block + rank * block, 0) + index // block
     else:
-        given, got = (count,), (count,)
+        argument, got = (count,), (count,)
 
         def expected(index: Any) -> Any:
             return _pattern(index, (rank - 1) % ranks)
 
-    source, target = xp.empty(given, "float32"), xp.empty(got, "float32")
+    source, target = xp.empty(argument, "float32"), xp.empty(got, "float32")
     fill(xp, source.reshape(-1), lambda index: _pattern(index, rank))
     return _Buffers(source, target, expected)
 
@@ -344,7 +344,7 @@ class _RawMpi:
         comm, mpi = self._comm, self._mpi
         source, target = buffers.source, buffers.target
         after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        given, got = [source, mpi.FLOAT], [target, mpi.FLOAT]
+        argument, got = [source, mpi.FLOAT], [target, mpi.FLOAT]
 
         def bcast() -> None:
             # The result of the root is a copy of its input, as in our call.
@@ -353,12 +353,12 @@ class _RawMpi:
             comm.Bcast(got, 0)
 
         programs: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: comm.Allreduce(given, got),
+            "allreduce": lambda: comm.Allreduce(argument, got),
             "bcast": bcast,
-            "allgather": lambda: comm.Allgather(given, got),
-            "reduce_scatter": lambda: comm.Reduce_scatter_block(given, got),
-            "alltoall": lambda: comm.Alltoall(given, got),
-            "sendrecv": lambda: comm.Sendrecv(given, after, 0, got, before, 0),
+            "allgather": lambda: comm.Allgather(argument, got),
+            "reduce_scatter": lambda: comm.Reduce_scatter_block(argument, got),
+            "alltoall": lambda: comm.Alltoall(argument, got),
+            "sendrecv": lambda: comm.Sendrecv(argument, after, 0, got, before, 0),
         }
         return programs[operation]
 

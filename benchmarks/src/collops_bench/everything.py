@@ -186,7 +186,7 @@ def _size(measurement: Measurement) -> str:
 
 
 def _rate(value: float, unit: str) -> str:
-    factor, prefix = next((each for each in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= each[0]), (1.0, ""))
+    factor, prefix = next((item for item in ((1e12, "T"), (1e9, "G"), (1e6, "M")) if value >= item[0]), (1.0, ""))
     return f"{three_digits(value / factor)} {prefix}{unit}"
 
 
@@ -262,7 +262,7 @@ def _names(only: str | None) -> list[str]:
     if not names:
         raise InputError("--only names no benchmark: omit it to run all")
     if unknown := [name for name in names if name not in BENCHMARKS]:
-        raise InputError(f"there is no benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
+        raise InputError(f"unknown benchmark {unknown[0]!r}: choose from {', '.join(BENCHMARKS)}")
     return names
 
 

@@ -48,13 +48,13 @@ def _of_width(context: Context, plan: Plan, columns: int) -> Measurement:
     block[0], block[-1] = 2 * comm.rank, 2 * comm.rank + 1
     halo = engine.xp.zeros((2, columns), _DTYPE)
     # The row of the halo, who has it, and which row of its block it is.
-    wanted = [(0, comm.rank - 1, _ROWS - 1)] * (comm.rank > 0) + [(1, comm.rank + 1, 0)] * (comm.rank < comm.size - 1)
-    programs, forests = _programs(context, block, halo, wanted)
+    expected = [(0, comm.rank - 1, _ROWS - 1)] * (comm.rank > 0) + [(1, comm.rank + 1, 0)] * (comm.rank < comm.size - 1)
+    programs, forests = _programs(context, block, halo, expected)
     checks = []
     for name, program in programs.items():
         halo[...] = -1
         program()
-        error = max(float(abs(halo[row] - (2 * peer + (given > 0))).max()) for row, peer, given in wanted)
+        error = max(float(abs(halo[row] - (2 * peer + (side > 0))).max()) for row, peer, side in expected)
         checks.append(check(comm, f"halo by {name} against its values by counting", error, 0.0))
     timings = interleave(programs, comm, engine, plan)
     for name, program in programs.items():
@@ -74,21 +74,21 @@ def _of_width(context: Context, plan: Plan, columns: int) -> Measurement:
 
 
 def _programs(
-    context: Context, block: Any, halo: Any, wanted: list[tuple[int, int, int]]
+    context: Context, block: Any, halo: Any, expected: list[tuple[int, int, int]]
 ) -> tuple[dict[str, Callable[[], Any]], list[StarForest]]:
     """Return the programs that fill `halo` from `block`, by name, and the forests among them. Collective."""
     comm = context.comm
     # A rank needs the last row of the one before it, which needs this one's first.
-    whole = slice(0, block.shape[1])
-    sends = [(peer, (slice(_ROWS - 1 - given, _ROWS - given), whole)) for _, peer, given in wanted]
-    receives = [(peer, (slice(row, row + 1), whole)) for row, peer, _ in wanted]
+    full = slice(0, block.shape[1])
+    sends = [(peer, (slice(_ROWS - 1 - side, _ROWS - side), full)) for _, peer, side in expected]
+    receives = [(peer, (slice(row, row + 1), full)) for row, peer, _ in expected]
     exchange = ExchangePlan(comm, sends, receives)
-    leaves, ranks, rows = (np.array(column, dtype=np.int64) for column in zip(*wanted, strict=True))
+    leaves, ranks, rows = (np.array(column, dtype=np.int64) for column in zip(*expected, strict=True))
     forest = StarForest(comm, _ROWS, leaves, ranks, rows)
     forests = {name: forest.with_transport(name) for name in possible_transports(comm, context.engine)}
     programs: dict[str, Callable[[], Any]] = {MESSAGES: lambda: exchange.start(block, halo).finish()}
-    for name, each in forests.items():
-        programs[name] = lambda each=each: each.bcast(block, halo)
+    for name, item in forests.items():
+        programs[name] = lambda item=item: item.bcast(block, halo)
     return programs, [forest, *forests.values()]
 
 

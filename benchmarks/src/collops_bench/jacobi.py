@@ -7,7 +7,7 @@ show the scaling.
 The clock ``wall`` is the cost of one more iteration: a long run less a short one. ``one rank`` is the first rank alone
 on the whole grid while the others wait. Figures: ``speedup`` over it, ``efficiency`` (speedup over devices), and
 ``of_memory_limit``, the time in which the devices copy the grid over the time of an iteration, which may exceed 1 if a
-variant sweeps several times per pass over memory. Devices are those of the ranks, or of a process that drives several.
+variant sweeps several times per pass over memory. Devices belong to the ranks, or to a process that drives several.
 
 Programs of the user (``--peer``) run between the check of the values and the variants; their times are those that they
 print, called ``NAME (peer)``. A variant that cannot be made, or a program that fails, is missing in the measurement,
@@ -118,7 +118,7 @@ def _measure(context: Context, case: _Case) -> Measurement:
         }
         for name, timing in timings.items()
     }
-    # Not those of one process with more devices than the other models have ranks.
+    # Exclude models of one process with more devices than ranks.
     comparable = [name for name in variants if devices[name] == comm.size]
     best = min(comparable, key=lambda name: timings[name].wall.median)
     timings |= peers
@@ -151,7 +151,7 @@ def _iterations(variant: Variant, most: int) -> Callable[[int], Any]:
 
 def _of_program(context: Context, text: str, case: _Case, rounds: int) -> Timing:
     """Time an iteration of a program of the user: the first rank runs it, while the others wait. Collective."""
-    found = []
+    result = []
     for _ in range(rounds):
         seconds = {}
         for count in (case.short, case.long):
@@ -159,15 +159,15 @@ def _of_program(context: Context, text: str, case: _Case, rounds: int) -> Timing
                 if context.comm.rank == 0:
                     name, command = command_of(text)
                     seconds[count] = run_sample(name, command, Problem(case.nx, case.ny, count)).seconds
-        found.append(context.comm.allgather_metadata([*seconds.values()])[0])
-    pairs = [{"wall": (full - brief) / (case.long - case.short), "whole": full / case.long} for brief, full in found]
+        result.append(context.comm.allgather_metadata([*seconds.values()])[0])
+    pairs = [{"wall": (full - brief) / (case.long - case.short), "whole": full / case.long} for brief, full in result]
     return timing_of_iterations(case.long, pairs)
 
 
 def _alone(context: Context, problem: Problem) -> Callable[[int], Any]:
     """Return a program that iterates on the first rank only."""
     comm = context.comm
-    own = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
-    if comm.rank > 0 or own is None:
+    local = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
+    if comm.rank > 0 or local is None:
         return lambda count: None
-    return _iterations(make("single", problem, own, context.engine), 1 << 10)
+    return _iterations(make("single", problem, local, context.engine), 1 << 10)

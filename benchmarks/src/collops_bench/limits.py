@@ -5,8 +5,8 @@ faster of the two is the limit, which then depends on the memory or the transpor
 
 In an exchange each rank sends a message to the next rank of a ring and receives one from the previous rank.
 
-Figures: ``bandwidth`` of a copy counts the bytes that one rank reads and writes, that of a message the bytes that it
-sends; ``rate`` of a product counts floating-point operations.
+Figures: the ``bandwidth`` of a copy counts the bytes that one rank reads and writes, the ``bandwidth`` of a message the
+bytes that it sends; the ``rate`` of a product counts floating-point operations.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _time(context: Context, plan: Plan, program: Callable[[], Any]) -> dict[str,
     if engine.memory == "device" and _streams(context):
         graph = Captured(engine.xp, program, _CAPTURED_CALLS)
         timings[REPLAYED] = graph.of_one_call(interleave({REPLAYED: graph.replay}, comm, engine, plan)[REPLAYED])
-    return dict(sorted(timings.items(), key=lambda each: each[1].wall.median))
+    return dict(sorted(timings.items(), key=lambda item: item[1].wall.median))
 
 
 def _streams(context: Context) -> bool:

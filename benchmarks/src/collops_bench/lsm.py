@@ -4,7 +4,7 @@ The small problem is from the tutorial of PyLops-MPI: an image of 81 x 60 points
 constant velocity of 1000 m/s, 40 shots, 11 receivers and 651 samples of 4 ms. The large one, on GPUs, has 401 x 300
 points, 40 shots, 101 receivers and 1001 samples. Rays are straight. The peer runs the operator of PyLops with its
 fastest engine: Numba on hosts (in double precision, as in the tutorial), CUDA on GPUs (in single precision). Images on
-GPUs are compared after five iterations; those of our eager and replayed runs also after ten, with sums in fixed order.
+GPUs are compared after five iterations; images of eager and replayed runs also after ten, with sums in fixed order.
 
 The case "streamed" is a boat that tows cables, so that each shot has receivers of its own: along a line and, on GPUs,
 on an area of 512 x 512 points with 256 depths, with travel times at every eighth point. The traces are in files on this
@@ -304,11 +304,11 @@ def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurem
         headers = read(path, comm).headers
 
         def migrate(iterations: int) -> Any:
-            found = Survey(survey.geometry, comm, headers)  # which has read no traces yet
+            fresh = Survey(survey.geometry, comm, headers)  # which has read no traces yet
             if not streamed:
-                data = found.data(dtype=dtype, engine=engine)
+                data = fresh.data(dtype=dtype, engine=engine)
                 return solve_exactly(operator, data, iterations).x.local_array
-            equations = found.normal_equations(operator, engine=engine)
+            equations = fresh.normal_equations(operator, engine=engine)
             return solve_exactly(equations.operator, equations.right, iterations, kind=CG).x.local_array
 
         return migrate
@@ -323,7 +323,7 @@ def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurem
         for way in ("resident", "streamed")
         for name, path in paths.items()
     }
-    # The normal equations square the condition, of which CGLS only has the rounding errors.
+    # The normal equations square the condition number, unlike CGLS.
     tolerance = {"float64": 1e-8, "float32": 1e-4}[dtype]
     compared = {name: partial(migrate, towed.compared) for name, migrate in programs.items()}
     checks = agreement(context, f"streamed shots of the {towed.name}", compared, tolerance)
@@ -331,7 +331,7 @@ def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurem
     timings = interleave_iterations(programs, comm, engine, Plan(rounds=towed.rounds), short=short, long=long)
     of_resident = next(iter(timings.values())).clocks
     figures = {
-        name: {f"{clock} ratio": each.median / of_resident[clock].median for clock, each in one.clocks.items()}
+        name: {f"{clock} ratio": item.median / of_resident[clock].median for clock, item in one.clocks.items()}
         for name, one in timings.items()
     }
     figures["streamed, Zarr"]["operator bytes"] = float(memory)

@@ -6,7 +6,7 @@ memory traffic; and :math:`n_k` messages of each kind :math:`k` and size :math:`
 .. math:: T = t_0 + c_f f + c_b \, T_{copy}(b) + c_m \sum_k n_k \, T_{message}(k, s_k, p)
 
 ``collops bench limits`` measures :math:`T_{copy}` and :math:`T_{message}`; the four coefficients are fitted to runs
-(`Model.fit`), none of them negative. :math:`c_b` is the time of the work over that of a copy of as many bytes;
+(`Model.fit`) and must not be negative. :math:`c_b` is the time of the work over the time of a copy of as many bytes;
 :math:`c_m` is less than 1 if messages overlap with computation.
 """
 
@@ -122,10 +122,10 @@ class Network:
     bandwidth: float  # bytes per second of one adapter, each way
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for item in fields(self):
+            value = getattr(self, item.name)
             if not (math.isfinite(value) and value > 0):
-                raise InputError(f"the {each.name} of a network must be positive, not {value}")
+                raise InputError(f"the {item.name} of a network must be positive, not {value}")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Machine:
             If `kind` is not ``"allreduce"`` or ``"exchange"``, or no such message was measured.
         """
         if kind not in (ALLREDUCE, EXCHANGE):
-            raise InputError(f"there is no model of messages of kind {kind!r}; choose allreduce or exchange")
+            raise InputError(f"the kind of a message must be allreduce or exchange, not {kind!r}")
         if ranks == 1:
             return 0.0
         network = self.network
@@ -244,7 +244,7 @@ class Model:
         """
         if not runs:
             raise InputError("a model needs runs: run collops bench scaling")
-        used = [each.name not in without for each in fields(cls)]
+        used = [item.name not in without for item in fields(cls)]
         terms = np.array([_terms(machine, work) for work, _ in runs]) * used
         return cls(*_relative_fit(terms, np.array([seconds for _, seconds in runs])))
 
@@ -278,8 +278,8 @@ def _relative_fit(terms: np.ndarray, seconds: np.ndarray) -> list[float]:
     # Terms differ by many orders of magnitude, which would make the matrix numerically singular.
     scale = np.abs(relative).max(axis=0)
     scale[scale == 0] = 1.0
-    found, _ = nnls(relative / scale, np.ones(len(seconds)))
-    return [float(value) for value in found / scale]
+    result, _ = nnls(relative / scale, np.ones(len(seconds)))
+    return [float(value) for value in result / scale]
 
 
 # The work of measured problems

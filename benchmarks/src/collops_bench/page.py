@@ -80,12 +80,12 @@ def _ratio(ratio: float | None) -> str:
 
 
 def _facts(records: Mapping[str, Record], rows: Sequence[SpeedRow]) -> list[tuple[str, object]]:
-    every = [measurement for record in records.values() for measurement in record.measurements]
+    all_values = [measurement for record in records.values() for measurement in record.measurements]
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
     facts: list[tuple[str, object]] = [
         ("runs", len(records)),
-        ("measurements", len(every)),
-        ("results checked before timing", sum(len(one.checks) for one in every)),
+        ("measurements", len(all_values)),
+        ("results checked before timing", sum(len(one.checks) for one in all_values)),
         ("machines", ", ".join(dict.fromkeys(_machine(record) for record in records.values()))),
         ("last run", max(record.started for record in records.values())[:10]),
     ]
@@ -112,7 +112,7 @@ def _bars(rows: Sequence[SpeedRow]) -> list[tuple[str, list[dict[str, Any]]]]:
         length = 100 * max(0.0, math.log10(ratio)) / longest if longest > 0 else 0.0
         return {"row": row, "ratio": _ratio(ratio), "length": f"{length:.1f}", "slower": ratio < 1}
 
-    ordered = sorted(places.items(), key=lambda each: -len(each[1]))
+    ordered = sorted(places.items(), key=lambda item: -len(item[1]))
     return [(where, [bar(row, row.ratio) for row in lines if row.ratio is not None]) for where, lines in ordered]
 
 
@@ -134,12 +134,12 @@ def _benchmark(records: Mapping[str, Record], kind: str, numbers: Iterator[int])
 def _table(name: str, record: Record) -> dict[str, Any]:
     """Return a table with a group of rows for each measurement and a row for each program, without empty columns."""
     groups = [(in_words(one), _rows(one)) for one in record.measurements]
-    every = [row for _, rows in groups for row in rows]
-    filled = [column for column in range(len(_COLUMNS)) if any(row[column] for row in every)]
+    all_values = [row for _, rows in groups for row in rows]
+    filled = [column for column in range(len(_COLUMNS)) if any(row[column] for row in all_values)]
     return {
         "name": name,
         "caption": f"{record.benchmark} on {place(record)}",
-        "few": len(every) <= _FEW,
+        "few": len(all_values) <= _FEW,
         "count": len(groups),
         "head": [_COLUMNS[column] for column in filled],
         "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 5],

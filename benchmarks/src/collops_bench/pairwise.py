@@ -60,8 +60,8 @@ def _measure(
     target, answer = xp.zeros_like(source), xp.zeros(4, "uint8")
     many = 1 if case == LATENCY else _WINDOW
     programs: dict[str, Program] = {}
-    for name, each in communicators.items():
-        programs[name] = _by_messages(_Messages(each), comm.rank, many, source, target, answer)
+    for name, item in communicators.items():
+        programs[name] = _by_messages(_Messages(item), comm.rank, many, source, target, answer)
     if context.engine.memory == "host" and context.options.peer:
         programs[RAW_MPI] = _by_messages(_RawMessages(comm.control), comm.rank, many, source, target, answer)
     memory = None
@@ -98,7 +98,7 @@ def _measure(
 
 
 class _Messages:
-    """Messages of our communicator; those of a window are one group."""
+    """Messages of our communicator; the messages of a window are one group."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -114,7 +114,7 @@ class _Messages:
 
 
 class _RawMessages:
-    """Messages of mpi4py; those of a window are in flight together, and their end waits for them."""
+    """Messages of mpi4py; the messages of a window are in flight together, and the end of a window waits for them."""
 
     def __init__(self, control: Any) -> None:
         from mpi4py import MPI

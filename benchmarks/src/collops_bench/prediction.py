@@ -105,7 +105,7 @@ def scaling_of(records: Iterable[Record], network: Network = NETWORK) -> Scaling
     able = [there for there in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in there}]
     if not able:
         raise InputError("no machine has records of limits and of scaling: run collops bench limits and scaling")
-    there = max(able, key=lambda each: (max(one.ranks for one in each), len(each)))
+    there = max(able, key=lambda item: (max(one.ranks for one in item), len(item)))
     families = [family for family in _families(there) if len(family.measured) > 1]
     if not families:
         raise InputError("scaling was measured on one number of ranks only: run collops bench scaling --ranks 2")
@@ -132,7 +132,7 @@ def machine_of(records: Iterable[Record], network: Network | None = None) -> Mac
     """
     limits = sorted((one for one in records if one.benchmark == "limits"), key=lambda one: one.ranks)
     if not limits:
-        raise InputError("there is no record of this machine's limits: run collops bench limits")
+        raise InputError("the prediction needs a record of this machine's limits: run collops bench limits")
     copies = [(2.0 * size, seconds) for size, seconds in _points(limits[0], COPY)]
     lines = {
         kind: {one.ranks: Line.fit(points) for one in limits if (points := _points(one, kind))}
@@ -168,13 +168,13 @@ def _fit(machine: Machine, families: Sequence[Family]) -> Fitted:
 
 
 def _families(records: Sequence[Record]) -> list[Family]:
-    found: dict[tuple[str, str, str], Family] = {}
+    result: dict[tuple[str, str, str], Family] = {}
     for record in sorted(records, key=lambda one: one.ranks):
         for measurement in record.measurements:
             for family, seconds in _of(record, measurement):
                 key = (family.kind, family.words, family.scaling)
-                found.setdefault(key, family).measured[record.ranks] = seconds
-    return sorted(found.values(), key=lambda each: (each.kind, each.scaling))
+                result.setdefault(key, family).measured[record.ranks] = seconds
+    return sorted(result.values(), key=lambda item: (item.kind, item.scaling))
 
 
 def _of(record: Record, measurement: Measurement) -> list[tuple[Family, float]]:
@@ -197,8 +197,8 @@ def _share(number: int, scaling: str, ranks: int) -> tuple[Callable[[int], int],
     """Return a function from the number of ranks to the size of the problem, and the size as text."""
     if scaling == STRONG:
         return (lambda p: number), f"{number}"
-    each = number // ranks
-    return (lambda p: each * p), f"{each} a rank"
+    share = number // ranks
+    return (lambda p: share * p), f"{share} a rank"
 
 
 def _survey(parameters: Any, scaling: str, ranks: int) -> Family:

@@ -53,7 +53,7 @@ class Claim:
         for name, pair in self.pairs.items():
             ratios = []
             for one in record.measurements:
-                measured = [next((one.timings[each] for each in names if each in one.timings), None) for names in pair]
+                measured = [next((one.timings[item] for item in names if item in one.timings), None) for names in pair]
                 if one.case.startswith(self.case) and None not in measured:
                     slow, fast = (timing.wall.median for timing in measured if timing is not None)
                     ratios.append(slow / fast)
@@ -176,16 +176,16 @@ def _claims(records: Sequence[Record]) -> Section:
     rows, bars = [], []
     for claim in CLAIMS:
         published = f"{claim.words(claim.value)} ({claim.source})"
-        found = [
+        result = [
             (f"{name}, {place(record)}", value)
             for record in records
             if (record.benchmark, record.p2p) == (claim.benchmark, claim.p2p)
             for name, value in claim.here(record)
         ]
-        for name, value in found:
+        for name, value in result:
             rows.append([claim.what, published, name, claim.words(value), f"{value / claim.value:.2g}"])
             bars.append((f"{claim.what}:\n{name}", value / claim.value))
-        if not found:
+        if not result:
             rows.append([claim.what, published, "", NOT_MEASURED, ""])
     head = ["figure", "published", "here", "value", "here / published"]
     return Section("claims", "Published figures", head, rows, bars=bars, label="here / published")
@@ -196,18 +196,18 @@ def _name(record: Record, what: str) -> str:
 
 
 def _bandwidths(record: Record) -> Iterator[Section]:
-    found = [one for one in record.measurements if one.case == "allreduce"]
-    programs = programs_of(found)
+    result = [one for one in record.measurements if one.case == "allreduce"]
+    programs = programs_of(result)
     rows = []
-    for one in found:
+    for one in result:
         times = {name: timing.wall.median for name, timing in one.timings.items()}
         ratio = f"{three_digits(times[PEER] / times[one.ours])}x" if PEER in times else ""
         size = one.parameters["size"]
         rates = [f"{size / times[name] / 1e9:.3g}" if name in times else "" for name in programs]
         rows.append([bytes_in_words(size), *rates, ratio])
     title = f"Allreduce, GB/s of a rank's message, {place(record)}"
-    head = ["size of a message", *programs, f"{PEER} / {found[0].ours if found else 'collops'}"]
-    charts = by_size(replace(record, measurements=found))
+    head = ["size of a message", *programs, f"{PEER} / {result[0].ours if result else 'collops'}"]
+    charts = by_size(replace(record, measurements=result))
     yield Section(_name(record, "bandwidth"), title, head, rows, charts)
 
 
@@ -243,17 +243,17 @@ def _jacobi(record: Record) -> Iterator[Section]:
 
 
 def _jax(record: Record) -> Iterator[Section]:
-    found = [one for one in record.measurements if one.case == _NCCL4JAX_TABLE]
-    if found:
-        programs = programs_of(found)
+    result = [one for one in record.measurements if one.case == _NCCL4JAX_TABLE]
+    if result:
+        programs = programs_of(result)
         bars = [
             (f"{name}, {one.parameters['elements']}", 1e6 * one.timings[name].wall.median)
-            for one in found
+            for one in result
             for name in programs
             if name in one.timings
         ]
-        rows = [[str(one.parameters["elements"]), *(time_in_words(one, name) for name in programs)] for one in found]
-        title = f"NCCL4JAX's table: allreduce on {found[0].parameters['parties']} devices of one process"
+        rows = [[str(one.parameters["elements"]), *(time_in_words(one, name) for name in programs)] for one in result]
+        title = f"NCCL4JAX's table: allreduce on {result[0].parameters['parties']} devices of one process"
         kind = next(iter(record.machine["devices"]), "CPU")
         yield Section(
             _name(record, "nccl4jax"), f"{title}, {kind}", ["elements", *programs], rows, bars=bars, label="µs"
@@ -261,8 +261,8 @@ def _jax(record: Record) -> Iterator[Section]:
 
 
 def _scatters(record: Record) -> Iterator[Section]:
-    found = [one for one in record.measurements if one.case.startswith("scatter ")]
-    programs = programs_of(found)
+    result = [one for one in record.measurements if one.case.startswith("scatter ")]
+    programs = programs_of(result)
     direct = POINT_TO_POINT if POINT_TO_POINT in programs else "collops mpi"
     gains = {
         "collops over staging": ("collops staged", "collops"),
@@ -271,12 +271,12 @@ def _scatters(record: Record) -> Iterator[Section]:
     }
     gains = {words: pair for words, pair in gains.items() if set(pair) <= set(programs)}
     rows = []
-    for one in sorted(found, key=lambda one: one.case):
+    for one in sorted(result, key=lambda one: one.case):
         times = [time_in_words(one, name) for name in programs]
         size = bytes_in_words(one.parameters["bytes_per_rank"])
         rows.append([one.case.removeprefix("scatter "), size, *times, *(_gain(one, *pair) for pair in gains.values())])
     head = ["scatter", "bytes a rank", *programs, *gains]
-    charts = by_size(replace(record, measurements=found))
+    charts = by_size(replace(record, measurements=result))
     yield Section(_name(record, "scatters"), f"Scatters of star forests, {place(record)}", head, rows, charts)
 
 
@@ -289,11 +289,11 @@ def _gain(measurement: Measurement, slow: str, fast: str) -> str:
 
 def _pairwise(record: Record) -> Iterator[Section]:
     for case, unit in ((LATENCY, "Latency (us)"), (BANDWIDTH, "Bandwidth (MB/s)")):
-        found = [one for one in record.measurements if one.case == case]
-        programs = programs_of(found)
-        rows = [[str(one.parameters["size"]), *(f"{_osu(one, name, case):.2f}" for name in programs)] for one in found]
+        result = [one for one in record.measurements if one.case == case]
+        programs = programs_of(result)
+        rows = [[str(one.parameters["size"]), *(f"{_osu(one, name, case):.2f}" for name in programs)] for one in result]
         head = ["# Size", *(f"{name}, {unit}" for name in programs)]
-        charts = by_size(replace(record, measurements=found))
+        charts = by_size(replace(record, measurements=result))
         title = f"OSU: {case} between two ranks, {place(record)}"
         yield Section(_name(record, f"osu-{case}"), title, head, rows, charts)
 

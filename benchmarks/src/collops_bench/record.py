@@ -267,8 +267,8 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match.group(1) if match else platform.machine()
 
 
 def _version(package: str) -> str | None:
@@ -280,9 +280,9 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """Return COLLOPS_COMMIT, or else the commit of the repository, if any."""
-    given = os.environ.get("COLLOPS_COMMIT")
-    if given:
-        return given
+    commit = os.environ.get("COLLOPS_COMMIT")
+    if commit:
+        return commit
     folders = [Path(file).resolve().parent for file in (collops.__file__, __file__)]
     try:
         commit = _git(folders[0], "rev-parse", "HEAD")
@@ -309,16 +309,16 @@ def read_record(path: str | Path) -> Record:
     Raises
     ------
     InputError
-        If the file cannot be read, or is no record of this schema; it names the field.
+        If the file cannot be read, or is not a record of this schema; the message names the field.
     """
     try:
         content = json.loads(Path(path).read_bytes(), parse_constant=_no_number)
     except OSError as problem:
         raise InputError(f"cannot read {path}: {problem.strerror or problem}") from problem
     except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path} is no JSON file ({problem})") from problem
+        raise InputError(f"{path} is not a JSON file ({problem})") from problem
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise InputError(f"{path} is no benchmark record of schema {SCHEMA}: run the benchmark again")
+        raise InputError(f"{path} must be a benchmark record of schema {SCHEMA}: run the benchmark again")
     try:
         record = _as(Record, {name: value for name, value in content.items() if name not in ("schema", "clocks")}, "it")
         for name, kind in _MACHINE.items():
@@ -331,7 +331,7 @@ def read_record(path: str | Path) -> Record:
                 if min(clock.minimum for name, clock in timing.clocks.items() if name not in SIGNED) <= 0:
                     raise ValueError(f"{where} has a time that is not positive")
     except ValueError as problem:
-        raise InputError(f"{path} is no whole benchmark record: {problem}") from problem
+        raise InputError(f"{path} is not a complete benchmark record: {problem}") from problem
     return record
 
 
@@ -345,12 +345,12 @@ def read_folder(folder: str | Path) -> dict[str, Record]:
     """
     paths = sorted(Path(folder).glob("*.json"))
     if not paths:
-        raise InputError(f"there are no results in {folder}: run a benchmark first, e.g. collops bench arrays")
+        raise InputError(f"no results in {folder}: run a benchmark first, e.g. collops bench arrays")
     return {path.name: read_record(path) for path in paths}
 
 
 def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _as(kind: Any, value: Any, where: str) -> Any:
@@ -393,5 +393,5 @@ def _as_dataclass(kind: Any, value: Any, where: str) -> Any:
 @cache
 def _fields_of(kind: Any) -> tuple[dict[str, Any], set[str]]:
     """Return the types of a dataclass's fields by their names, and the names of those without a default."""
-    needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
+    needed = {item.name for item in fields(kind) if item.default is item.default_factory is MISSING}
     return get_type_hints(kind), needed

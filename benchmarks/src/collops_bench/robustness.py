@@ -1,14 +1,13 @@
 """The cost of deadlines, rejections and agreements when nothing goes wrong: a CGLS iteration with and without them.
 
-"Without" is what a plain build would do: MPI's blocking calls, no count of calls, no agreement on a solver's start.
-Both kinds take turns in short blocks, and the times of one turn are compared: what slows the machine for longer than a
-turn slows both. The clock ``difference`` has these differences, of which some are negative. The figure ``added,
-percent`` is their median over the median without; ``doubt, percent`` is half the width of the interval in which that
-median lies with 95 % probability.
+"Without" is a plain build: MPI's blocking calls, without counting calls and without the agreement at a solver's start.
+Both kinds alternate in short blocks, and the times of one pair of blocks are compared, so that a slowdown of the
+machine affects both. The clock ``difference`` has these differences, some of them negative. The figure ``added,
+percent`` is their median over the median without; ``doubt, percent`` is half the width of its 95 % confidence interval.
 
-On one rank all calls go through MPI as well, to this rank itself: that shows what is added to a call without the time
-that ranks wait for each other, which differs from block to block. Problems are those of the benchmark ``cgls`` on
-hosts; there is nothing to measure on devices, or without MPI.
+On one rank all calls use MPI as well, to this rank itself: this shows the cost added to a call without the time that
+ranks wait for each other, which varies between blocks. The problems are the same as in the benchmark ``cgls`` on hosts;
+the benchmark does not apply to devices, or without MPI.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class _PlainTransport(MpiTransport):
             super().run(call)
             return
         datatype, operation, _ = self.reduction(call.source.dtype, call.op)
-        given = self._mpi.IN_PLACE if call.source is call.target else [call.source, datatype]
-        self._comm.Allreduce(given, [call.target, datatype], operation)
+        argument = self._mpi.IN_PLACE if call.source is call.target else [call.source, datatype]
+        self._comm.Allreduce(argument, [call.target, datatype], operation)
 
 
 class _Plain(Communicator):
@@ -73,10 +72,10 @@ def _communicators(control: Any) -> dict[str, Communicator]:
     crowded = len(available_cores()) < control.size  # as in a world of these ranks
     made: dict[str, Communicator] = {}
     for name, kind, transport in ((OURS, Communicator, MpiTransport), (PLAIN, _Plain, _PlainTransport)):
-        own = control.Dup()
-        failures = Failures(ControlChannel(own), default_timeout(), crowded)
+        local = control.Dup()
+        failures = Failures(ControlChannel(local), default_timeout(), crowded)
         counts = failures if kind is Communicator else None  # without it, calls are not counted
-        made[name] = kind(transport(own, failures), None, control=own, failures=counts)
+        made[name] = kind(transport(local, failures), None, control=local, failures=counts)
     return made
 
 
@@ -86,7 +85,7 @@ def _measure(context: Context, comms: Mapping[str, Communicator], case: Case) ->
         return case.local(context, random), random.normal(size=case.rows)
 
     comm = context.comm
-    solvers = {kind: _solver(each, *part(comm.rank)) for kind, each in comms.items()}
+    solvers = {kind: _solver(item, *part(comm.rank)) for kind, item in comms.items()}
     parts = [part(rank) for rank in range(comm.size)]
     expected = _serial_solution([operator for operator, _ in parts], np.concatenate([data for _, data in parts]))
     checks = [
@@ -102,21 +101,21 @@ def _measure(context: Context, comms: Mapping[str, Communicator], case: Case) ->
     short, long = (2, 7) if quick else (10, 60)
     times = _times(solvers, comms[PLAIN], (short, long), seconds=0.05 if quick else 25.0)
     # Without the start of the solver, which both lengths have.
-    iterations = {kind: (own[long] - own[short]) / (long - short) for kind, own in times.items()}
+    iterations = {kind: (runs[long] - runs[short]) / (long - short) for kind, runs in times.items()}
     timings = {
         kind: timing_of_iterations(
             long,
             [
-                {"wall": wall, "whole": whole / long}
-                for wall, whole in zip(each.tolist(), times[kind][long].tolist(), strict=True)
+                {"wall": wall, "whole": full / long}
+                for wall, full in zip(item.tolist(), times[kind][long].tolist(), strict=True)
             ],
         )
-        for kind, each in iterations.items()
+        for kind, item in iterations.items()
     }
     difference = iterations[OURS] - iterations[PLAIN]
     paired = {"difference": Spread.of(difference.tolist())}
     timings[OURS] = replace(timings[OURS], clocks={**timings[OURS].clocks, **paired})
-    added, doubt = (100 * each / timings[PLAIN].wall.median for each in median_and_doubt(difference))
+    added, doubt = (100 * item / timings[PLAIN].wall.median for item in median_and_doubt(difference))
 
     return Measurement(
         f"CGLS iteration, {case.name}",
@@ -157,8 +156,8 @@ def _times(
                 samples[kind][iterations].append(time.perf_counter() - start)
         turn += 1
     return {
-        kind: {length: np.asarray(world.allreduce(np.array(each), "max")) for length, each in own.items()}
-        for kind, own in samples.items()
+        kind: {length: np.asarray(world.allreduce(np.array(item), "max")) for length, item in runs.items()}
+        for kind, runs in samples.items()
     }
 
 

@@ -100,12 +100,12 @@ def _cgls(context: Context, scaling: str, rows: int, columns: int) -> Measuremen
 
     comm, engine = context.comm, context.engine
     layout = Layout.split((rows,), comm.size)
-    (mine,) = layout.local_shape(comm.rank)
+    (local,) = layout.local_shape(comm.rank)
     rng = np.random.default_rng([1, comm.rank])
     # With badly scaled columns, CGLS does not converge within the timed iterations.
-    matrix = rng.standard_normal((mine, columns), dtype="float32") * np.logspace(0, -3, columns, dtype="float32")
+    matrix = rng.standard_normal((local, columns), dtype="float32") * np.logspace(0, -3, columns, dtype="float32")
     operator = VStack([MatrixMult(engine.from_host(matrix / np.float32(np.sqrt(rows))), dtype="float32")], comm=comm)
-    data = DistributedArray(layout, comm, engine.from_host(rng.standard_normal(mine, dtype="float32")))
+    data = DistributedArray(layout, comm, engine.from_host(rng.standard_normal(local, dtype="float32")))
     sizes = {"rows": rows, "columns": columns, "dtype": "float32"}
     parameters = sizes | parameters_of(cgls(rows, columns, comm.size))
     return _iteration(context, CGLS, scaling, operator, data, parameters, (20, 120))
@@ -143,10 +143,10 @@ def _sparse(context: Context, scaling: str, side: int, planes: int) -> Measureme
     """Measure the product of a 27-point stencil on a cube whose planes are distributed over the ranks."""
     comm, engine = context.comm, context.engine
     square, layout = side * side, Layout.split((planes,), comm.size)
-    mine = layout.slices(comm.rank)[0]
-    count = mine.stop - mine.start
-    slab = stencil_rows(side, mine.start, mine.stop)
-    matrix = CSRMatrix(ring_rows(slab, square, mine.start, planes), comm=comm)
+    local = layout.slices(comm.rank)[0]
+    count = local.stop - local.start
+    slab = stencil_rows(side, local.start, local.stop)
+    matrix = CSRMatrix(ring_rows(slab, square, local.start, planes), comm=comm)
     x = ones(matrix.domain, comm=comm, dtype="float32", engine=engine)
     y = zeros(matrix.range, comm=comm, dtype="float32", engine=engine)
     degrees = engine.from_host(np.diff(slab.indptr).astype("float32"))

@@ -107,10 +107,10 @@ def messages_of_a_call(program: Callable[[], Any]) -> dict[str, int]:
 
 
 def messages_of_an_iteration(solve: Callable[[int], Any]) -> dict[str, int]:
-    """Return the messages of an iteration: a fifth of those of five further iterations, without the set-up."""
+    """Return the number of messages per iteration: a fifth of the messages of five further iterations."""
     few, many = (messages_of_a_call(lambda n=iterations: solve(n)) for iterations in (5, 10))
-    each = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
-    return {name: count for name, count in each.items() if count}
+    item = {name: round((count - few.get(name, 0)) / 5) for name, count in many.items()}
+    return {name: count for name, count in item.items() if count}
 
 
 # Vectors of small integers, filled and checked piece by piece: their sums and copies are exact.

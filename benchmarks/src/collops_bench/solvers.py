@@ -124,12 +124,12 @@ def _measure(context: Context, case: _Case, obstacle: str | None) -> Measurement
         programs[PETSC] = _petsc(case, local, y, getattr(M, "bounds", None))
         if case.method == "GMRES(30)":
             programs[REFINED] = _petsc(case, local, y, None, refined=True)
-    found = {name: solve(_MAX_ITERATIONS, _RTOL) for name, solve in programs.items()}
-    checks = [_right(context, name, x, truth) for name, (x, _) in found.items()]
-    counts = {name: iterations for name, (_, iterations) in found.items()}
+    result = {name: solve(_MAX_ITERATIONS, _RTOL) for name, solve in programs.items()}
+    checks = [_right(context, name, x, truth) for name, (x, _) in result.items()]
+    counts = {name: iterations for name, (_, iterations) in result.items()}
     if PETSC in counts:
-        apart = float(abs(counts[PETSC] - counts["collops"]))
-        checks.append(check(comm, f"iterations of {case.name} against {PETSC}'s", apart, float(_SAME)))
+        gap = float(abs(counts[PETSC] - counts["collops"]))
+        checks.append(check(comm, f"iterations of {case.name} against {PETSC}'s", gap, float(_SAME)))
     # Fewer than either needs: beyond convergence programs would do different work.
     long = max(2, min(counts.values()) - 1)
     short = max(1, long // 5)
@@ -178,8 +178,8 @@ def _ours(case: _Case, A: CSRMatrix, y: DistributedArray, M: Any) -> _Program:
     method, _, options = _METHODS[case.method]
 
     def solve(iterations: int, rtol: float) -> tuple[Any, int]:
-        found = method(A, y, M=M, niter=iterations, rtol=rtol, progress=False, verify=False, **options)
-        return found.x.local_array, found.iterations
+        result = method(A, y, M=M, niter=iterations, rtol=rtol, progress=False, verify=False, **options)
+        return result.x.local_array, result.iterations
 
     return solve
 
@@ -225,7 +225,7 @@ def _petsc(
 
 
 def _exactly(name: str, solve: _Program) -> Callable[[int], Any]:
-    """Return a function of a number of iterations, all of which must be done: fewer could not be compared."""
+    """Return a function of a number of iterations that takes exactly this number: fewer could not be compared."""
 
     def run(iterations: int) -> Any:
         x, done = solve(iterations, 0.0)

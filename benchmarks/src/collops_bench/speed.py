@@ -52,7 +52,7 @@ class SpeedRow(NamedTuple):
 
     work: str  # the work, and the machine
     place: str
-    ours: str  # the times in words; that of the peer with its name, or the reason why there is none
+    ours: str  # the times in words; the time of the peer with its name, or the reason why it is missing
     peer: str
     peer_name: str | None  # the peer, where it was measured
     ratio: float | None  # how many times as fast as the peer; ``None`` where it was not measured
@@ -102,12 +102,12 @@ def longest(rows: Iterable[SpeedRow]) -> list[SpeedRow]:
 
     Ratios do not affect the choice.
     """
-    found: dict[tuple[str, bool], SpeedRow] = {}
+    result: dict[tuple[str, bool], SpeedRow] = {}
     for row in rows:
-        best = found.get(row.kind)
+        best = result.get(row.kind)
         if best is None or (row.weight, row.seconds) > (best.weight, best.seconds):
-            found[row.kind] = row
-    return [found[kind] for kind in _SUMMARISED if kind in found]
+            result[row.kind] = row
+    return [result[kind] for kind in _SUMMARISED if kind in result]
 
 
 def speed_table(records: Sequence[Record]) -> str:
@@ -159,8 +159,8 @@ def replace_between(path: str | Path, begin: str, end: str, content: str) -> Non
         text = path.read_text(encoding="utf-8")
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"{path} needs the lines {begin} and {end}, once and in this order")
-        before, _, rest = text.partition(begin)
-        after = rest.partition(end)[2]
+        before, _, remaining = text.partition(begin)
+        after = remaining.partition(end)[2]
         path.write_text(f"{before}{begin}\n{content}\n{end}{after}", encoding="utf-8")
     except OSError as problem:
         raise InputError(f"cannot rewrite {path}: {problem.strerror or problem}") from problem

@@ -1,14 +1,14 @@
-"""Star forests on every transport and those of PETSc, scatters by index, and a sparse matrix product.
+"""Star forests on every transport and in PETSc, scatters by index, and a sparse matrix product.
 
-A size is the bytes of float64 values that a rank's roots have. The forests: *shift*, every root has its leaf on the
-next rank, in order; *random*, every leaf has any root of any rank. On hosts the time of a move contains the writing of
-its source. The scatters are those of PETSc's published measurements: parallel to parallel (a random permutation),
-sequential to parallel (each rank adds the whole of an array of its own, its ranks' shares interleaved), and parallel to
-sequential (the way back). On hosts they are also made of calls of MPI, point-to-point and as neighbourhood collectives
-with the same packing, and by PETSc.
+A size is the size in bytes of the float64 values at a rank's roots. The forests: *shift*, every root has its leaf on
+the next rank, in order; *random*, every leaf has any root of any rank. On hosts the time of a move includes writing its
+source. The scatters are the cases of PETSc's published measurements: parallel to parallel (a random permutation),
+sequential to parallel (each rank adds a full array of its own, with interleaved shares of the ranks), and parallel to
+sequential (the reverse). On hosts they are also measured with MPI calls, point-to-point and neighbourhood collectives
+with the same packing, and with PETSc.
 
-The product is that of a 27-point stencil with as many rows on every rank; its efficiency is the time of one rank's
-own rows, without neighbours, over that of the distributed product.
+The product is with the matrix of a 27-point stencil, with equally many rows on every rank. Its efficiency is the time
+of one rank's own rows, without neighbours, over the time of the distributed product.
 """
 
 from __future__ import annotations
@@ -194,10 +194,10 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
     share = max(1, size // _ITEM)
     total = share * comm.size
     layout = Layout.split(total, comm.size)
-    mine = np.arange(layout.slices(comm.rank)[0].start, layout.slices(comm.rank)[0].stop)
+    local_rows = np.arange(layout.slices(comm.rank)[0].start, layout.slices(comm.rank)[0].stop)
     if routine == "parallel to parallel":
         permutation = np.random.default_rng(1).permutation(total)
-        ends = (layout, mine, layout, permutation[mine])
+        ends = (layout, local_rows, layout, permutation[local_rows])
     else:
         # Element k of the array of rank r is element k * ranks + r of the whole.
         ends = (share, np.arange(share), layout, np.arange(share) * comm.size + comm.rank)
@@ -205,15 +205,15 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
     forward = routine != "parallel to sequential"
     scatter = IndexScatter(*ends, comm=comm)
     scatters = {_program(name): scatter.with_transport(name) for name in _transports(context)}
-    x = _array(context, ends[0], mine)
-    y = _array(context, layout, mine)
+    x = _array(context, ends[0], local_rows)
+    y = _array(context, layout, local_rows)
     checks: list[Check] = []
     programs: dict[str, Callable[[], Any]] = {}
-    for name, each in scatters.items():
+    for name, item in scatters.items():
         if forward:
-            programs[name] = lambda each=each: each.forward(x, y)
+            programs[name] = lambda item=item: item.forward(x, y)
         else:
-            programs[name] = lambda each=each: each.reverse(y, x)
+            programs[name] = lambda item=item: item.reverse(y, x)
     local_x, local_y = (end.local_array if isinstance(end, DistributedArray) else end for end in (x, y))
     raw: dict[str, Callable[[], None]] = {}
     graph = None
@@ -234,8 +234,8 @@ def _scatter(context: Context, plan: Plan, routine: str, size: int) -> Measureme
         error = float(abs(local - reference).max()) if share else 0.0
         checks.append(check(comm, f"{routine} by {name} against that by the first", error, 0.0))
     timings = interleave(programs, comm, engine, plan)
-    for each in scatters.values():
-        each.free()
+    for item in scatters.values():
+        item.free()
     if graph is not None:
         graph.Free()
     parameters = {"bytes_per_rank": size, "dtype": "float64"}
@@ -257,9 +257,11 @@ def _raw_scatters(
     order = np.argsort(owners, kind="stable")
     counts = np.bincount(owners, minlength=comm.size)
     others = np.array(base.alltoall(counts.tolist()))
-    wanted = np.concatenate(base.alltoall(np.split(places[order], np.cumsum(counts)[:-1])))
-    given, got = ((x, order, counts), (y, wanted, others)) if forward else ((y, wanted, others), (x, order, counts))
-    (source, packed_from, sent), (target, unpacked_to, received) = given, got
+    expected = np.concatenate(base.alltoall(np.split(places[order], np.cumsum(counts)[:-1])))
+    argument, got = (
+        ((x, order, counts), (y, expected, others)) if forward else ((y, expected, others), (x, order, counts))
+    )
+    (source, packed_from, sent), (target, unpacked_to, received) = argument, got
     out, into = np.empty(sent.sum()), np.empty(received.sum())
     to, by = np.flatnonzero(sent), np.flatnonzero(received)
     graph = base.Create_dist_graph_adjacent(by.tolist(), to.tolist())
@@ -319,14 +321,14 @@ def ring_rows(slab: Any, square: int, first: int, planes: int) -> Any:
     """Return a slab's rows as those from the plane `first` of a ring of planes: the last one comes before the first."""
     from scipy import sparse
 
-    rows, whole = slab.shape[0], square * planes
-    kind = np.int32 if whole < np.iinfo(np.int32).max - rows else np.int64
+    rows, full = slab.shape[0], square * planes
+    kind = np.int32 if full < np.iinfo(np.int32).max - rows else np.int64
     columns = slab.indices.astype(kind) + kind((first - 1) * square)
     if rows:  # a rank may have no plane
         # Only what the first and the last plane name can be around the ring.
         for ends in (slice(0, slab.indptr[square]), slice(slab.indptr[rows - square], None)):
-            columns[ends] %= kind(whole)
-    return sparse.csr_array((slab.data, columns, slab.indptr), shape=(rows, whole))
+            columns[ends] %= kind(full)
+    return sparse.csr_array((slab.data, columns, slab.indptr), shape=(rows, full))
 
 
 def _product(context: Context, plan: Plan, side: int) -> Measurement:
@@ -345,13 +347,13 @@ def _product(context: Context, plan: Plan, side: int) -> Measurement:
     checks = []
     degree = engine.xp.asarray(np.diff(slab.indptr), dtype="float32")
     programs: dict[str, Callable[[], Any]] = {}
-    for name, each in matrices.items():
-        programs[name] = lambda each=each: each.forward(x, y)
-        result = each.forward(x, y).local_array
+    for name, item in matrices.items():
+        programs[name] = lambda item=item: item.forward(x, y)
+        result = item.forward(x, y).local_array
         checks.append(check(comm, f"product by {name} against rows' lengths", float(abs(result - degree).max()), 0.0))
     programs["one rank alone"] = lambda: single.forward(sx, sy)
     timings = interleave(programs, comm, engine, plan)
-    own = timings["one rank alone"].wall.median
+    local = timings["one rank alone"].wall.median
     measurement = Measurement(
         "27-point stencil times vector",
         {"rows_per_rank": slab.shape[0], "entries_per_rank": int(slab.nnz), "dtype": "float32"},
@@ -359,9 +361,9 @@ def _product(context: Context, plan: Plan, side: int) -> Measurement:
         checks=checks,
         messages=messages_of_a_call(programs["collops"]),
     )
-    for each in matrices.values():
-        each.free()
-    figures = {name: {"efficiency": own / timing.wall.median} for name, timing in timings.items()}
+    for item in matrices.values():
+        item.free()
+    figures = {name: {"efficiency": local / timing.wall.median} for name, timing in timings.items()}
     return replace(measurement, figures=figures)
 
 

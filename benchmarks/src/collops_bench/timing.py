@@ -33,14 +33,14 @@ __all__ = [
 
 CLOCKS = {
     "wall": "host clock around a batch of calls, from a barrier with an idle device until the device is idle again, "
-    "over the number of calls; for a solver, the cost of one more iteration: the time of a long solve less that of a "
-    "short one, over the difference in iterations",
+    "over the number of calls; for a solver, the cost of one more iteration: the time of a long solve minus the time "
+    "of a short solve, over the difference in iterations",
     "host": "host clock around the same batch, until the last call has returned, while the device may still work",
     "device": "events on the device's stream around the same batch, over the number of calls",
     "first": "host clock around the very first call, including compilation and connection",
     "whole": "host clock around a whole long solve, including set-up, over its iterations",
-    "difference": "the wall time of this program less that of the one it is compared with, in the same round; noise "
-    "makes single differences negative",
+    "difference": "the wall time of this program minus the wall time of the reference program, in the same round; "
+    "noise makes single differences negative",
 }
 """The meaning of the clocks of a :class:`Timing`."""
 
@@ -185,10 +185,10 @@ def time_batch(program: Callable[[], object], calls: int, comm: Communicator, en
         events[1].record()
     synchronize(engine)
     end = time.perf_counter()
-    mine = [(end - begin) / calls, (returned - begin) / calls]
+    local = [(end - begin) / calls, (returned - begin) / calls]
     if events:
-        mine.append(1e-3 * engine.xp.cuda.get_elapsed_time(*events) / calls)
-    slowest = [max(column) for column in zip(*comm.allgather_metadata(mine), strict=True)]
+        local.append(1e-3 * engine.xp.cuda.get_elapsed_time(*events) / calls)
+    slowest = [max(column) for column in zip(*comm.allgather_metadata(local), strict=True)]
     return dict(zip(("wall", "host", "device"), slowest, strict=False))
 
 
@@ -217,7 +217,7 @@ class Captured:
         self._graph.launch()
 
     def of_one_call(self, timing: Timing) -> Timing:
-        """Return the timing of one call from that of replays."""
+        """Return the timing of one call from the timing of replays."""
         return per_part(timing, self.calls)
 
 

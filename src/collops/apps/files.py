@@ -1,4 +1,4 @@
-"""Read arrays from NumPy files and Zarr stores, and write results: a reader sees a whole file or none."""
+"""Read arrays from NumPy files and Zarr stores, and write results atomically."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
     "write_result",
 ]
 
-# Errors that NumPy, Zarr and its codecs raise for damaged files. A lack of memory is not one.
+# Errors that NumPy, Zarr and its codecs raise for damaged files, except a lack of memory.
 _DECODING_ERRORS = (
     *(kind for kind in ARGUMENT_ERRORS if kind is not MemoryError),
     *(OSError, EOFError, RuntimeError, SystemError, zlib.error, lzma.LZMAError),
@@ -56,7 +56,7 @@ _CHUNK_BYTES = 16 << 20
 def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
     """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged.
 
-    `rows` is a slice, or whatever else is an index of `array`.
+    `rows` is a slice or any other index of `array`.
     """
     try:
         return np.asarray(array[rows])
@@ -65,13 +65,13 @@ def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
 
 
 def decoded(array: Any, path: Path, index: Any = ..., dtype: type[np.floating] = np.float32) -> np.ndarray:
-    """Read real numbers by an index, as xarray decodes them: unpacked, and NaN where a value is marked as missing.
+    """Read real numbers by an index and decode them like xarray: unpacked, and NaN where a value is marked as missing.
 
     The result is float32 or float64: at least `dtype`, and exact for the stored values. As in xarray, ``add_offset``
-    makes it float64, because differences may be much smaller than the offset. An index that holds arrays has one for
-    each axis.
+    makes it float64, because differences may be much smaller than the offset. If an index has arrays, it has an array
+    for each axis.
     """
-    orthogonal = isinstance(index, tuple) and any(isinstance(each, np.ndarray) for each in index)
+    orthogonal = isinstance(index, tuple) and any(isinstance(part, np.ndarray) for part in index)
     stored = read_rows(array.oindex if orthogonal else array, path, index)
     if stored.dtype.kind not in "fiub":
         raise InputError(f"{path} holds {stored.dtype}: save real numbers")
@@ -87,10 +87,10 @@ def decoded(array: Any, path: Path, index: Any = ..., dtype: type[np.floating] =
 
 
 def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, list[Any]]:
-    """Return stored values with the sign that the attribute ``_Unsigned`` sets, and the marks of missing ones.
+    """Return stored values with the sign from the attribute ``_Unsigned``, and the marks of missing values.
 
     Marks are the attributes ``_FillValue`` and ``missing_value``, and in format 2 the fill value of the array, in which
-    xarray stores ``_FillValue``. There 0 is not a mark, because it is Zarr's default.
+    xarray stores ``_FillValue``, unless it is 0, Zarr's default.
     """
     if stored.dtype.kind == "b":
         return stored, []
@@ -105,50 +105,50 @@ def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, 
     if kind is None:
         return stored, marks
     stored = stored.view(stored.dtype.str.replace(stored.dtype.kind, kind))
-    # Programs write the mark with either sign: -1 and 255 are the same byte.
+    # Programs write marks with either sign: -1 and 255 are the same byte.
     lowest, count = int(np.iinfo(stored.dtype).min), 1 << 8 * stored.dtype.itemsize
     return stored, [(mark - lowest) % count + lowest for mark in marks]
 
 
 def _numbers_in(array: Any, path: Path, name: str) -> list[float]:
     """Return the numbers in an attribute of a Zarr array: none if it is absent, one number, or a list."""
-    given = getattr(array, "attrs", {}).get(name)
-    numbers = [_number(each) for each in (given if isinstance(given, list) else [given])]
-    if given is None:
+    attribute = getattr(array, "attrs", {}).get(name)
+    numbers = [_number(entry) for entry in (attribute if isinstance(attribute, list) else [attribute])]
+    if attribute is None:
         return []
     if None in numbers or not numbers:
-        raise InputError(f"{path} has the attribute {name} of {given!r}: replace it with a number, or remove it")
-    return [each for each in numbers if each is not None]
+        raise InputError(f"{path} has the attribute {name} of {attribute!r}: replace it with a number, or remove it")
+    return [entry for entry in numbers if entry is not None]
 
 
-def _number(given: Any) -> float | None:
-    """Return a number of JSON, or one in text; xarray writes floats of format 3 as base64."""
+def _number(entry: Any) -> float | None:
+    """Return a number from JSON or from text; xarray writes floats of format 3 as base64."""
     with suppress(ValueError, TypeError, OverflowError):
-        number = float(given)  # also of "NaN", since JSON has no number for it
-        return given if isinstance(given, int) else number
+        number = float(entry)  # also "NaN", which JSON cannot represent as a number
+        return entry if isinstance(entry, int) else number
     with suppress(ValueError, struct.error):
-        return struct.unpack("<d", base64.b64decode(given, validate=True))[0] if isinstance(given, str) else None
+        return struct.unpack("<d", base64.b64decode(entry, validate=True))[0] if isinstance(entry, str) else None
     return None
 
 
 def not_finite(values: np.ndarray) -> tuple[int, ...] | None:
-    """Return the index of the first number that is not finite, if there is one."""
-    places = np.argwhere(~np.isfinite(values))
-    return tuple(places[0].tolist()) if len(places) else None
+    """Return the index of the first number that is not finite, or None."""
+    indices = np.argwhere(~np.isfinite(values))
+    return tuple(indices[0].tolist()) if len(indices) else None
 
 
-def open_array(path: Path, names: tuple[str, ...], others: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def open_array(path: Path, names: tuple[str, ...], other_suffixes: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
 
-    The path names a .npy file, a Zarr array, or a Zarr group. Of a group, it opens the first array among `names`, or
-    else its only array of two or three axes. `others` are suffixes of files that the caller reads by other means.
+    The path names a .npy file, a Zarr array, or a Zarr group. In a group, it opens the first existing array among
+    `names`, or else the only array of two or three axes. `other_suffixes` are suffixes that the caller also supports.
     """
     in_zarr = is_zarr(path)
     if path.suffix.lower() != ".npy" and not in_zarr:
-        kinds = ", ".join([*others, ".npy"])
-        raise InputError(f"{path} cannot be read: name a file {kinds}, or a Zarr store .zarr")
+        kinds = ", ".join([*other_suffixes, ".npy"])
+        raise InputError(f"{path} cannot be read: pass a file {kinds}, or a Zarr store .zarr")
     if not path.exists():
-        raise InputError(f"{path} does not exist: check the name")
+        raise InputError(f"{path} does not exist: check the path")
     array, group = _choose_array(path, names) if in_zarr else (open_npy(path), None)
     if np.dtype(array.dtype).kind not in "fiu":
         raise InputError(f"{path} holds {array.dtype}: save real numbers")
@@ -163,45 +163,45 @@ def open_npy(path: Path) -> np.ndarray:
         with np.errstate(over="ignore"):  # of a shape that is damaged
             array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
     except (*_DECODING_ERRORS, MemoryError, SyntaxError, tokenize.TokenError) as problem:
-        # Mapping needs no memory: only Python's parser lacks it, for a header that is nested too deeply.
+        # Mapping needs no memory: a MemoryError is from Python's parser, for a header that is nested too deeply.
         raise InputError(
             f"{path} is not a NumPy file of numbers, or it is damaged ({problem}): save it again"
         ) from None
     if array is None:
-        raise InputError(f"{path} is an archive of arrays: save the one array alone with numpy.save")
+        raise InputError(f"{path} is an archive of arrays: save a single array with numpy.save")
     return array
 
 
 def is_zarr(path: str | Path) -> bool:
-    """Return whether a path is in a Zarr store by its name, or a folder, as stores of other names are."""
+    """Return whether a path is in a Zarr store: a part of it ends with .zarr, or it is a folder."""
     path = Path(path)
     return any(part.endswith(".zarr") for part in path.parts) or path.is_dir()
 
 
 def open_zarr(path: Path) -> Any:
-    """Open a Zarr array or group without reading values; raise `InputError` if there is none, or it is damaged."""
+    """Open a Zarr array or group without reading values; raise `InputError` if it is missing or damaged."""
     import zarr
 
     try:
-        found = open_node(path)
-    except InputError:  # a chunk that collops has written is missing
+        node = open_node(path)
+    except InputError:  # a chunk written by collops is missing
         raise
     except _DECODING_ERRORS as problem:
-        raise InputError(f"{path} cannot be read as Zarr ({problem}): name the folder of an array or a group") from None
-    # Zarr accepts both, and would fail later.
-    if not isinstance(found.metadata.attributes, Mapping):
-        raise InputError(f"{path} has the attributes {found.metadata.attributes!r}: it is damaged, copy it again")
-    if isinstance(found, zarr.Array):
-        if 0 in found.chunks:
-            raise InputError(f"{path} has chunks of {found.chunks} elements: it is damaged, copy it again")
-        size = math.prod(found.chunks) * np.dtype(found.dtype).itemsize
-        check_memory(size, f"the chunks of {path}", "write smaller ones, or copy it again if it is damaged")
-    return found
+        raise InputError(f"{path} cannot be read as Zarr ({problem}): pass the folder of an array or a group") from None
+    # Zarr accepts both faults, and would fail later.
+    if not isinstance(node.metadata.attributes, Mapping):
+        raise InputError(f"{path} has the attributes {node.metadata.attributes!r}: it is damaged, copy it again")
+    if isinstance(node, zarr.Array):
+        if 0 in node.chunks:
+            raise InputError(f"{path} has chunks of {node.chunks} elements: it is damaged, copy it again")
+        size = math.prod(node.chunks) * np.dtype(node.dtype).itemsize
+        check_memory(size, f"the chunks of {path}", "write smaller chunks, or copy it again if it is damaged")
+    return node
 
 
 def dimension_names(array: Any) -> tuple[str | None, ...]:
     """Return the names of the axes of a Zarr array, as Zarr 3 and xarray store them; None for axes without a name."""
-    # Zarr 2 has no place for them: xarray uses an attribute.
+    # Zarr 2 does not store them: xarray uses an attribute.
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
     if not isinstance(names, list | tuple) or len(names) != array.ndim:
         return (None,) * array.ndim
@@ -212,19 +212,21 @@ def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     node = open_zarr(path)
     if hasattr(node, "shape"):
         return node, None
-    # Not by `array_keys` of Zarr, which ends at the first damaged member, also at one that nobody asked for.
+    # Avoid `array_keys` of Zarr: it fails at the first damaged member, also if this member is not needed.
     chosen = next((name for name in names if (path / name).is_dir()), None)
     if chosen is None:
         files = "zarr.json", ".zarray"
-        inside = [each for each in sorted(path.iterdir()) if any((each / name).is_file() for name in files)]
-        several = [each.name for each in inside if getattr(open_zarr(each), "ndim", 0) in (2, 3)]
+        inside = [child for child in sorted(path.iterdir()) if any((child / name).is_file() for name in files)]
+        several = [child.name for child in inside if getattr(open_zarr(child), "ndim", 0) in (2, 3)]
         if len(several) != 1:
-            found = ", ".join(several) or "none of two or three axes"
-            raise InputError(f"{path} holds the arrays {found}: name one, such as {path}/{(several or names)[0]}")
+            listing = f"the arrays {', '.join(several)}" if several else "no array of two or three axes"
+            raise InputError(
+                f"{path} holds {listing}: pass the path of an array, such as {path}/{(several or names)[0]}"
+            )
         chosen = several[0]
     array = open_zarr(path / chosen)
     if not hasattr(array, "shape"):
-        raise InputError(f"{path / chosen} is a group: name an array in it")
+        raise InputError(f"{path / chosen} is a group: pass the path of an array in it")
     return array, node
 
 
@@ -234,13 +236,14 @@ class Field(NamedTuple):
     Attributes
     ----------
     values : numpy.ndarray or DistributedArray
-        An array that the first rank writes, or one split along its first axis, whose ranks write their rows.
+        An array that the first rank writes, or a distributed array split along its first axis, whose ranks write their
+        rows.
     dimensions : tuple of str
-        Names of its axes. An array with the name of its only axis is that axis' coordinate.
+        Names of the axes. A 1-D array with the name of its axis is the coordinate of this axis.
     unit : str
         ``"1"`` for a pure number.
     is_coordinate : bool
-        Whether xarray shows it as a coordinate although it has another name than its axis.
+        Whether xarray shows the array as a coordinate although its name differs from the name of its axis.
 
     Examples
     --------
@@ -257,27 +260,29 @@ class Field(NamedTuple):
 
 
 def prepare_folder(folder: Path, option: str = "--out") -> None:
-    """Create a folder, which `option` names, or raise `InputError` if that is impossible or it cannot be written."""
+    """Create the folder that `option` names; raise `InputError` if it cannot be created or written."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder with {option}")
+        raise InputError(f"{option} must name a folder, but {folder} is a file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as problem:
         reason = problem.strerror or problem
-        raise InputError(f"cannot write into the folder {folder} ({reason}): name another one with {option}") from None
+        raise InputError(
+            f"cannot write into the folder {folder} ({reason}): choose another folder with {option}"
+        ) from None
 
 
 def share_folders(comm: Communicator, folders: Mapping[str, Path]) -> None:
-    """Create folders, and prove that every rank can read and write what rank 0 writes there. Collective.
+    """Create folders, and check that every rank sees the files that rank 0 writes into them. Collective.
 
-    `folders` are named by the options that choose them.
+    The keys of `folders` are the options that name them.
 
     Raises
     ------
     InputError
-        On every rank, if a folder cannot be created or written, or if some ranks see another one or none. It names
-        these ranks and their hosts.
+        On every rank, if a folder cannot be created or written, or if some ranks do not see it. The message names these
+        ranks and their hosts.
     """
     with ExitStack() as stack:
         proofs: list[list[str]] = []
@@ -295,33 +300,33 @@ def share_folders(comm: Communicator, folders: Mapping[str, Path]) -> None:
         if blind := name_blind_ranks(hosts, [answer[number] for answer in answers]):
             with raised_together():
                 raise InputError(
-                    f"rank 0 on {hosts[0]} can write into the folder {folder}, but not {blind}: name a folder "
-                    f"that all of them share with {option}"
+                    f"rank 0 on {hosts[0]} can write into the folder {folder}, but not {blind}: choose a folder "
+                    f"that all ranks share with {option}"
                 )
 
 
 def check_absent(paths: Sequence[Path]) -> None:
     """Raise `InputError` if any of the files that a job will write exists."""
-    if found := [str(path) for path in paths if os.path.lexists(path)]:
+    if existing := [str(path) for path in paths if os.path.lexists(path)]:
         raise InputError(
-            f"there are results of an earlier run: {', '.join(found)}; replace them with --overwrite, or name another "
+            f"results of an earlier run exist: {', '.join(existing)}; replace them with --overwrite, or choose another "
             "folder with --out"
         )
 
 
 def check_room(folder: Path, needed: int, option: str) -> None:
-    """Raise `InputError` unless a folder has room for so many bytes."""
+    """Raise `InputError` unless the file system of a folder has `needed` free bytes."""
     if needed > (free := free_room(folder)):
         raise InputError(
-            f"the results need {in_words(needed)}, and {folder} has room for {in_words(free)}: make room, or name "
+            f"the results need {in_words(needed)}, but {folder} has {in_words(free)} free: free some space, or choose "
             f"another folder with {option}"
         )
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` unless a file could be created at `path`; leave alone what may be there."""
+    """Raise `InputError` unless a file could be created at `path`; an existing file is not changed."""
     if path.is_dir() and path.suffix != ".zarr":
-        raise InputError(f"{path} is a folder: name a file, or a Zarr store .zarr")
+        raise InputError(f"{path} is a folder: choose a file, or a Zarr store .zarr")
     if not path.parent.is_dir():
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist")
     try:
@@ -346,19 +351,19 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
 
     from collops.array.store import create_array, open_node, write_region
 
-    # Blocks move to where the boundaries of chunks are, so that no two ranks write one chunk.
+    # Align blocks with chunks, so that each chunk is written by one rank.
     aligned = {name: _in_chunks(field.values, comm) for name, field in fields.items()}
-    mine: dict[str, tuple[Any, np.ndarray]] = {}  # the region that this rank writes, and its values
+    regions: dict[str, tuple[Any, np.ndarray]] = {}  # the region that this rank writes, and its values
     for name, (values, _) in aligned.items():
         if not isinstance(values, np.ndarray):
             if values.local_array.size:
-                mine[name] = values.layout.slices(comm.rank), values.engine.to_host(values.local_array)
+                regions[name] = values.layout.slices(comm.rank), values.engine.to_host(values.local_array)
         elif comm.rank == 0:
-            mine[name] = tuple(slice(0, extent) for extent in values.shape), values
+            regions[name] = tuple(slice(0, extent) for extent in values.shape), values
 
-    def create(place: Path) -> None:
-        more = {"coordinates": " ".join(name for name, field in fields.items() if field.is_coordinate)}
-        group = zarr.open_group(place, mode="w-", zarr_format=3, attributes={**attributes, **more})
+    def create(folder: Path) -> None:
+        extra = {"coordinates": " ".join(name for name, field in fields.items() if field.is_coordinate)}
+        group = zarr.open_group(folder, mode="w-", zarr_format=3, attributes={**attributes, **extra})
         for name, field in fields.items():
             values, rows = aligned[name]
             create_array(
@@ -371,17 +376,17 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
                 dimension_names=field.dimensions,
             )
 
-    def write(place: Path) -> None:
-        group = open_node(place, mode="r+")
-        for name, (region, values) in mine.items():
+    def write(folder: Path) -> None:
+        group = open_node(folder, mode="r+")
+        for name, (region, values) in regions.items():
             write_region(group[name], region, values)
 
-    with atomic_together(path, comm, stage=local_stage) as place, zarr.config.set({"array.write_empty_chunks": True}):
+    with atomic_together(path, comm, stage=local_stage) as new, zarr.config.set({"array.write_empty_chunks": True}):
         with local_stage(comm):
             if comm.rank == 0:
-                in_time(lambda: create(place), path)
+                in_time(lambda: create(new), path)
         with local_stage(comm):
-            in_time(lambda: write(place), path, sum(values.nbytes for _, values in mine.values()))
+            in_time(lambda: write(new), path, sum(values.nbytes for _, values in regions.values()))
     return path
 
 

@@ -1,7 +1,7 @@
-"""The options of applications. The command line, its help and its checks are generated from them.
+"""The options of applications, from which the command line, its help and its checks are generated.
 
-A class of options is a frozen dataclass derived from `CommonOptions`. The annotation of a field holds its type, its
-help and the requirements on its values::
+A class of options is a frozen dataclass derived from `CommonOptions`. The annotation of a field has its type, its help
+and the requirements on its values::
 
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
 """
@@ -45,18 +45,18 @@ __all__ = [
 ]
 
 DATA, SYNTHETIC, METHOD, CHECKPOINTS = "Data", "Synthetic data", "Method", "Checkpoints"
-"""Panels of the help that several applications have."""
+"""Panels of the help that several applications use."""
 
 
 class Must(NamedTuple):
-    """A requirement on an option; None, which leaves the choice to the application, is always allowed.
+    """A requirement on an option; None, the default that the application chooses, is always allowed.
 
     Attributes
     ----------
     be : str
         The requirement in words that follow "must".
     test : callable
-        Returns whether a value meets it.
+        Returns whether a value satisfies it.
 
     Examples
     --------
@@ -71,9 +71,9 @@ class Must(NamedTuple):
 
 
 class SyntheticOnly(NamedTuple):
-    """An option for synthetic data: only its default is allowed with the option `unless`.
+    """An option for synthetic data: only its default is allowed together with the option `unless`.
 
-    By default that is the option named by ``recorded``; see :class:`CommonOptions`.
+    By default `unless` is the option named by ``recorded``; see :class:`CommonOptions`.
 
     Examples
     --------
@@ -127,10 +127,10 @@ def OneOf(*choices: str) -> Must:
     return Must(f"be one of {', '.join(choices)}", lambda value: value in choices)
 
 
-def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any:
-    """Describe an option of the command line: its help, the panel that shows it, and names other than the field's.
+def option(text: str, panel: str | None = None, *names: str, **keywords: Any) -> Any:
+    """Describe a command-line option: its help, the panel that shows it, and names that replace the field's name.
 
-    An option without a value needs its name. For keywords see `typer.Option`.
+    A flag needs its name. For keywords see `typer.Option`.
 
     Examples
     --------
@@ -138,26 +138,28 @@ def option(text: str, panel: str | None = None, *names: str, **more: Any) -> Any
     >>> from collops.extend.applications import option
     >>> Verbose = Annotated[bool, option("Show all steps.", None, "--verbose")]
     """
-    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+    return typer.Option(*names, help=text, rich_help_panel=panel, **keywords)
 
 
-# Options that several classes have, each with its own default.
-Iterations = Annotated[int, option("Iterations of the solver."), AtLeast(1)]
-Damp = Annotated[float, option("Damping relative to the operator's norm.", METHOD), NotNegative]
+# Options of several classes, each with its own default.
+Iterations = Annotated[int, option("Number of solver iterations."), AtLeast(1)]
+Damp = Annotated[float, option("Damping, relative to the norm of the operator.", METHOD), NotNegative]
 Out = Annotated[str, option("Folder for the results.", metavar="DIR"), Folder]
 Overwrite = Annotated[bool, option("Replace the results of an earlier run.", None, "--overwrite")]
-Dtype = Annotated[str, option("float32 or float64.", METHOD), OneOf("float32", "float64")]
+Dtype = Annotated[str, option("Floating-point type: float32 or float64.", METHOD), OneOf("float32", "float64")]
 EngineName = Annotated[
-    str, option("numpy, cupy, or auto: cupy where every rank has a GPU.", METHOD), OneOf("auto", "numpy", "cupy")
+    str,
+    option("numpy (CPU), cupy (GPU), or auto: cupy if every rank has a GPU, else numpy.", METHOD),
+    OneOf("auto", "numpy", "cupy"),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The options that all applications share: the base of the frozen dataclass ``Options`` of an application.
+    """The options of all applications: the base of the frozen dataclass ``Options`` of an application.
 
     A field's annotation has its type, :func:`option` and requirements such as :class:`Must`. The class attribute
-    ``recorded`` names the option that names a file of recorded data; without this file, data are synthetic.
+    ``recorded`` is the name of the option for a file of recorded data; without this option, data are synthetic.
 
     Examples
     --------
@@ -174,26 +176,27 @@ class CommonOptions:
     collops.errors.InputError: --degree must be at least 0, not -1
     """
 
-    recorded: ClassVar[str]  # the option that names a file of recorded data; without it, data are synthetic
-    writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint")  # options that name what is written
+    recorded: ClassVar[str]  # the option for a file of recorded data; without it, data are synthetic
+    writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint")  # options that name output files and folders
 
-    # None leaves the choice to an application that can make it.
-    iterations: Annotated[int | None, option("Iterations of the solver."), AtLeast(1)] = 30
+    # With None, the application chooses.
+    iterations: Annotated[int | None, option("Number of solver iterations."), AtLeast(1)] = 30
     noise: Annotated[
         float | None,
-        option("Noise in the synthetic data, relative to their root mean square.", SYNTHETIC),
+        option("Noise of the synthetic data, relative to their root mean square.", SYNTHETIC),
         NotNegative,
         SyntheticOnly(),
     ] = None
     seed: Annotated[
-        int, option("Seed of all random numbers.", SYNTHETIC), Must("be zero or positive", lambda value: value >= 0)
+        int, option("Seed of random numbers.", SYNTHETIC), Must("be zero or positive", lambda value: value >= 0)
     ] = 0
     dtype: Dtype = "float32"
     engine: EngineName = "auto"
     checkpoint: Annotated[
         str | None,
         option(
-            "Folder for checkpoints of the solver; one is also written when SIGTERM, SIGUSR1 or Ctrl-C ends the job.",
+            "Folder for checkpoints of the solver. A checkpoint is also written when SIGTERM, SIGUSR1 or Ctrl-C ends "
+            "the job.",
             CHECKPOINTS,
             metavar="DIR",
         ),
@@ -202,18 +205,18 @@ class CommonOptions:
     every: Annotated[
         str | None,
         option(
-            "Iterations between checkpoints, or a time such as 30s, 10m or 2h.",
+            "Number of iterations between checkpoints, or a time such as 30s, 10m or 2h.",
             CHECKPOINTS,
             metavar="N|TIME",
             show_default="10m",
         ),
     ] = None
-    resume: Annotated[bool, option("Resume from the checkpoint, if any.", CHECKPOINTS, "--resume")] = False
+    resume: Annotated[bool, option("Resume from the last checkpoint, if any.", CHECKPOINTS, "--resume")] = False
     profile: Annotated[
         bool,
         option(
-            "Measure how an iteration divides into modelling, communication and the rest, rank by rank, and count its "
-            "messages. Iterations are then not replayed as a CUDA graph.",
+            "Measure the time per iteration of modelling, communication and the rest on each rank, and count messages. "
+            "Disables CUDA graphs.",
             None,
             "--profile",
         ),
@@ -222,7 +225,7 @@ class CommonOptions:
     overwrite: Overwrite = False
 
     def results(self) -> list[Path]:
-        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        """Return the files and folders that the application may write, for any data."""
         return [Path(self.out) / name for name in ("result.zarr", "image.png", "convergence.png")]
 
     def resumes(self) -> bool:
@@ -230,36 +233,37 @@ class CommonOptions:
         return self.resume and any(Path(self.checkpoint or "").glob("iteration-*"))
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
+        """Raise `InputError` for invalid or contradictory values; read only headers of files."""
         check_must(self)
         for field in fields(self):
             name, given = field.name, getattr(self, field.name) != field.default
-            for each in _requirements(type(self)).get(name, ()) if given else ():
-                if isinstance(each, SyntheticOnly):
-                    files = each.unless or self.recorded
+            for requirement in _requirements(type(self)).get(name, ()) if given else ():
+                if isinstance(requirement, SyntheticOnly):
+                    files = requirement.unless or self.recorded
                     if getattr(self, files) is not None:
                         raise InputError(
-                            f"{_option_name(name)} belongs to synthetic data: leave it out, or leave out "
-                            f"{_option_name(files)}"
+                            f"{_option_name(name)} is for synthetic data: omit it, or omit {_option_name(files)}"
                         )
-                elif isinstance(each, RecordedOnly) and getattr(self, self.recorded) is None:
+                elif isinstance(requirement, RecordedOnly) and getattr(self, self.recorded) is None:
                     raise InputError(
-                        f"{_option_name(name)} belongs to recorded data: leave it out, or name a file with "
+                        f"{_option_name(name)} is for recorded data: omit it, or pass a file with "
                         f"{_option_name(self.recorded)}"
                     )
         if self.checkpoint is None:
             for name, given in (("every", self.every is not None), ("resume", self.resume)):
                 if given:
-                    raise InputError(f"--{name} needs checkpoints: name their folder with --checkpoint")
+                    raise InputError(f"--{name} needs checkpoints: pass their folder with --checkpoint")
         elif resolved(self.checkpoint) == resolved(self.out):
-            # A folder of checkpoints may hold nothing else.
-            raise InputError("--checkpoint and --out name the same folder: give checkpoints a folder of their own")
+            # A folder of checkpoints must not have other files.
+            raise InputError("--checkpoint and --out name the same folder: use a separate folder for checkpoints")
         texts = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.writes}
         read = [(name, resolved(text)) for name, text in texts.items() if isinstance(text, str)]
         for result in map(resolved, self.results()):
-            # It may be read after it has been replaced: results of large surveys need the traces once more.
+            # Input may be read after results have been written: results of large surveys read the traces again.
             if name := next((name for name, path in read if path.is_relative_to(result)), None):
-                raise InputError(f"{_option_name(name)} names {result}, which this run replaces: choose another --out")
+                raise InputError(
+                    f"this run would replace its input {result} ({_option_name(name)}): choose another --out"
+                )
         if self.every is not None:
             from collops.solvers.checkpoint import Every
 
@@ -275,14 +279,14 @@ def check_must(options: Any) -> None:
     """Raise `InputError` unless every field of a dataclass of options meets the requirements of its annotation."""
     for name, requirements in _requirements(type(options)).items():
         value = getattr(options, name)
-        for each in requirements:
-            if isinstance(each, Must) and value is not None and not each.test(value):
+        for requirement in requirements:
+            if isinstance(requirement, Must) and value is not None and not requirement.test(value):
                 shown = repr(value) if isinstance(value, str) else value
-                raise InputError(f"{_option_name(name)} must {each.be}, not {shown}")
+                raise InputError(f"{_option_name(name)} must {requirement.be}, not {shown}")
 
 
 @functools.cache
 def _requirements(kind: type) -> dict[str, tuple[Any, ...]]:
-    """Return the annotations of a class of options other than types, by field."""
+    """Return the annotations of a class of options except the types, by field."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: hint.__metadata__ for name, hint in hints.items() if hasattr(hint, "__metadata__")}

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: templates with a common base, and figures of matplotlib as inline SVG."""
+"""Self-contained HTML pages: templates with a common base, and matplotlib figures as inline SVG."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ _STYLE: Any = {
 
 
 def render(template: Path, **values: object) -> str:
-    """Render the template of a page, which extends ``base.html``. All values but `Markup` are escaped.
+    """Render the template of a page, which extends ``base.html``. All values except `Markup` are escaped.
 
-    The template may include files of its own folder and of that of the base. A name without a value is an error.
+    The template may include files of its own folder and of the folder of the base. An undefined name is an error.
     """
     return _environment(template.parent).get_template(template.name).render(values)
 
 
 @cache
 def _environment(folder: Path) -> Environment:
-    """Return the environment of a folder's templates, which it compiles once: that takes longer than to render them."""
+    """Return the environment of a folder's templates; it is cached, as compiling takes longer than rendering."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -74,8 +74,8 @@ def _environment(folder: Path) -> Environment:
 def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: str) -> Markup:
     """Return a plot as an element of a page.
 
-    `draw` draws on axes, and returns for each line with a ``gid`` the tooltips of its markers. `name` is unique on the
-    page; `title` describes the plot for screen readers.
+    `draw` draws on axes, and returns the tooltips of the markers for each line with a ``gid``. `name` must be unique on
+    the page; `title` describes the plot for screen readers.
     """
     import matplotlib as mpl
     from markupsafe import Markup
@@ -99,20 +99,20 @@ def svg(draw: Callable[[Axes], Mapping[str, Sequence[str]]], name: str, title: s
                 mark.set("data-t", text)
     root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": title, "class": "chart"}
     text = ElementTree.tostring(root, encoding="unicode")
-    return Markup(re.sub("|".join(_VARIABLES), lambda found: _VARIABLES[found[0]], text))
+    return Markup(re.sub("|".join(_VARIABLES), lambda match: _VARIABLES[match[0]], text))
 
 
 def _simplify(element: ElementTree.Element) -> None:
-    """Remove namespaces, fonts, clipping, decimals and spaces, which would make a page with many plots large."""
-    kept = {key.rpartition("}")[2]: value for key, value in element.attrib.items() if key != "clip-path"}
-    for key in kept.keys() & {"d", "x", "y", "transform"}:
-        rounded = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), kept[key])
-        kept[key] = " ".join(rounded.split())
-    if kept.get("transform", "").startswith("rotate(-0 "):
-        del kept["transform"]
-    if "style" in kept:
-        style = re.sub(r"font-family: [^;]*(; )?|(stroke-linecap: square)", "", kept["style"]).rstrip("; ")
-        kept["style"] = re.sub(r"([:;]) ", r"\1", style)
-    element.tag, element.attrib, element.tail = element.tag.rpartition("}")[2], kept, None
+    """Remove namespaces, fonts, clipping, decimals and spaces, to reduce the size of pages with many plots."""
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items() if key != "clip-path"}
+    for key in attributes.keys() & {"d", "x", "y", "transform"}:
+        rounded = re.sub(r"-?\d+\.\d+", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), attributes[key])
+        attributes[key] = " ".join(rounded.split())
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
+    if "style" in attributes:
+        style = re.sub(r"font-family: [^;]*(; )?|(stroke-linecap: square)", "", attributes["style"]).rstrip("; ")
+        attributes["style"] = re.sub(r"([:;]) ", r"\1", style)
+    element.tag, element.attrib, element.tail = element.tag.rpartition("}")[2], attributes, None
     if element.text is not None and not element.text.strip():
         element.text = None

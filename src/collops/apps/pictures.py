@@ -1,4 +1,4 @@
-"""The pictures of all applications: style, panels of images, and convergence."""
+"""The figures of all applications: style, panels of images, and convergence."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _STYLE: Any = {
 def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     """Yield a figure with axes in one row, and write it to `path` after the body.
 
-    It uses no window system and no global state of matplotlib, so that it works in batch jobs and in other programs.
+    It needs neither a window system nor global state of matplotlib, so that it works in batch jobs and other programs.
 
     Parameters
     ----------
     path : pathlib.Path
-        The picture; its suffix is the format.
+        The file; its suffix determines the format.
     panels : int
         Number of axes.
     size : (float, float)
@@ -78,23 +78,24 @@ def figure(path: Path, panels: int, size: tuple[float, float]) -> Iterator[tuple
             drawing.savefig(temporary)
 
 
-def gather_rows(own: np.ndarray, comm: Communicator) -> np.ndarray:
-    """Return the rows of all ranks on the first one, and an empty array on others. Collective."""
-    counts = [int(count) for count in comm.allgather(np.array(len(own)))]
-    together = comm.gatherv(np.ascontiguousarray(own), counts, root=0)
-    return own[:0] if together is None else together
+def gather_rows(local: np.ndarray, comm: Communicator) -> np.ndarray:
+    """Return the rows of all ranks on the first rank, and an empty array on the others. Collective."""
+    counts = [int(count) for count in comm.allgather(np.array(len(local)))]
+    together = comm.gatherv(np.ascontiguousarray(local), counts, root=0)
+    return local[:0] if together is None else together
 
 
 def symmetric_limit(image: np.ndarray, percent: float = 99.0) -> float:
-    """Return the amplitude that `percent` of the samples do not exceed; 1 for an image of zeros."""
+    """Return the percentile of the absolute amplitudes; 1 for an image of zeros."""
     limit = float(np.percentile(np.abs(image), percent))
     return limit or float(np.abs(image).max()) or 1.0
 
 
 def balanced(image: np.ndarray) -> np.ndarray:
-    """Return an image divided by its local amplitude, so that its weak parts are visible, too.
+    """Return an image divided by its local amplitude, which makes its weak parts visible.
 
-    The amplitude is the root mean square under a Gaussian of a tenth of the image, plus a twentieth of its maximum.
+    The amplitude is the root mean square under a Gaussian with a standard deviation of a tenth of the image, plus a
+    twentieth of its maximum.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -111,13 +112,13 @@ class Panel(NamedTuple):
     title: str
     extent: tuple[float, float, float, float]  # first and last position along both axes, at the centres of cells
     labels: tuple[str, str]  # of both axes
-    limits: float | tuple[float, float]  # values of the first and the last colour; a number means minus and plus it
-    unit: str = ""  # label of the colour bar; without a unit there is none
+    limits: float | tuple[float, float]  # values of the first and the last colour; a number v means (-v, v)
+    unit: str = ""  # label of the colour bar, which is omitted without a unit
     to_scale: bool = False  # whether both axes have the same scale
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) -> Path:
-    """Draw panels in one row; only the first one has labels along its second axis. Return the picture."""
+    """Draw panels in one row; only the first panel has labels along its second axis. Return the path."""
     with figure(path, len(panels), (size[0] * len(panels), size[1])) as (drawing, all_axes):
         for axes, panel in zip(all_axes, panels, strict=True):
             limits = panel.limits if isinstance(panel.limits, tuple) else (-panel.limits, panel.limits)
@@ -147,10 +148,9 @@ def draw_panels(path: Path, panels: Sequence[Panel], size: tuple[float, float]) 
 
 
 def convergence(path: Path, residuals: np.ndarray, title: str, noise_norm: float | None) -> Path:
-    """Draw the residual norm, relative to the first, against the iteration; return the picture.
+    """Draw the residual norm, relative to the norm before the first iteration; return the path.
 
-    The first norm is the one before the first iteration. A dashed line shows `noise_norm`, the residual of the true
-    model.
+    A dashed line shows `noise_norm`, the residual norm of the true model.
     """
     noise_level = noise_norm / residuals[0] if noise_norm and residuals[0] else None
     relative = residuals / residuals[0] if residuals[0] else residuals

@@ -1,4 +1,4 @@
-"""How the time of an iteration divides into modelling, communication and the rest: the option ``--profile``."""
+"""The option ``--profile``: the time of an iteration, divided into modelling, communication and the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MODELLING, _COMMUNICATION = "modelling", "communication"
 
 
 class Modelling(LinearOperator):
-    """An operator whose work ``--profile`` reports as modelling."""
+    """An operator whose time ``--profile`` reports as modelling."""
 
     def __init__(self, operator: LinearOperator) -> None:
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
@@ -28,7 +28,7 @@ class Modelling(LinearOperator):
 
 
 def costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float], int]:
-    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages of one."""
+    """Divide the seconds of an iteration by the marks that this rank recorded, and count the messages per iteration."""
     count = modelling = communication = messages = 0.0
     for row in recording.report().rows:
         if row.label.endswith(" iteration"):
@@ -38,7 +38,7 @@ def costs(recording: profile.Recording, seconds: float) -> tuple[dict[str, float
                 modelling += row.own[0]
             elif row.label.startswith(_COMMUNICATION) and _COMMUNICATION not in row.path[:-1]:
                 communication += row.total[0]
-                messages += row.calls[0] * (row.label == _COMMUNICATION)  # not the end of one
+                messages += row.calls[0] * (row.label == _COMMUNICATION)  # count the start of a message, not its end
     modelling, communication = (part / max(1, count) for part in (modelling, communication))
-    rest = max(0.0, seconds - modelling - communication)
-    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": rest}, round(messages / max(1, count))
+    remaining = max(0.0, seconds - modelling - communication)
+    return {_MODELLING: modelling, _COMMUNICATION: communication, "rest": remaining}, round(messages / max(1, count))

@@ -1,7 +1,7 @@
-"""The recipe of all applications: prepare a problem, solve it, report numbers, write results and pictures.
+"""The recipe of all applications: prepare a problem, solve it, report numbers, write results and figures.
 
-`run_job` is the recipe. It calls the ``run`` of an application with a `Job`; ``run`` prepares the problem, calls
-`Job.solve`, and returns `Findings`.
+`run_job` is the recipe. It calls the function ``run`` of an application with a `Job`; ``run`` prepares the problem,
+calls `Job.solve`, and returns `Findings`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
 
 T = TypeVar("T", bound=CommonOptions)
 Exporter = Callable[[Path, Communicator, Sequence[str]], Path]
-"""Writes a file with a history of the processing, given as lines of text, and returns its path. Collective."""
-_PICTURES = 2 << 20  # bytes, at most, of all pictures and a page
-# Results depend on the versions of these.
+"""Takes a path, the communicator, and lines of the processing history; writes a file, returns its path. Collective."""
+_MAX_FIGURE_BYTES = 2 << 20  # of all figures and a page
+# Packages whose versions affect results.
 _PACKAGES = ("collops", "numpy", "scipy", "pylops", "mpi4py", "mpich", "openmpi", "numba")
 _PACKAGES += ("cupy", "cupy-cuda13x", "nccl4py")
 
@@ -61,10 +61,10 @@ class Listener(Protocol):
     live: bool  # whether this rank shows progress as it happens
 
     def note(self, text: str) -> None:
-        """Show a decision that the application took."""
+        """Show a decision of the application."""
 
     def warn(self, text: str) -> None:
-        """Show a warning, even to a user who asked for no notes."""
+        """Show a warning, also with --quiet."""
 
     def stage(self, text: str | None) -> None:
         """Show that a stage begins; None ends the current one."""
@@ -85,9 +85,9 @@ class Solution:
     execution, resumed_from
         See :class:`collops.SolverResult`.
     seconds : dict of numpy.ndarray
-        Seconds of an iteration, by rank: whole, or with ``--profile`` by modelling, communication and the rest.
+        Seconds per iteration, by rank: in total, or with ``--profile`` for modelling, communication and the rest.
     messages : int or None
-        Messages of an iteration, with ``--profile``.
+        Messages per iteration, with ``--profile``.
     details : dict
         Further results of the solver.
 
@@ -111,7 +111,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Job(Generic[T]):
-    """One run of an application, which its ``run`` is called with.
+    """One run of an application: the argument of its function ``run``.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Job(Generic[T]):
     comm : Communicator
         The ranks.
     engine : Engine
-        The engine that computes, the same on every rank.
+        The engine of the job, the same on every rank.
     listener : Listener
         Shows notes and warnings.
 
@@ -156,7 +156,7 @@ class Job(Generic[T]):
     def warn_of_idle_ranks(self, parts: int, what: str) -> None:
         """Warn if there are more ranks than parts of the work; `what` names the parts, in the plural."""
         if (idle := self.comm.size - parts) > 0:
-            self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of them have nothing to do")
+            self.listener.warn(f"{parts} {what} for {self.comm.size} ranks: {idle} of the ranks are idle")
 
     def share(self, total: int) -> slice:
         """Return the slice of `total` items that belongs to this rank."""
@@ -164,23 +164,23 @@ class Job(Generic[T]):
 
         return Layout.split((total,), self.comm.size).slices(self.comm.rank)[0]
 
-    def array(self, layout: Any, own: np.ndarray) -> Any:
-        """Return the distributed array whose local part is `own`, in the dtype and on the engine of the job."""
+    def array(self, layout: Any, local: np.ndarray) -> Any:
+        """Return the distributed array with the local part `local`, in the dtype and on the engine of the job."""
         from collops.array import DistributedArray
 
-        dtype = np.result_type(self.options.dtype, np.complex64) if own.dtype.kind == "c" else self.options.dtype
-        return DistributedArray(layout, self.comm, self.engine.from_host(np.ascontiguousarray(own, dtype=dtype)))
+        dtype = np.result_type(self.options.dtype, np.complex64) if local.dtype.kind == "c" else self.options.dtype
+        return DistributedArray(layout, self.comm, self.engine.from_host(np.ascontiguousarray(local, dtype=dtype)))
 
     def on_host(self, x: Any) -> np.ndarray:
         """Return the local part of a distributed array on the host."""
         return self.engine.to_host(x.local_array)
 
-    def spread(self, layout: Any, whole: np.ndarray) -> Any:
-        """Return the distributed array of an array that every rank has whole, as `array` does. No message."""
-        return self.array(layout, whole[layout.slices(self.comm.rank)])
+    def distribute(self, layout: Any, values: np.ndarray) -> Any:
+        """Return the distributed array of an array that is replicated on every rank; see `array`. No communication."""
+        return self.array(layout, values[layout.slices(self.comm.rank)])
 
-    def whole(self, x: Any) -> np.ndarray:
-        """Return a distributed array, replicated or not, whole on the host of every rank. Collective."""
+    def gather(self, x: Any) -> np.ndarray:
+        """Return all values of a distributed array, replicated or not, in host memory on every rank. Collective."""
         return self.engine.to_host(x.gather())
 
     def solve(
@@ -189,13 +189,13 @@ class Job(Generic[T]):
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
         The options of the job determine progress, checkpoints and, unless `niter` is among `options`, iterations.
-        `writes` is the number of bytes of the arrays of ``result.zarr``: raises `InputError` if there is no room for
-        them.
+        `writes` is the size in bytes of the arrays of ``result.zarr``: raises `InputError` if they do not fit on the
+        file system.
         """
         chosen = self.options
         with local_stage(self.comm):
             if self.comm.rank == 0:
-                check_room(Path(chosen.out), writes + _PICTURES, "--out")
+                check_room(Path(chosen.out), writes + _MAX_FIGURE_BYTES, "--out")
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
         run |= {"niter": options.pop("niter", chosen.iterations), "progress": self.listener.live}
         try:
@@ -211,8 +211,8 @@ class Job(Generic[T]):
         except NotFiniteError as problem:
             with raised_together():
                 raise InputError(
-                    f"the solution grew without bounds ({problem.array} in iteration {problem.iteration}): scale the "
-                    "data, or use --dtype float64"
+                    f"the solution overflowed ({problem.array} in iteration {problem.iteration}): scale the data, or "
+                    "use --dtype float64"
                 ) from problem
         interruption.complete()
         gathered = self.comm.allgather(np.array(list(seconds.values())))
@@ -225,36 +225,36 @@ class Job(Generic[T]):
 
 @dataclass(frozen=True)
 class Gradient:
-    """The adjoint of the data, and how much the operator stretches it."""
+    """The adjoint of the data, an estimate of the operator's norm, and the optimal step."""
 
     x: Any  # the adjoint of the data
-    norm: float  # the norm of the operator applied to it over its own: a lower bound of the operator's norm
-    step: float  # times this factor it fits the data best: the first iterate of CGLS
+    norm: float  # norm of the operator applied to x over the norm of x: a lower bound of the operator's norm
+    step: float  # the factor with which x fits the data best: step * x is the first iterate of CGLS
 
     @classmethod
-    def of(cls, operator: Any, data: Any) -> Gradient:
+    def from_data(cls, operator: Any, data: Any) -> Gradient:
         """Apply the adjoint to data, and the operator to the result. Collective."""
         x = operator.adjoint(data)
         image = operator.forward(x)
-        return cls.of_products(x, (image, image), float(data.norm(np.inf)))
+        return cls.from_products(x, (image, image), float(data.norm(np.inf)))
 
     @classmethod
-    def of_products(cls, x: Any, pair: tuple[Any, Any], size: float) -> Gradient:
-        """Return it from the adjoint of data, and two arrays whose product is the square of its image. Collective.
+    def from_products(cls, x: Any, pair: tuple[Any, Any], size: float) -> Gradient:
+        """Compute it from the adjoint `x` of the data, and two arrays whose product is ``||A x||**2``. Collective.
 
-        `size` is 0 if the data are.
+        `size` is 0 if all data are 0.
         """
         from collops.array import dots
 
-        square, stretched = (float(each) for each in dots((x, x), pair))
+        square, stretched = (float(product) for product in dots((x, x), pair))
         remedy = "scale the data" + ("" if x.dtype == np.float64 else ", or use --dtype float64")
         with raised_together():
             if not np.isfinite([square, stretched]).all():
                 raise InputError(f"the amplitudes are too large for {x.dtype}: {remedy}")
             if size and min(square, stretched) < np.finfo(x.dtype).tiny:
                 raise InputError(
-                    f"no model explains any part of the data, or their amplitudes are too small for {x.dtype}: "
-                    f"check the geometry and the units, or {remedy}"
+                    f"the data are orthogonal to the range of the operator, or their amplitudes are too small for "
+                    f"{x.dtype}: check the geometry and the units, or {remedy}"
                 )
         return cls(x, float(np.sqrt(stretched / square)) if square else 0.0, square / stretched if stretched else 0.0)
 
@@ -272,34 +272,34 @@ class Findings:
     subject, adjoint : str
         Names of the result, and of the adjoint of the data, in the table.
     numbers : dict
-        Further entries of JSON, which are attributes of ``result.zarr``, too.
+        Further entries of the JSON output, and attributes of ``result.zarr``.
     rows : list of (str, str)
         Rows of the table, label and value, before the rows of all applications.
     fields : dict of Field
         Arrays of ``result.zarr`` other than the norms of the residual; the same names on every rank.
     draw : callable
-        Draws pictures into a folder and returns their paths; called on the first rank only.
+        Draws figures into a folder and returns their paths; called on the first rank only.
     error, adjoint_error : float, optional
         Relative errors of the result, and of the adjoint of the data at its best scale, if the truth is known.
     residual_of, error_of : str
-        For the table: other terms of the residual than the data, and the reference of the error if it is not the truth.
+        For the table: further terms of the residual, and the reference of the error if it is not the truth.
     attributes : dict
         Further attributes of ``result.zarr``.
     curve : str
-        Title of the picture of the convergence.
+        Title of the convergence plot.
     noise_norm : float, optional
-        Norm of the noise of all ranks, where it is known.
+        Norm of the noise of all ranks, if it is known.
     more_rows : list of (str, str)
         Rows after the rows of all applications.
     page : callable, optional
         Writes a page from ``result.zarr`` in a folder and returns its path; called on the first rank only.
     exports : dict of Exporter
-        Further files by name: functions ``export(path, comm, history)``, where `history` describes the processing in
-        lines of text, which return the path. Collective; the same names on every rank.
+        Further files by name: functions ``export(path, comm, history)`` that return the path; `history` has lines of
+        text about the processing. Collective; the same names on every rank.
     files : list of pathlib.Path
         Other files that were written.
     shortfall : str, optional
-        Says that a tolerance that the user asked for was not reached. The command then ends with code 3.
+        Message that a requested tolerance was not reached. The command then exits with code 3.
 
     Examples
     --------
@@ -336,7 +336,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job as it is shown: numbers for JSON, rows of a table, times with ``--profile``, and files."""
+    """The reported result of a job: numbers for JSON, rows of a table, times with ``--profile``, and files."""
 
     numbers: dict[str, Any]
     rows: list[tuple[str, str]]
@@ -348,20 +348,20 @@ class Outcome:
 def run_job(
     run: Callable[[Job[T]], Findings], options: T, comm: Communicator, listener: Listener, command: str = ""
 ) -> Outcome:
-    """Run an application, from its options to pictures. Collective.
+    """Run an application, from its options to figures. Collective.
 
     Parameters
     ----------
     run : callable
-        The function of that name of an application, which takes a :class:`Job` and returns :class:`Findings`.
+        The function ``run`` of an application, which takes a :class:`Job` and returns :class:`Findings`.
     options : CommonOptions
-        Its options.
+        The options of the application.
     comm : Communicator
         The ranks.
     listener : Listener
         Shows notes and warnings, such as ``collops.extend.commands.Progress``.
     command : str
-        The command that exported files name.
+        The command, for the processing history of exported files.
 
     Returns
     -------
@@ -383,7 +383,7 @@ def run_job(
     ...     "Solve the equation 2 x = 1."
     ...     A = 2.0 * collops.Identity(1, comm=job.comm)
     ...     solution = job.solve(collops.cgls, A, collops.ones(1, comm=job.comm), writes=8)
-    ...     x = job.whole(solution.x)
+    ...     x = job.gather(solution.x)
     ...     return Findings("half", solution, "x", "adjoint", {"x": x.tolist()}, [], {}, draw=lambda folder: [])
     >>> options = CommonOptions(out=tempfile.mkdtemp())
     >>> run_job(run, options, collops.world(), Progress("half", shown=False, speaking=False)).numbers["x"]
@@ -396,53 +396,53 @@ def run_job(
             check_absent(options.results())
     share_folders(comm, {"--out": folder} | ({"--checkpoint": Path(options.checkpoint)} if options.checkpoint else {}))
     job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
-    found = run(job)
-    with job.stage(f"writing results and pictures to {folder}"):
-        numbers = _numbers(job, found)
+    findings = run(job)
+    with job.stage(f"writing results and figures to {folder}"):
+        numbers = _numbers(job, findings)
         files: list[Path] = []
         with local_stage(comm):
             if comm.rank == 0:
-                files += in_time(lambda: _draw(folder, found), folder)
-        arrays = found.fields | {"residual_norms": Field(found.solution.residuals, ("iteration",), "1")}
-        attributes = {"title": found.title, **found.attributes, **numbers}
+                files += in_time(lambda: _draw(folder, findings), folder)
+        arrays = findings.fields | {"residual_norms": Field(findings.solution.residuals, ("iteration",), "1")}
+        attributes = {"title": findings.title, **findings.attributes, **numbers}
         files.append(write_result(folder / "result.zarr", comm, arrays, attributes))
-        text = _history(options, found, numbers, command)
-        files += [export(folder / name, comm, text) for name, export in found.exports.items()]
+        text = _history(options, findings, numbers, command)
+        files += [export(folder / name, comm, text) for name, export in findings.exports.items()]
         with local_stage(comm):
-            if comm.rank == 0 and (page := found.page) is not None:
+            if comm.rank == 0 and (page := findings.page) is not None:
                 files.append(in_time(lambda: page(folder), folder))
         with local_stage(comm):
             if comm.rank == 0:
-                # Those of an earlier run that this one has not replaced would pass for its own.
-                for path in {*options.results()} - {*files, *found.files}:
+                # Remove stale results of an earlier run.
+                for path in {*options.results()} - {*files, *findings.files}:
                     if path.is_file():
                         path.unlink()
-    seconds = found.solution.seconds if options.profile else None
-    return Outcome(numbers, _rows(numbers, found), seconds, files + found.files, found.shortfall)
+    seconds = findings.solution.seconds if options.profile else None
+    return Outcome(numbers, _rows(numbers, findings), seconds, files + findings.files, findings.shortfall)
 
 
-def _draw(folder: Path, found: Findings) -> list[Path]:
-    curve = convergence(folder / "convergence.png", found.solution.residuals, found.curve, found.noise_norm)
-    return [*found.draw(folder), curve]
+def _draw(folder: Path, findings: Findings) -> list[Path]:
+    curve = convergence(folder / "convergence.png", findings.solution.residuals, findings.curve, findings.noise_norm)
+    return [*findings.draw(folder), curve]
 
 
-def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
+def _numbers(job: Job[Any], findings: Findings) -> dict[str, Any]:
     """Return the entries of JSON."""
-    options, comm, solution = job.options, job.comm, found.solution
+    options, comm, solution = job.options, job.comm, findings.solution
     first, last = float(solution.residuals[0]), float(solution.residuals[-1])
     costs: dict[str, Any] = {"seconds_per_iteration": float(np.sum(list(solution.seconds.values()), axis=0).max())}
     if options.profile:
         costs["seconds_split"] = {
-            kind: {"min": float(each.min()), "mean": float(each.mean()), "max": float(each.max())}
-            for kind, each in solution.seconds.items()
+            kind: {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}
+            for kind, values in solution.seconds.items()
         }
         costs["messages_per_iteration"] = solution.messages
     return {
         "residual_initial": first,
         "residual_final": last,
         "residual_reduction": last / first if first else 0.0,
-        "relative_error": found.error,
-        "adjoint_relative_error": found.adjoint_error,
+        "relative_error": findings.error,
+        "adjoint_relative_error": findings.adjoint_error,
         **costs,
         "execution": solution.execution,
         "transport": comm.transport if job.engine.memory == "device" else comm.host_transport,
@@ -453,63 +453,66 @@ def _numbers(job: Job[Any], found: Findings) -> dict[str, Any]:
         "resumed_from": solution.resumed_from,
         "dtype": options.dtype,
         "versions": _versions(),
-        **found.numbers,
+        **findings.numbers,
     }
 
 
-def _history(options: CommonOptions, found: Findings, numbers: dict[str, Any], command: str) -> list[str]:
+def _history(options: CommonOptions, findings: Findings, numbers: dict[str, Any], command: str) -> list[str]:
     """Return the processing history for exported files, in lines of text."""
-    given = {field.name: getattr(options, field.name) for field in fields(options)}
-    chosen = {name: value for name, value in (given | found.numbers).items() if isinstance(value, (str, int, float))}
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    values |= findings.numbers
+    chosen = {name: value for name, value in values.items() if isinstance(value, (str, int, float))}
     return [
-        f"COLLOPS {numbers['versions'].get('collops', '')}{command and f', command {command}'}: {found.title}",
+        f"COLLOPS {numbers['versions'].get('collops', '')}{command and f', command {command}'}: {findings.title}",
         "PARAMETERS: " + ", ".join(f"{name}={value}" for name, value in chosen.items()),
         f"RESIDUAL: {numbers['residual_final']:.6g} after {numbers['iterations']} iterations, "
         f"{numbers['residual_initial']:.6g} before the first",
     ]
 
 
-def _rows(numbers: dict[str, Any], found: Findings) -> list[tuple[str, str]]:
+def _rows(numbers: dict[str, Any], findings: Findings) -> list[tuple[str, str]]:
     """Return the rows of the table."""
     rows = [
-        *found.rows,
+        *findings.rows,
         ("ranks", f"{numbers['ranks']} ({numbers['engine']}, messages by {numbers['transport']})"),
         (
-            f"residual{found.residual_of}",
+            f"residual{findings.residual_of}",
             f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {numbers['iterations']} "
             f"iterations, {numbers['residual_reduction']:.3g} of the first",
         ),
     ]
-    if found.error is not None:
-        text = f"{100 * found.error:.1f} %{found.error_of}"
-        if found.adjoint_error is not None:
-            text += f" ({found.adjoint} at its best scale: {100 * found.adjoint_error:.1f} %)"
-        rows.append((f"{found.subject} error", text))
-    rows.append(("time", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms an iteration ({numbers['execution']})"))
+    if findings.error is not None:
+        text = f"{100 * findings.error:.1f} %{findings.error_of}"
+        if findings.adjoint_error is not None:
+            text += f" ({findings.adjoint} at its best scale: {100 * findings.adjoint_error:.1f} %)"
+        rows.append((f"{findings.subject} error", text))
+    rows.append(("time", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms per iteration ({numbers['execution']})"))
     if numbers["checkpoint"] is not None:
-        begun = "at the beginning" if numbers["resumed_from"] is None else f"after iteration {numbers['resumed_from']}"
-        rows.append(("checkpoint", f"{numbers['checkpoint']}; this run began {begun}"))
+        start = (
+            "not resumed" if numbers["resumed_from"] is None else f"resumed after iteration {numbers['resumed_from']}"
+        )
+        rows.append(("checkpoint", f"{numbers['checkpoint']}; {start}"))
     if "messages_per_iteration" in numbers:
-        rows.append(("messages", f"{numbers['messages_per_iteration']} an iteration"))
-    return rows + found.more_rows
+        rows.append(("messages", f"{numbers['messages_per_iteration']} per iteration"))
+    return rows + findings.more_rows
 
 
 @cache
 def _versions() -> Mapping[str, str]:
     """Return the versions of Python and of the installed packages that a result depends on."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
-    """Return ``||found - truth|| / ||truth||``, or None without a truth or if it is zero.
+def relative_error(estimate: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
+    """Return ``||estimate - truth|| / ||truth||``, or None without a truth or if it is zero.
 
-    Collective if `comm` is given: each rank then holds a part of both arrays.
+    Collective with `comm`: each rank then holds a part of both arrays.
 
     Examples
     --------
@@ -520,24 +523,26 @@ def relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicat
     """
     if truth is None:
         return None
-    error_square, truth_square = _dots(comm, (found - truth, found - truth), (truth, truth))
+    error_square, truth_square = _dots(comm, (estimate - truth, estimate - truth), (truth, truth))
     return float(np.sqrt(error_square / truth_square)) if truth_square else None
 
 
-def best_relative_error(found: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None) -> float | None:
-    """Return `relative_error` of the multiple of `found` that is closest to the truth, for arrays of unknown scale."""
+def best_relative_error(
+    estimate: np.ndarray, truth: np.ndarray | None, comm: Communicator | None = None
+) -> float | None:
+    """Return `relative_error` of the multiple of `estimate` closest to the truth, for arrays of unknown scale."""
     if truth is None:
         return None
-    product, square = _dots(comm, (found, truth), (found, found))
-    return relative_error(found.astype(np.float64) * (product / square), truth, comm) if square else None
+    product, square = _dots(comm, (estimate, truth), (estimate, estimate))
+    return relative_error(estimate.astype(np.float64) * (product / square), truth, comm) if square else None
 
 
-def largest_amplitude(own: np.ndarray, comm: Communicator) -> float:
+def largest_amplitude(local: np.ndarray, comm: Communicator) -> float:
     """Return the largest absolute value of the parts of all ranks, 0 without values. Collective."""
-    return float(comm.allreduce(np.array(float(np.abs(own).max(initial=0.0))), "max")[()])
+    return float(comm.allreduce(np.array(float(np.abs(local).max(initial=0.0))), "max")[()])
 
 
 def _dots(comm: Communicator | None, *pairs: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    wide = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
-    own = np.array([np.vdot(a.astype(wide), b.astype(wide)).real for a, b in pairs])
-    return own if comm is None else comm.allreduce(own)
+    dtype = np.result_type(np.float64, *(array.dtype for pair in pairs for array in pair))
+    products = np.array([np.vdot(a.astype(dtype), b.astype(dtype)).real for a, b in pairs])
+    return products if comm is None else comm.allreduce(products)

@@ -1,4 +1,4 @@
-"""Sparse linear systems, from a file or on a synthetic mesh."""
+"""Sparse linear systems from a file or on a synthetic mesh: ``collops solve``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _SYSTEM = "System"
 _POINTS = 8000
 _TOL = 1e-6
-_CELLS, _MAX_POINTS = 300, 20000  # in pictures
+_CELLS, _MAX_POINTS = 300, 20000  # in figures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,8 @@ class Options(CommonOptions):
     recorded = "matrix"
 
     matrix: Annotated[
-        str | None, option("Matrix Market file; by default a synthetic mesh.", _SYSTEM, metavar="FILE.mtx")
+        str | None,
+        option("Matrix, in Matrix Market format; by default from a synthetic mesh.", _SYSTEM, metavar="FILE.mtx"),
     ] = None
     rhs: Annotated[
         str | None,
@@ -55,41 +56,51 @@ class Options(CommonOptions):
     ] = None
     points: Annotated[
         int | None,
-        option("Inner points of the synthetic mesh.", _SYSTEM, show_default="8000"),
+        option("Number of inner points of the synthetic mesh.", _SYSTEM, show_default="8000"),
         AtLeast(8),
         SyntheticOnly(),
     ] = None
     method: Annotated[
         str | None,
-        option("cg, cgls or lsqr.", METHOD, show_default="cg where it may be positive definite, else lsqr"),
+        option(
+            "Solver: cg (positive definite matrices), cgls or lsqr (least squares).",
+            METHOD,
+            show_default="cg if the matrix may be positive definite, else lsqr",
+        ),
         OneOf("cg", "cgls", "lsqr"),
     ] = None
     partition: Annotated[
         str | None,
         option(
-            "How to distribute the rows of a square matrix: metis cuts few entries, rows keeps their order.",
+            "Distribution of the rows of a square matrix: metis (reorders them to reduce communication), or rows "
+            "(keeps their order).",
             METHOD,
-            show_default="metis where pymetis is installed",
+            show_default="metis if pymetis is installed",
         ),
         OneOf("metis", "rows"),
     ] = None
     precondition: Annotated[
         str,
         option(
-            "Preconditioner of a square matrix: none; jacobi, block-jacobi; chebyshev, two-level (symmetric matrices).",
+            "Preconditioner: none; for square matrices jacobi or block-jacobi; for symmetric matrices also chebyshev "
+            "or two-level.",
             METHOD,
         ),
         OneOf("none", "jacobi", "block-jacobi", "chebyshev", "two-level"),
     ] = "none"
     tol: Annotated[
         float | None,
-        option("Residual at which to stop, relative to the right-hand side.", METHOD, show_default="1e-6"),
+        option(
+            "Tolerance: norm of the residual at which to stop, relative to the right-hand side.",
+            METHOD,
+            show_default="1e-6",
+        ),
         NotNegative,
     ] = None
-    iterations: Annotated[int, option("Iterations of the solver, at most."), AtLeast(1)] = 500
+    iterations: Annotated[int, option("Maximum number of solver iterations."), AtLeast(1)] = 500
     noise: Annotated[
         float | None,
-        option("Noise in the synthetic right-hand side, relative to its root mean square.", SYNTHETIC),
+        option("Noise of the synthetic right-hand side, relative to its root mean square.", SYNTHETIC),
         NotNegative,
         SyntheticOnly(unless="rhs"),
     ] = None
@@ -97,21 +108,21 @@ class Options(CommonOptions):
     out: Out = "collops-solve"
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other."""
+        """Raise `InputError` for invalid or contradictory values."""
         super().check()
         if self.matrix is not None and not Path(self.matrix).is_file():
-            raise InputError(f"{self.matrix} does not exist: check the name of the matrix file")
+            raise InputError(f"{self.matrix} does not exist: check the path of the matrix file")
         if self.rhs is not None:
             if self.matrix is None:
-                raise InputError("--rhs belongs to a matrix from a file: give one with --matrix, or leave --rhs out")
+                raise InputError("--rhs needs a matrix from a file: pass it with --matrix, or omit --rhs")
             if not Path(self.rhs).is_file():
-                raise InputError(f"{self.rhs} does not exist: check the name of the right-hand side")
+                raise InputError(f"{self.rhs} does not exist: check the path of the right-hand side")
 
 
 def run(job: Job[Options]) -> Findings:
-    """Solve a sparse linear system with CG, CGLS or LSQR, with rows ordered to reduce communication.
+    """Solve a sparse linear system with CG, CGLS or LSQR, with rows distributed to reduce communication.
 
-    By default it solves a Poisson problem on an unstructured mesh in a cube, with --matrix a system from a file.
+    By default it solves a Poisson problem on an unstructured mesh of a cube; with --matrix, a system from a file.
     Writes image.png (the distribution of rows and the sparsity pattern), convergence.png and result.zarr.
     """
     options = job.options
@@ -131,20 +142,20 @@ def run(job: Job[Options]) -> Findings:
 
     findings = _findings(job, problem, solution)
     matrix.free()
-    first, *others = solution.residuals
-    if problem.method == "cg" and len(others) >= facts["rows"] and others[-1] > first:
-        # In exact arithmetic they would be enough.
-        job.listener.warn("the residual has grown, as if the matrix were not positive definite: choose --method lsqr")
+    first, *later = solution.residuals
+    if problem.method == "cg" and len(later) >= facts["rows"] and later[-1] > first:
+        # In exact arithmetic, CG on a positive definite matrix would have converged.
+        job.listener.warn("the residual has grown: the matrix may not be positive definite: choose --method lsqr")
     return replace(findings, shortfall=_shortfall(options, problem.method, solution, residual, gradient))
 
 
 def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findings:
     """Describe the results for the recipe, which writes them. Collective."""
     comm, options, facts, system = job.comm, job.options, problem.facts, problem.system
-    found, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
+    x, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
     if system is not None:
-        found = found[np.argsort(system.order[1])]  # in the order of the file
-        error, ranks = relative_error(found, system.truth), system.parts.astype(np.int32)
+        x = x[np.argsort(system.order[1])]  # in the order of the file
+        error, ranks = relative_error(x, system.truth), system.parts.astype(np.int32)
     error = comm.allgather_metadata(error)[0]
     ghosts = [int(count) for count in comm.allgather(np.array(len(problem.matrix.ghosts)))]
     condition, factor = _convergence(solution)
@@ -153,7 +164,7 @@ def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findin
         ("method", f"{problem.method} ({solution.status.replace('_', ' ')})"),
     ]
     if condition is not None and factor is not None:
-        text = f"condition number about {condition:.3g}, residual x {factor:.3g} in an iteration"
+        text = f"condition number about {condition:.3g}, residual x {factor:.3g} per iteration"
         rows.append(("convergence", text if options.precondition == "none" else f"{options.precondition}: {text}"))
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
@@ -178,7 +189,7 @@ def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findin
             "ghosts_by_rank": ghosts,
         },
         rows=rows,
-        fields={"solution": Field(found, ("column",), "1"), "rank": Field(ranks, ("row",), "1")},
+        fields={"solution": Field(x, ("column",), "1"), "rank": Field(ranks, ("row",), "1")},
         draw=lambda folder: [] if system is None else [draw(folder, system)],
         error=error,
         curve=f"{problem.method.upper()}, {facts['name']}",
@@ -186,12 +197,12 @@ def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findin
 
 
 def _shortfall(options: Options, method: str, solution: Solution, residual: float, gradient: float) -> str | None:
-    """Say that the tolerance that the user asked for was not reached; None if it was, or without one."""
+    """Return a message if the requested tolerance was not reached, else None."""
     from collops.solvers import Status
     from collops.solvers.result import ROUNDING
 
     status = Status[solution.status.upper()]
-    # A solution that is accurate to rounding has not met the tolerance for this reason.
+    # A status of convergence to rounding errors does not imply the tolerance.
     if not options.tol or (status.successful and (status not in ROUNDING or min(residual, gradient) <= options.tol)):
         return None
     measure, reached = ("gradient", gradient) if method == "cgls" else ("residual", residual)
@@ -216,7 +227,7 @@ class System(NamedTuple):
     parts: np.ndarray  # the rank of each row
     order: tuple[np.ndarray, np.ndarray]  # rows and columns in the order of the ranks
     sizes: tuple[int, ...]  # rows of each rank
-    # pairs of rows that an entry joins across ranks; None for a matrix that is not square, which keeps its order
+    # number of entries that couple rows of different ranks; None for a rectangular matrix, which keeps its order
     cut: int | None
 
     def triples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -248,7 +259,7 @@ def prepare(job: Job[Options]) -> Problem:
             ordering = "metis" if importlib.util.find_spec("pymetis") is not None else "rows"
             ordering = comm.allgather_metadata(ordering)[0]
             if ordering == "rows" and comm.size > 1:
-                job.listener.note("rows stay in their order: pymetis is not installed (collops[metis])")
+                job.listener.note("rows keep their order: pymetis is not installed (collops[metis])")
         system: System | None = None
         with local_stage(comm):
             if comm.rank == 0:
@@ -257,7 +268,7 @@ def prepare(job: Job[Options]) -> Problem:
         with raised_together():
             method = _method(options, facts)
         if facts["partition"] is None and options.partition == "metis":
-            job.listener.warn("a matrix that is not square keeps its order: --partition metis has no effect")
+            job.listener.warn("--partition metis has no effect: a matrix that is not square keeps its order")
 
     with job.stage("distributing the rows"):
         shape = facts["rows"], facts["columns"]
@@ -267,8 +278,8 @@ def prepare(job: Job[Options]) -> Problem:
         i, j, values = nothing if system is None else system.triples()
         matrix = CSRMatrix.from_coo(i, j, values.astype(dtype), shape, rows=rows, comm=comm)
         data = np.empty(0, dtype) if system is None else system.data[system.order[0]].astype(dtype)
-        mine = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
-    return Problem(matrix, job.array(rows, mine), method, system, facts)
+        local_data = comm.scatterv(data, rows.sizes[0], out=np.empty(rows.local_size(comm.rank), dtype))
+    return Problem(matrix, job.array(rows, local_data), method, system, facts)
 
 
 def _preconditioner(job: Job[Options], problem: Problem) -> Any:
@@ -278,9 +289,9 @@ def _preconditioner(job: Job[Options], problem: Problem) -> Any:
     matrix, facts, name = problem.matrix, problem.facts, job.options.precondition
     with raised_together():
         if name != "none" and facts["rows"] != facts["columns"]:
-            raise InputError(f"--precondition {name} needs a square matrix: leave it out")
+            raise InputError(f"--precondition {name} needs a square matrix: omit it")
         if name in ("block-jacobi", "two-level") and job.engine.memory != "host":
-            raise InputError(f"--precondition {name} has its factors on the host: use --engine numpy, or chebyshev")
+            raise InputError(f"--precondition {name} runs on the host only: use --engine numpy, or chebyshev")
         if name in ("chebyshev", "two-level") and not facts["symmetric"]:
             raise InputError(f"--precondition {name} needs a symmetric matrix: use jacobi or block-jacobi")
         if name == "chebyshev":
@@ -290,10 +301,10 @@ def _preconditioner(job: Job[Options], problem: Problem) -> Any:
 
 
 def _convergence(solution: Solution) -> tuple[float | None, float | None]:
-    """Return an estimate of the condition number, and the mean factor of the residual in an iteration."""
+    """Return an estimate of the condition number, and the mean reduction factor of the residual per iteration."""
     condition = float(solution.details["acond" if "acond" in solution.details else "condition"])
-    first, *others = solution.residuals
-    factor = float((others[-1] / first) ** (1 / len(others))) if others and first else None
+    first, *later = solution.residuals
+    factor = float((later[-1] / first) ** (1 / len(later))) if later and first else None
     return condition if np.isfinite(condition) else None, factor
 
 
@@ -307,9 +318,9 @@ def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str,
 
 
 def _measured(problem: Problem, x: DistributedArray, M: Any) -> tuple[float, float]:
-    """Return the norms of the residual and of the gradient of a solution, relative to those at zero. Collective.
+    """Return the norms of the residual and of the gradient of a solution, relative to the norms at zero. Collective.
 
-    CG has no gradient: it is the residual itself.
+    For CG, the gradient is the residual.
     """
 
     def norms(residual: Any) -> np.ndarray:
@@ -338,7 +349,7 @@ def _system(options: Options, ranks: int, partition: str) -> System:
         name = Path(options.matrix).name
     rows, columns = matrix.shape
     if not rows or not columns:
-        raise InputError(f"{options.matrix} has {rows} rows and {columns} columns: there is nothing to solve")
+        raise InputError(f"{options.matrix} must have rows and columns, not {rows} and {columns}")
     _check_finite(matrix.data, options.matrix)
     if options.rhs is not None:
         data = _read_rhs(options.rhs, rows)
@@ -358,7 +369,7 @@ def _system(options: Options, ranks: int, partition: str) -> System:
 
 def _check_finite(values: np.ndarray, path: str | None) -> None:
     if not np.isfinite(values).all():
-        raise InputError(f"{path} has infinite values or NaN: there is no solution")
+        raise InputError(f"{path} has infinite values or NaN: replace them with finite numbers")
 
 
 def _read_rhs(path: str, rows: int) -> np.ndarray:
@@ -401,7 +412,7 @@ def _may_be_definite(matrix: Any) -> bool:
 
 def _method(options: Options, facts: dict[str, Any]) -> str:
     if options.method == "cg" and not facts["symmetric"]:
-        raise InputError("--method cg needs a symmetric matrix, which this one is not: use cgls or lsqr")
+        raise InputError("--method cg needs a symmetric matrix: use cgls or lsqr")
     return options.method or ("cg" if facts["definite"] else "lsqr")
 
 
@@ -409,7 +420,7 @@ def _method(options: Options, facts: dict[str, Any]) -> str:
 
 
 class Mesh(NamedTuple):
-    """A Poisson problem, and where its unknowns are."""
+    """A Poisson problem, and the positions of its unknowns."""
 
     matrix: Any  # symmetric and positive definite; the unknowns are the inner points
     points: np.ndarray  # positions of the unknowns, shape ``(unknowns, 3)``
@@ -420,13 +431,13 @@ class Mesh(NamedTuple):
 def poisson(count: int, seed: int) -> Mesh:
     r"""Discretise :math:`-\Delta u = f` in the unit cube, with :math:`u = 0` on its faces, by linear finite elements.
 
-    There are about `count` inner points, whose positions are random.
+    The mesh has about `count` inner points at random positions.
 
     Notes
     -----
     The points of a lattice are moved at random by up to a third of its spacing, and numbered at random, as in meshes
-    from files. Their Delaunay tetrahedra are the elements. With :math:`g_i` the gradients of the four linear functions
-    of an element of volume :math:`V`, its part of the matrix is :math:`V g_i \cdot g_j`.
+    from files. Their Delaunay tetrahedra are the elements. The element matrix is :math:`V g_i \cdot g_j`, with the
+    volume :math:`V` and the gradients :math:`g_i` of the four linear basis functions.
     """
     from scipy import sparse
     from scipy.spatial import Delaunay
@@ -443,25 +454,25 @@ def poisson(count: int, seed: int) -> Mesh:
     corners = np.asarray(Delaunay(points).simplices)
     edges = points[corners[:, 1:]] - points[corners[:, :1]]
     determinant = np.linalg.det(edges)
-    solid = np.abs(determinant) > 1e-9 / (side + 1) ** 3  # without flat ones in the faces of the cube
+    solid = np.abs(determinant) > 1e-9 / (side + 1) ** 3  # without flat elements in the faces of the cube
     corners, edges, determinant = corners[solid], edges[solid], determinant[solid]
     gradients = np.empty((len(corners), 4, 3))
     gradients[:, 1:] = np.linalg.inv(edges).transpose(0, 2, 1)
     gradients[:, 0] = -gradients[:, 1:].sum(axis=1)
     local = np.einsum("eid,ejd,e->eij", gradients, gradients, np.abs(determinant) / 6)
     rows, columns = np.repeat(corners, 4, axis=1).reshape(-1), np.tile(corners, (1, 4)).reshape(-1)
-    whole = sparse.csr_array(sparse.coo_array((local.reshape(-1), (rows, columns)), shape=(len(points),) * 2))
+    full = sparse.csr_array(sparse.coo_array((local.reshape(-1), (rows, columns)), shape=(len(points),) * 2))
     chosen = np.flatnonzero(inner.take(shuffled))
-    matrix = sparse.csr_array(whole[chosen][:, chosen])
+    matrix = sparse.csr_array(full[chosen][:, chosen])
     solution = np.sin(np.pi * points[chosen]).prod(axis=1)
     return Mesh(matrix, points[chosen], solution, len(corners))
 
 
-# The picture
+# The figure
 
 
 def draw(folder: Path, system: System) -> Path:
-    """Draw the distribution of the unknowns and the sparsity pattern; return the picture."""
+    """Draw the distribution of the unknowns and the sparsity pattern; return the path."""
     image = folder / "image.png"
     with figure(image, 2, (11.0, 5.0)) as (_, (left, right)):
         _draw_partition(left, system)
@@ -470,7 +481,7 @@ def draw(folder: Path, system: System) -> Path:
 
 
 def _draw_partition(axes: Any, system: System) -> None:
-    """Draw the unknowns at their positions, or by number if they have none, in the colours of their ranks."""
+    """Draw the unknowns at their positions, or by row number without positions, in the colours of their ranks."""
     import matplotlib as mpl
 
     rows, parts, ranks = system.matrix.shape[0], system.parts, len(system.sizes)
@@ -483,7 +494,7 @@ def _draw_partition(axes: Any, system: System) -> None:
         axes.set(xlabel="row, as in the file", ylabel="rank", title="Rows by rank")
         axes.set_yticks(range(ranks) if ranks <= 16 else range(0, ranks, ranks // 8))
     else:
-        # Only a slab through the middle: points at the surface would hide all others.
+        # Draw only a slab through the middle: points at the surface would hide all others.
         near = np.abs(system.points[:, 2] - 0.5)
         shown = np.argsort(near)[: min(_MAX_POINTS, max(200, len(near) // 4))]
         axes.scatter(*system.points[shown, :2].T, c=colors[parts[shown]], s=10, linewidths=0)

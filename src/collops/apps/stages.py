@@ -1,4 +1,4 @@
-"""Make errors collective: an error on one rank is raised on all of them at the end of a stage."""
+"""Collective errors: all ranks raise an error of one rank at the end of a stage."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["check_memory", "engine_of_ranks", "local_stage"]
 def local_stage(comm: Communicator) -> Iterator[None]:
     """Run the local work of one stage, then check on all ranks whether it succeeded. Collective.
 
-    The body must not communicate: a rank that fails goes straight to the check at the end. Errors of the operating
-    system (a file that cannot be read, a full disk) and a lack of memory become `InputError`, because a user can act on
+    The body must not communicate: a rank that fails skips to the check at the end. Errors of the operating system (a
+    file that cannot be read, a full disk) and a lack of memory are raised as `InputError`, because a user can act on
     them. Other exceptions are programming errors: they propagate on this rank, which then ends the others.
 
     Raises
     ------
     CollopsError
-        On every rank, if the body raised one on any of them.
+        On every rank, if the body raised one on any rank.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def local_stage(comm: Communicator) -> Iterator[None]:
         error = problem
     except MemoryError as problem:
         # NumPy's message names the size of the array.
-        error = InputError(f"not enough memory ({problem or 'no size known'}): choose smaller sizes or more ranks")
+        error = InputError(f"not enough memory ({problem or 'size unknown'}): choose smaller sizes or more ranks")
     except OSError as problem:
         reason = problem.strerror or str(problem)
         error = InputError(f"{problem.filename}: {reason}" if problem.filename else reason)
@@ -55,9 +55,9 @@ def local_stage(comm: Communicator) -> Iterator[None]:
 
 
 def engine_of_ranks(name: str, comm: Communicator) -> Engine:
-    """Return the engine called `name`, or for ``"auto"`` the best that all ranks have."""
+    """Return the engine called `name`, or for ``"auto"`` the best engine that all ranks have."""
     with raised_together():
-        # A transport for device arrays means that every rank has a device.
+        # A transport for device arrays implies that every rank has a device.
         if name == "auto":
             name = "cupy" if comm.device_transport is not None else "numpy"
         elif name == "cupy" and comm.device_transport is None:
@@ -68,13 +68,13 @@ def engine_of_ranks(name: str, comm: Communicator) -> Engine:
 def check_memory(needed: int, what: str, remedy: str, compute: Engine | None = None, processes: int = 1) -> None:
     """Raise `InputError` if `needed` bytes exceed four fifths of the memory; Linux would kill the process later.
 
-    `what` names the arrays, in the plural, and `remedy` a smaller choice. The memory is what each of `processes` on
-    this machine can still allocate (`collops.limits.available_memory`), or that of this rank's device if `compute` is
-    the engine of one. What is available differs between ranks: call it where the others learn of the error.
+    `what` names the arrays, in the plural, and `remedy` a smaller choice. The memory is the host memory that each of
+    `processes` on this machine can still allocate (`collops.limits.available_memory`), or the memory of this rank's
+    device if `compute` is a device engine. The available memory differs between ranks: call it within a local stage.
     """
     compute = compute or engine("numpy")
-    place, memory = "a GPU has", memory_of(compute)
+    owner, memory = "a GPU has", memory_of(compute)
     if compute.memory == "host":
-        place, memory = "this process can still use", available_memory(processes)
+        owner, memory = "this process can still use", available_memory(processes)
     if needed > 0.8 * memory:
-        raise InputError(f"{what} need {in_words(needed)}, and {place} {in_words(memory)}: {remedy}")
+        raise InputError(f"{what} need {in_words(needed)}, but {owner} {in_words(memory)}: {remedy}")

@@ -1,4 +1,4 @@
-"""Parts that all commands share: options, the start of ranks, errors in one line, and functions for typer."""
+"""Behaviour common to all commands: options, the start of ranks, single-line errors, and functions for typer."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ __all__ = [
 ]
 
 _BUG, _SHORTFALL = 1, 3
-# For the line of the first rank, if it got the signal too; and for Open MPI's launcher, which sends SIGTERM to ranks
-# that it kills because another one has ended.
-_BEFORE_SPEAKING_SECONDS, _BEFORE_BEING_KILLED_SECONDS = 0.5, 3.0
+# Delays before a rank reports a signal: for the message of the first rank, if it received the signal too; and for Open
+# MPI's launcher, which sends SIGTERM to ranks that it kills because another rank has exited.
+_REPORT_DELAY_SECONDS, _KILL_DELAY_SECONDS = 0.5, 3.0
 # Exit codes of launchers after a signal: its number, or 128 more.
 _DEATHS = {
     int(number): number.name
@@ -60,28 +60,30 @@ _DEATHS = {
 
 Ranks = Annotated[
     int | None,
-    typer.Option(help="Number of processes; under mpiexec or srun, the number that these started.", show_default="1"),
+    typer.Option(
+        help="Number of processes (ranks); under mpiexec or srun, the number started by it.", show_default="1"
+    ),
 ]
 Transport = Annotated[
     str,
-    typer.Option(help=f"Transport of arrays on GPUs: {', '.join(DEVICE_TRANSPORTS.names)}. MPI sends arrays on CPUs."),
+    typer.Option(help=f"Transport for GPU arrays: {', '.join(DEVICE_TRANSPORTS.names)}. CPU arrays always use MPI."),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object at the end of standard output; everything else goes to stderr."),
+    typer.Option("--json", help="Print the results as one JSON object on stdout; everything else goes to stderr."),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors: no progress bar, table or notes.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
 def check_engine(name: str) -> None:
-    """Raise `InputError` unless commands run on an engine."""
+    """Raise `InputError` unless commands support an engine."""
     if name not in ("auto", "numpy", "cupy"):
         raise InputError(f"--engine must be one of auto, numpy, cupy, not {name!r}")
 
 
 def command_of(name: str, application: Any) -> Callable[..., None]:
-    """Return the command of an application: an object, such as a module, with the names ``Options`` and ``run``."""
+    """Return the command of an application: an object, such as a module, with attributes ``Options`` and ``run``."""
 
     def run(chosen: Any, comm: Communicator, as_json: bool, quiet: bool) -> int:
         from collops.apps.recipe import run_job
@@ -105,26 +107,26 @@ def command_from(
     help: str,
     begin: Callable[[Any], None] = lambda chosen: None,
 ) -> Callable[..., None]:
-    """Return a function for typer that asks for the options of a dataclass (`collops.apps.options`).
+    """Return a function for typer with the options of a dataclass (`collops.apps.options`).
 
-    `kind` has a method ``check``. `run` gets the options, the communicator, and whether to print JSON and to be quiet,
-    and returns the exit code. `help` has paragraphs; the list of commands shows the first one, which it reads from the
-    source, where it must be a keyword argument. `begin` gets the options before the ranks connect.
+    `kind` has a method ``check``. `run` takes the options, the communicator, and whether to print JSON and to be quiet,
+    and returns the exit code. `help` has paragraphs; the list of commands shows the first paragraph, read from the
+    source code, where `help` must be a keyword argument. `begin` is called with the options before the ranks connect.
     """
     hints = get_type_hints(kind, include_extras=True)
-    shared = {each.name for each in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
-    own = sorted(fields(kind), key=lambda each: each.name in shared)  # the application's own options come first
+    shared = {item.name for item in fields(CommonOptions)} if issubclass(kind, CommonOptions) else set()
+    ordered = sorted(fields(kind), key=lambda item: item.name in shared)  # the application's own options come first
     asked = [
         ("ranks", Ranks, None),
         ("transport", Transport, "auto"),
-        *((each.name, hints[each.name], each.default) for each in own),
+        *((item.name, hints[item.name], item.default) for item in ordered),
         ("as_json", Json, False),
         ("quiet", Quiet, False),
         ("debug", Debug, False),
     ]
 
-    def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **given: Any) -> None:
-        chosen = kind(**given)
+    def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **values: Any) -> None:
+        chosen = kind(**values)
         begin(chosen)
 
         def body(comm: Communicator) -> int:
@@ -133,7 +135,7 @@ def command_from(
         with_world(f"collops {name}", body, ranks=ranks, transport=transport, debug=debug, check=chosen.check)
 
     made: Any = command
-    # Typer keeps line breaks: paragraphs must be single lines.
+    # Typer preserves line breaks: join each paragraph into a single line.
     made.__name__, made.__doc__ = name, "\n\n".join(" ".join(part.split()) for part in help.split("\n\n"))
     made.__annotations__ = {name: annotation for name, annotation, _ in asked}
     made.__signature__ = inspect.Signature(
@@ -157,12 +159,12 @@ def with_world(
 ) -> None:
     """Run `body` on every rank of the world, starting the ranks if necessary, and raise `typer.Exit`.
 
-    The exit code is the result of `body`, by default 0. `check` checks the options of the command, before any rank is
-    started and again on every rank, whose host may lack a file. With `own_device` each rank sees only its own GPU, as
-    JAX requires.
+    The exit code is the result of `body`, by default 0. `check` validates the options of the command, before the ranks
+    are started and again on every rank, as files may be missing on some hosts. With `own_device` each rank is
+    restricted to its own GPU, as JAX requires.
     """
 
-    def here() -> int:
+    def run_body() -> int:
         with raised_together():
             if ranks is not None and ranks < 1:
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
@@ -173,34 +175,34 @@ def with_world(
                 if ranks is not None and ranks > 1:
                     code = launch(ranks, sys.argv[1:])
                     if (name := _DEATHS.get(code % 128)) is not None:
-                        report(command, f"a rank died of {name}, which ended the others")
+                        report(command, f"a rank was killed by {name}, which ended the others")
                     return code
             if own_device:
                 select_own_device()
             comm = world(transport)
             interruption.begin()
             if ranks is not None and ranks != comm.size:
-                raise InputError(f"--ranks {ranks}, but the launcher started {comm.size}: leave --ranks out")
+                raise InputError(f"--ranks {ranks}, but the launcher started {comm.size} ranks: omit --ranks")
         if launcher is not None:
-            with local_stage(comm):  # some hosts may lack a file
+            with local_stage(comm):  # files may be missing on some hosts
                 check()
         return body(comm) or 0
 
-    raise typer.Exit(guarded(command, here, debug=debug))
+    raise typer.Exit(guarded(command, run_body, debug=debug))
 
 
 def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
-    """Run `body`, and turn its errors into an exit code that is the same on every rank.
+    """Run `body`, and convert its errors into an exit code that is the same on every rank.
 
-    The code is the result of `body`; 75 if a signal ended the job, after all ranks wrote a checkpoint if there was
-    something to save; 130 if that was Ctrl-C; 2 for any other `CollopsError`, whose traceback `debug` shows; 74 or 141
-    if the output cannot be written; 1 for other exceptions.
+    The code is the result of `body`; 75 if a signal ended the job, after a checkpoint if a solver was running with
+    checkpoints; 130 after Ctrl-C; 2 for any other `CollopsError`, whose traceback `debug` shows; 74 or 141 if the
+    output cannot be written; 1 for other exceptions.
 
-    For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A rank with an
-    error of its own writes the line and ends the other ranks, which would wait for it.
+    For an error that all ranks raise, the first rank writes one line, which begins with the `command`. A single rank
+    with an error writes the line and aborts the other ranks, which would wait for it.
     """
     try:
-        if started() is None:  # ranks begin when they can end each other
+        if started() is None:  # launched ranks call `begin` later, when they can end each other
             interruption.begin()
         return body()
     except interruption.Stopped as stop:
@@ -223,14 +225,14 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
             abort(mpi, lost.exit_code, f"{command}: {lost}")
         return report_lost(command, lost)
     except Exception:
-        # The only place that catches everything: the other ranks would wait for this one.
+        # Catch everything only here: otherwise the other ranks would wait for this rank.
         return report_bug(command)
     finally:
         interruption.complete()
 
 
 def report_bug(command: str) -> int:
-    """Return the exit code after an exception that no one expected, and name the distribution that has the command."""
+    """Report an unexpected exception and the distribution of the command; return the exit code."""
     traceback.print_exc()
     line = f"{command}: this is a bug in {owner_of(command)}; please report it with the lines above"
     if (mpi := running_mpi_or_tcp()) is None:
@@ -241,7 +243,7 @@ def report_bug(command: str) -> int:
 
 
 def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
-    """End the job after one line, even if only this rank got the signal."""
+    """Report the signal in one line and end the job, even if only this rank received the signal."""
     name = "Ctrl-C" if stop.number == signal.SIGINT else signal.Signals(stop.number).name
     line = (
         f"{name} ended the job; nothing was saved (only solvers with --checkpoint save their progress): start it again"
@@ -250,13 +252,13 @@ def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
         report(command, line)
     else:
         killed = stop.number == signal.SIGTERM and "OMPI_COMM_WORLD_RANK" in os.environ
-        time.sleep(_BEFORE_BEING_KILLED_SECONDS if killed else _BEFORE_SPEAKING_SECONDS * (mpi.COMM_WORLD.rank > 0))
+        time.sleep(_KILL_DELAY_SECONDS if killed else _REPORT_DELAY_SECONDS * (mpi.COMM_WORLD.rank > 0))
         abort(mpi, stop.exit_code, f"{command}: {line}")
     return stop.exit_code
 
 
 def ended_short(command: str, shortfall: str | None) -> int:
-    """Return the exit code of a command that ran to its end, after a line that says what it did not reach, if so."""
+    """Report a shortfall, if any, and return the exit code of a completed command."""
     if shortfall is None:
         return 0
     report(command, shortfall)

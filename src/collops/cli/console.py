@@ -24,10 +24,7 @@ _MAX_RANK_ROWS = 8  # more would fill the screen
 
 
 def console(*, to_stderr: bool) -> Console:
-    """Return a console on one of the standard streams, with escape codes only where this ends in a terminal.
-
-    With NO_COLOR it has neither colours nor other styles.
-    """
+    """Return a console on a standard stream, with escape codes only on a terminal, and without styles with NO_COLOR."""
     from rich.console import Console
 
     options: dict[str, Any] = {"stderr": to_stderr, "highlight": False}
@@ -42,8 +39,8 @@ def console(*, to_stderr: bool) -> Console:
 class Progress:
     """Notes, warnings, and (on a terminal) the name of the current stage: a `Listener` of jobs.
 
-    With `shown` this rank shows notes and stages, with `speaking` warnings, which begin with `command`. `live` is True
-    on a terminal. A job continues where they can no longer be written: its results are worth more.
+    With `shown` this rank shows notes and stages; with `speaking` it shows warnings, which begin with `command`. `live`
+    is True on a terminal. Errors of the output do not end the job.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -72,9 +69,9 @@ class Progress:
         if self._speaking:
             self._print(f"{self._command}: warning: {text}")
 
-    def _print(self, text: str, **more: Any) -> None:
+    def _print(self, text: str, **style: Any) -> None:
         with suppress(OutputLostError):
-            self._console.print(text, markup=False, soft_wrap=True, **more)
+            self._console.print(text, markup=False, soft_wrap=True, **style)
 
     def stage(self, text: str | None) -> None:
         """Show that a stage begins; None ends the current one."""
@@ -105,14 +102,14 @@ def show(outcome: Outcome, where: Console) -> None:
         where.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def table_of_numbers(title: str | None, first: str, *others: str) -> Table:
-    """Return an empty table with these columns; names are in the first one, and numbers in the others."""
+def table_of_numbers(title: str | None, first: str, *headings: str) -> Table:
+    """Return an empty table with these columns: names in the first column, numbers in the others."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column(first)
-    for heading in others:
+    for heading in headings:
         table.add_column(heading, justify="right")
     return table
 
@@ -120,7 +117,7 @@ def table_of_numbers(title: str | None, first: str, *others: str) -> Table:
 def _split_table(seconds: dict[str, np.ndarray]) -> Table:
     """Return the table of the seconds of an iteration, by kind and rank."""
     columns = seconds | {"all": sum(seconds.values(), np.zeros(1))}
-    table = table_of_numbers("milliseconds an iteration", "rank", *columns)
+    table = table_of_numbers("milliseconds per iteration", "rank", *columns)
     by_rank = np.column_stack(list(columns.values()))
     ranks = len(by_rank)
     rows = {str(rank): by_rank[rank] for rank in range(ranks)} if ranks <= _MAX_RANK_ROWS else {}

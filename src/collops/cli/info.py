@@ -110,13 +110,13 @@ def _nvshmem() -> dict[str, Any]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    found = []
+    devices = []
     for number in range(device_count()):
         import cupy
 
         properties = cupy.cuda.runtime.getDeviceProperties(number)
         device = cupy.cuda.Device(number)
-        found.append(
+        devices.append(
             {
                 "name": properties["name"].decode(),
                 "memory": properties["totalGlobalMem"],
@@ -124,21 +124,21 @@ def _devices() -> list[dict[str, Any]]:
                 "pci_bus": device.pci_bus_id,
             }
         )
-    return found
+    return devices
 
 
-def _link(one: int, other: int) -> str:
+def _link(first: int, second: int) -> str:
     """Return what joins two devices: native atomics work over NVLink and not over PCIe."""
     import cupy
 
-    if not cupy.cuda.runtime.deviceCanAccessPeer(one, other):
+    if not cupy.cuda.runtime.deviceCanAccessPeer(first, second):
         return "through the host"
     try:
         from cuda.bindings import runtime  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError:
         return "peer (cuda-bindings would say whether by NVLink)"
     attribute = runtime.cudaDeviceP2PAttr.cudaDevP2PAttrNativeAtomicSupported
-    error, value = runtime.cudaDeviceGetP2PAttribute(attribute, one, other)
+    error, value = runtime.cudaDeviceGetP2PAttribute(attribute, first, second)
     return "NVLink" if error == runtime.cudaError_t.cudaSuccess and value == 1 else "PCIe peer"
 
 
@@ -150,7 +150,7 @@ def _tree(facts: dict[str, Any]) -> Tree:
         """Add the entries of a mapping or a list to `tree`; lists of plain values go into one line."""
         for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
             name = str(key).replace("_", " ")
-            if isinstance(entry, list) and not any(isinstance(each, (dict, list)) for each in entry):
+            if isinstance(entry, list) and not any(isinstance(item, (dict, list)) for item in entry):
                 entry = ", ".join(map(_plain, entry)) or None
             if isinstance(entry, (dict, list)) and entry:
                 add(tree.add(Text(name, style="bold")), entry)

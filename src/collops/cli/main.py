@@ -1,6 +1,6 @@
-"""The entry point: the table of commands, and one command run from the command line.
+"""The entry point of the command line: the table of commands, and the execution of one command.
 
-A command is imported when it is run or its own help is shown, so that the list of commands appears at once.
+A command is imported only to run it or to show its help, so that the list of commands appears without delay.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ except ImportError:  # in older versions of typer
 
 __all__ = ["application"]
 
-_OF_BENCHMARKS = ("bench", "report", "soak")  # hidden where collops_bench is not installed: they say how to install it
+_OF_BENCHMARKS = ("bench", "report", "soak")  # hidden without collops_bench: they then explain how to install it
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name, each imported when it is looked up."""
+    """The commands by name; a command is imported when it is looked up."""
 
     def __init__(self) -> None:
         self._names = dict.fromkeys([*commands(), *_OF_BENCHMARKS])
@@ -65,7 +65,7 @@ class _Commands(Mapping[str, Any]):
 
 
 def _loaded(name: str) -> Any:
-    """Import a command: an application, as `command_of` describes; a function; or an object of typer."""
+    """Import a command: an application (see `command_of`), a function, or an object of typer."""
     from collops.cli.command import command_of, report_bug
 
     try:
@@ -74,13 +74,13 @@ def _loaded(name: str) -> Any:
         report(f"collops {name}", str(error))
         raise typer.Exit(BAD_INPUT) from None
     except Exception:
-        # Of another author, of whom nothing is known.
+        # A third-party command may raise anything.
         raise typer.Exit(report_bug(f"collops {name}")) from None
     return command_of(name, command) if hasattr(command, "run") else command
 
 
 class _Group(TyperGroup):
-    """The program, whose list of commands comes from their sources."""
+    """The program; its list of commands is read from their source files."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -95,7 +95,7 @@ class _Group(TyperGroup):
 
 @cache
 def application() -> typer.Typer:
-    """Return the program with its own commands and those of installed distributions."""
+    """Return the program with its own commands and the commands of installed distributions."""
     program = typer.Typer(
         name="collops",
         cls=_Group,
@@ -151,9 +151,9 @@ def _run(arguments: list[str]) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "collops"
         message = error.format_message()
-        if not message:  # of a group of commands alone, whose help has been shown
+        if not message:  # a group of commands without a command, whose help has been shown
             return 0
-        # Typer would print a box of several lines; all other errors are one line.
+        # Typer would print a box of several lines; all other errors are a single line.
         report(command, f"{message.rstrip('.')}: see {command} --help")
         return BAD_INPUT
     return code if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""The standard streams of a command, which can be lost, and its messages of one line.
+"""Standard streams of a command that may fail, and single-line messages.
 
 This module needs only the standard library, since ``collops --help`` imports it.
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 from collops._launcher import started
 
-# Exit codes: for invalid input; of programs that SIGPIPE ends; and of errors of input and output in ``sysexits.h``.
+# Exit codes: invalid input; programs that SIGPIPE ends; I/O errors (EX_IOERR of ``sysexits.h``).
 BAD_INPUT, READER_GONE, _OUTPUT_LOST = 2, 141, 74
 
 
 class OutputLostError(OSError):
-    """Standard output or error cannot be written any more; `exit_code` is the command's."""
+    """Standard output or error can no longer be written; `exit_code` is the exit code of the command."""
 
     def __init__(self, name: str, problem: OSError) -> None:
         super().__init__(f"standard {name} cannot be written: {problem.strerror or problem}")
@@ -26,11 +26,11 @@ class OutputLostError(OSError):
 
 
 class _Watched:
-    """A stream that knows where its rank's launcher writes, and whose errors are `OutputLostError`.
+    """A stream that detects a terminal behind a launcher, and raises `OutputLostError` for its errors.
 
-    Other errors of the operating system are about files of the job. Under a launcher the stream itself says nothing
-    about a terminal: some launchers give their ranks pipes, and Open MPI gives them terminals even where it writes to a
-    file. A `variable` of the environment does, which `collops.cli.launch.environment_for` sets, or the user.
+    Under a launcher ``isatty`` of the stream is not reliable: some launchers connect their ranks by pipes, and Open MPI
+    by terminals even if it writes to a file. Instead, the environment `variable` is used, which
+    `collops.cli.launch.environment_for` or the user sets.
     """
 
     def __init__(self, name: str, stream: Any, variable: str) -> None:
@@ -43,7 +43,7 @@ class _Watched:
         return self._stream.isatty() if started() is None else os.environ.get(self._variable) == "1"
 
     def write(self, text: str) -> int:
-        # Typer writes nothing to learn of what kind a stream is, and would hide an error.
+        # Typer writes an empty string to detect the type of a stream, and would suppress an error.
         return self._watch(self._stream.write, text) if text != "" else 0
 
     def flush(self) -> None:
@@ -53,7 +53,7 @@ class _Watched:
         try:
             return call(*arguments)
         except OSError as problem:
-            # Python would write what is left, and complain again, at its end.
+            # Otherwise Python would flush the buffer at exit, and report the error again.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -62,7 +62,7 @@ class _Watched:
 
 @contextmanager
 def watched_streams() -> Iterator[None]:
-    """Watch the standard streams: raise `OutputLostError` in the body or at its end if one cannot be written."""
+    """Wrap the standard streams: raise `OutputLostError` in the body or at its end if writing fails."""
     before = sys.stdout, sys.stderr
     if sys.stdout is not None:
         sys.stdout = _Watched("output", sys.stdout, "COLLOPS_STDOUT_TERMINAL")
@@ -85,15 +85,15 @@ def report(command: str, message: str) -> None:
 
 
 def report_lost(command: str, lost: OutputLostError) -> int:
-    """Return the exit code of a command whose output was lost, after a line that says so unless its reader has gone."""
+    """Report lost output, unless its reader has exited; return the exit code of the command."""
     if lost.exit_code != READER_GONE:
         report(command, str(lost))
     return lost.exit_code
 
 
 def write_line(line: str) -> None:
-    """Write one line on standard error, where that is possible."""
-    # One system call, so that lines of several ranks do not mix. Where it cannot be written nobody can be told.
+    """Write one line on standard error, if possible."""
+    # A single system call, so that lines of several ranks do not mix. Errors are ignored: they cannot be reported.
     if sys.stderr is None:  # closed: the descriptor may be another file
         return
     with suppress(OSError):

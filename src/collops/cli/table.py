@@ -1,7 +1,7 @@
-"""The table of commands, with what the list of them shows, without importing any.
+"""The table of commands and their summaries, without importing the commands.
 
-A command is an entry point in the group ``collops.commands``. Its line in the list is the first paragraph of its help,
-read from the source: importing the module of a command may take a second.
+A command is an entry point in the group ``collops.commands``. Its summary is the first paragraph of its help, read from
+the source code, since importing the module of a command may take a second.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _OWN = {"solve": "collops.apps.solve", "info": "collops.cli.info:info"}
 @cache
 def commands() -> dict[str, EntryPoint]:
     """Return the commands of collops and of all installed distributions."""
-    own = {name: EntryPoint(name, value, _GROUP) for name, value in _OWN.items()}
-    return own | {entry.name: entry for entry in sorted(entry_points(group=_GROUP)) if entry.name not in own}
+    builtin = {name: EntryPoint(name, value, _GROUP) for name, value in _OWN.items()}
+    return builtin | {entry.name: entry for entry in sorted(entry_points(group=_GROUP)) if entry.name not in builtin}
 
 
 def guests() -> dict[str, str]:
     """Return the versions of other distributions that have commands, by name."""
-    found = {entry.dist.name: entry.dist.version for entry in commands().values() if entry.dist is not None}
-    return {name: version for name, version in sorted(found.items()) if name != "collops"}
+    versions = {entry.dist.name: entry.dist.version for entry in commands().values() if entry.dist is not None}
+    return {name: version for name, version in sorted(versions.items()) if name != "collops"}
 
 
 def owner_of(command: str) -> str:
@@ -37,7 +37,7 @@ def owner_of(command: str) -> str:
 
 
 def summary_of(entry: EntryPoint) -> str:
-    """Return the first paragraph of the help of a command: of the docstring of ``run``, or of the named function."""
+    """Return the first paragraph of a command's help: the docstring of ``run``, or of the named function."""
     module, _, name = entry.value.partition(":")
     try:
         text = _help_in(module, name or "run")
@@ -47,7 +47,7 @@ def summary_of(entry: EntryPoint) -> str:
 
 
 def _help_in(module: str, name: str) -> str | None:
-    """Return the docstring of a function, or the argument ``help`` of the call that makes an object, in a module."""
+    """Return the docstring of a function in a module, or the argument ``help`` of the call that makes an object."""
     spec = _spec_of(module)
     source = None if spec is None else getattr(spec.loader, "get_source", lambda name: None)(module)
     if spec is None or source is None:
@@ -61,19 +61,19 @@ def _help_in(module: str, name: str) -> str | None:
                 texts = [word.value for word in node.value.keywords if word.arg == "help"]
                 return next((str(text.value) for text in texts if isinstance(text, ast.Constant)), None)
         if isinstance(node, ast.ImportFrom):
-            for each in node.names:
-                if (each.asname or each.name) == name:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
                     package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
                     home = "." * node.level + (node.module or "")
-                    return _help_in(importlib.util.resolve_name(home, package), each.name)
+                    return _help_in(importlib.util.resolve_name(home, package), alias.name)
     return None
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
     """Return the specification of a module; unlike `importlib.util.find_spec`, do not import its parents."""
-    top, *others = module.split(".")
+    top, *children = module.split(".")
     spec = importlib.util.find_spec(top)
-    for part in others:
+    for part in children:
         if spec is None:
             return None
         spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)

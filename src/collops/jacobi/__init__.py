@@ -1,7 +1,7 @@
 """Jacobi's method by many multi-GPU programming models, written as a user of collops would write it.
 
 Each model is a short file that shows its sweep, its exchange and its norm from top to bottom. The table `MODELS` lists
-them. ``collops jacobi`` runs and times them, and compares the values of each with those of one rank, point by point.
+them. ``collops jacobi`` runs and times them, and compares the values of each with a run on one rank, point by point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``collops jacobi``: NVIDIA's multi-GPU samples as one program, with their options and their output."""
+"""``collops jacobi``: NVIDIA's multi-GPU samples as one program, with the same options and output."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ jacobi = command_from(
     _run,
     help="""Solve Laplace's equation by Jacobi's method, on any number of ranks and with many programming models.
 
-    The problem, the options with one dash and the output are those of NVIDIA's multi-GPU programming samples.
-    The values of every variant are compared with those of one rank, bit by bit.
+    The problem, the options with one dash and the output agree with NVIDIA's multi-GPU programming samples.
+    The values of every variant are compared bitwise with the values of one rank.
     """,
     begin=_begin,
 )
@@ -76,16 +76,16 @@ def _table(outcome: Outcome) -> Table:
         limit = numbers["memory_limit_us"]  # of one device for each rank
         return "" if limit is None else f"{100 * limit * outcome.ranks / devices / microseconds:.0f} %"
 
-    def add(name: str, each: dict[str, Any], differing: int | None = None) -> None:
-        time, devices, shares = each["us_per_iteration"], each["devices"], ("", "")
-        if one is not None and each is not one:
-            speedup = one["us_per_iteration"] / time
+    def add(name: str, row: dict[str, Any], differing: int | None = None) -> None:
+        time, devices, shares = row["us_per_iteration"], row["devices"], ("", "")
+        if single is not None and row is not single:
+            speedup = single["us_per_iteration"] / time
             shares = f"{speedup:.2f}", f"{100 * speedup / devices:.1f} %"
         differing_points = "" if differing is None else str(differing)
         table.add_row(name, f"{time:.4g}", *shares, of_limit(time, devices), differing_points)
 
-    if (one := numbers["single"]) is not None:
-        add(f"one {outcome.unit}", one)
+    if (single := numbers["single"]) is not None:
+        add(f"one {outcome.unit}", single)
         table.add_section()
     for each in numbers["variants"]:
         add(each["variant"], each, each["differing_points"])
@@ -97,12 +97,12 @@ def _table(outcome: Outcome) -> Table:
 
 def _profiles(outcome: Outcome) -> Table:
     runs = [(measured, measured.profile) for measured in outcome.variants if measured.profile is not None]
-    lengths = [f"in {each.iterations}" for run, found in runs[:1] for each in (run, found.longer)]
-    title = "µs of an iteration, mean over the ranks: sweeps, and the idle time between them"
+    lengths = [f"in {part.iterations}" for run, profile in runs[:1] for part in (run, profile.longer)]
+    title = "µs per iteration, mean over the ranks: sweeps, and the idle time between them"
     headings = ("variant", "first call", *lengths, "sweeps", "idle", "messages", "gaps", "hidden")
     table = table_of_numbers(title, *headings)
-    for run, found in runs:
-        times = [run.seconds_per_iteration, found.longer.seconds_per_iteration]
-        times += [found.mean(share) for share in ("sweeps", "idle", "exposed", "gaps", "hidden")]
-        table.add_row(run.name, f"{found.first:.3g} s", *(f"{round(1e6 * time, 3):.4g}" for time in times))
+    for run, profile in runs:
+        times = [run.seconds_per_iteration, profile.longer.seconds_per_iteration]
+        times += [profile.mean(share) for share in ("sweeps", "idle", "exposed", "gaps", "hidden")]
+        table.add_row(run.name, f"{profile.first:.3g} s", *(f"{round(1e6 * time, 3):.4g}" for time in times))
     return table

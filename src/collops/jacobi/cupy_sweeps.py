@@ -51,18 +51,18 @@ class Neighbours:
     `halos` holds for each neighbour the address of the halo row or column, in its grid of even sweeps, that receives
     this block's outermost points, and 0 where there is no neighbour. `flags` is the address of this rank's flags;
     `sets` holds the addresses of the neighbours' flags that this rank sets. `kernel` is one that finds the neighbours'
-    memory by itself: addresses are then those that the same places have in this rank's memory, and it takes `more`
+    memory by itself: addresses are then those at the same offsets in this rank's memory, and it takes `extra`
     arguments.
     """
 
     def __init__(
-        self, halos: Sequence[int], flags: int, sets: Sequence[int], kernel: Any = None, more: Sequence[Any] = ()
+        self, halos: Sequence[int], flags: int, sets: Sequence[int], kernel: Any = None, extra: Sequence[Any] = ()
     ) -> None:
         self.halos = tuple(halos)
         self.flags = np.uint64(flags)
         self.sets = tuple(np.uint64(address) for address in sets)
         self.kernel = kernel
-        self.more = tuple(more)
+        self.extra = tuple(extra)
 
 
 class Sweeps:
@@ -99,15 +99,15 @@ class Sweeps:
 
     # ---- one launch a sweep
 
-    def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def full(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
-        self._launch(source, target, norms, slot, self.grid.whole)
+        self._launch(source, target, norms, slot, self.grid.full)
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
         grid = self.grid
         ends = 1 if grid.rows == 1 else 2  # both in one launch
-        self._launch(source, target, norms, slot, grid.whole, apart=max(1, grid.rows - 1))
+        self._launch(source, target, norms, slot, grid.full, row_step=max(1, grid.rows - 1))
         for part in grid.outer[ends:]:
             self._launch(source, target, norms, slot, part)
 
@@ -123,20 +123,20 @@ class Sweeps:
         slot: int,
         part: Part,
         *,
-        apart: int = 0,
+        row_step: int = 0,
         halos: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> None:
-        """Sweep a part of the block, or every `apart`-th of its rows."""
-        key = (source.data.ptr, target.data.ptr, part, apart, halos)
+        """Sweep a part of the block, or every `row_step`-th of its rows."""
+        key = (source.data.ptr, target.data.ptr, part, row_step, halos)
         launch = self._known.get(key)
         if launch is None:
-            launch = self._known[key] = self._arguments(source, target, part, apart, halos)
+            launch = self._known[key] = self._arguments(source, target, part, row_step, halos)
         blocks, arguments = launch
         if blocks:
             self._sweep((blocks,), (_THREADS,), (*arguments, self._norm(norms, slot)))
 
     def _arguments(
-        self, source: Any, target: Any, part: Part, apart: int, halos: Sequence[int]
+        self, source: Any, target: Any, part: Part, row_step: int, halos: Sequence[int]
     ) -> tuple[int, tuple[Any, ...]]:
         """Return the number of blocks, and the arguments but for the norm: they are the same in every sweep."""
         (begin, end), (first, last) = part
@@ -144,8 +144,8 @@ class Sweeps:
             return 0, ()
         strip = first // self._strip
         strips = -(-last // self._strip) - strip
-        count = 1 if apart else self._rows_of_a_warp(end - begin, strips, _ROWS_OF_A_WARP, _RESIDENT)
-        step = apart or count
+        count = 1 if row_step else self._rows_of_a_warp(end - begin, strips, _ROWS_OF_A_WARP, _RESIDENT)
+        step = row_step or count
         chunks = -(-(end - begin) // step)
         numbers = (first, last, strip, strips, begin, end, step, count, chunks)
         return -(-strips * chunks // _WARPS), (
@@ -184,7 +184,7 @@ class Sweeps:
         grid = self.grid
         row = grid.pitch * grid.problem.itemsize
         halos = (self.point(above) + self._rows_above * row, self.point(below) - row, 0, 0)
-        self._launch(source, target, norms, slot, grid.whole, halos=halos)
+        self._launch(source, target, norms, slot, grid.full, halos=halos)
 
     def peer(
         self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
@@ -221,14 +221,14 @@ class Sweeps:
             neighbours.flags,
             *neighbours.sets,
             np.uint64(self._arrived.data.ptr),
-            *neighbours.more,
+            *neighbours.extra,
         )
 
     # ---- with device functions of NVSHMEM or NCCL
 
     def source_of(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Return the source of the kernels in a file that continues ``jacobi.cu``, and the compiler's options."""
-        texts = (Path(__file__).with_name(f"{each}.cu").read_text(encoding="utf-8") for each in ("jacobi", name))
+        texts = (Path(__file__).with_name(f"{stem}.cu").read_text(encoding="utf-8") for stem in ("jacobi", name))
         return wait_while_source() + "".join(texts), (f"-DREAL={self._real}", "-DWITHOUT_KERNELS")
 
     def rows_of_puts(self) -> int:
@@ -291,9 +291,9 @@ class Sweeps:
         return (3 * bands + 2) * _FLAG_STEP
 
     @staticmethod
-    def flag_bytes(place: int) -> int:
+    def flag_bytes(index: int) -> int:
         """Return the bytes from the first flag to the flag number `place`."""
-        return 8 * _FLAG_STEP * place
+        return 8 * _FLAG_STEP * index
 
     def persistent(
         self, array: Any, stride: int, neighbours: Neighbours, bands: int, done: int, sweeps: int, norms: Any
@@ -339,8 +339,8 @@ class Sweeps:
         """
         grid = self.grid
         lost = -(-depth // self._vector)
-        kept = (_WARP - 2 * lost) * self._vector
-        strips = -(-grid.columns // kept)
+        updated = (_WARP - 2 * lost) * self._vector
+        strips = -(-grid.columns // updated)
         count = max(depth, self._rows_of_a_warp(grid.rows, strips, _ROWS_OF_A_BLOCKED_WARP, _RESIDENT_BLOCKED))
         chunks = -(-grid.rows // count)
         self._blocked[depth](

@@ -15,14 +15,14 @@ class BlockPuts(InSharedMemory):
     this block has read its halo of the previous sweep, which may be overwritten.
     """
 
-    put: ClassVar[str] = "block"  # the threads that share a put: those of a block, of a warp, or each its own
+    put: ClassVar[str] = "block"  # the threads that share a put: a block, a warp, or a single thread
 
     def prepare(self) -> None:
         super().prepare()
         # Neighbours agree on the rows of a block of threads, so that the signals of one are those of the other.
         self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
-        places = self.sweeps.places_of_puts(self._rows)
-        self._signals = self.comm.symmetric((4, places), "uint64", engine=self.engine.name)
+        count = self.sweeps.places_of_puts(self._rows)
+        self._signals = self.comm.symmetric((4, count), "uint64", engine=self.engine.name)
         self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
     def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:

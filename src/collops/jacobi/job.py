@@ -59,30 +59,34 @@ class Options:
 
     variant: Annotated[
         str,
-        option(f"How ranks work together: auto (the fastest in a trial), {', '.join(MODELS)}.", METHOD),
+        option(f"Programming model: auto (the fastest in a trial), {', '.join(MODELS)}.", METHOD),
         OneOf("auto", *MODELS),
     ] = "auto"
-    nx: Annotated[int, option("Columns.", _GRID, "--nx", "-nx"), AtLeast(3)] = 16384
-    ny: Annotated[int, option("Rows.", _GRID, "--ny", "-ny"), AtLeast(3)] = 16384
-    process_grid: Annotated[str | None, option("Blocks down and across, as 2x2.", _GRID, show_default="whole rows")] = (
-        None
-    )
-    niter: Annotated[int, option("Iterations, at most.", METHOD, "--niter", "-niter"), AtLeast(1)] = 1000
-    nccheck: Annotated[int, option("Iterations from norm to norm.", METHOD, "--nccheck", "-nccheck"), AtLeast(1)] = 1
+    nx: Annotated[int, option("Number of columns.", _GRID, "--nx", "-nx"), AtLeast(3)] = 16384
+    ny: Annotated[int, option("Number of rows.", _GRID, "--ny", "-ny"), AtLeast(3)] = 16384
+    process_grid: Annotated[
+        str | None, option("Process grid: blocks down and across, such as 2x2.", _GRID, show_default="whole rows")
+    ] = None
+    niter: Annotated[int, option("Maximum number of iterations.", METHOD, "--niter", "-niter"), AtLeast(1)] = 1000
+    nccheck: Annotated[
+        int, option("Number of iterations between norm checks.", METHOD, "--nccheck", "-nccheck"), AtLeast(1)
+    ] = 1
     tolerance: Annotated[
-        float | None, option("Norm of the update at which to stop.", METHOD, show_default="1e-8"), NotNegative
+        float | None,
+        option("Tolerance: norm of the update at which to stop.", METHOD, show_default="1e-8"),
+        NotNegative,
     ] = None
     dtype: Dtype = "float32"
     engine: EngineName = "auto"
     nop2p: Annotated[
         bool,
-        option("GPUs do not access each other's memory: NCCL sends through the host.", METHOD, "--nop2p", "-nop2p"),
+        option("Disable peer access between GPUs: NCCL sends through the host.", METHOD, "--nop2p", "-nop2p"),
     ] = False
     peer: Annotated[
         list[str] | None,
         option(
-            "Also run a program with the samples' options and output, for instance nccl=./nccl/jacobi or "
-            "mpi='mpirun -np 4 ./mpi/jacobi'; may be repeated.",
+            "Also run a program with the options and the output of NVIDIA's samples, such as nccl=./nccl/jacobi or "
+            "mpi='mpirun -np 4 ./mpi/jacobi'. May be repeated.",
             METHOD,
             metavar="NAME=PATH",
         ),
@@ -90,31 +94,33 @@ class Options:
     skip_single_gpu: Annotated[
         bool,
         option(
-            "Leave out the run on one rank, and with it the check of values.",
+            "Omit the reference run on one rank, and the check of values against it.",
             _OUTPUT,
             "--skip-single-gpu",
             "-skip_single_gpu",
         ),
     ] = False
-    csv: Annotated[bool, option("Print one line for a table.", _OUTPUT, "--csv", "-csv")] = False
-    compare: Annotated[bool, option("Run and check all variants; print a table, draw it.", _OUTPUT, "--compare")] = (
-        False
-    )
-    timeline: Annotated[bool, option("Draw the work of each stream.", _OUTPUT, "--timeline")] = False
+    csv: Annotated[
+        bool, option("Print the result as one line of comma-separated values.", _OUTPUT, "--csv", "-csv")
+    ] = False
+    compare: Annotated[
+        bool, option("Run and check all variants; print a table and draw a chart.", _OUTPUT, "--compare")
+    ] = False
+    timeline: Annotated[bool, option("Draw a timeline of the work of each stream.", _OUTPUT, "--timeline")] = False
     profile: Annotated[
         bool,
         option(
-            "Measure how an iteration divides into sweeps, messages and gaps, what the first call takes, and a run of "
-            f"{_LONGER} times as many iterations; draw the work of each stream.",
+            "Measure the time of sweeps, messages and gaps per iteration, the time of the first call, and a run of "
+            f"{_LONGER} times as many iterations; draw timelines.",
             _OUTPUT,
             "--profile",
         ),
     ] = False
-    out: Annotated[str, option("Folder for the pictures.", metavar="DIR"), Folder] = "collops-result"
+    out: Annotated[str, option("Folder for the figures.", metavar="DIR"), Folder] = "collops-result"
     overwrite: Overwrite = False
 
     def results(self) -> list[Path]:
-        """Return the pictures that will be drawn; of timelines those of all variants that may run."""
+        """Return the figures that may be drawn, with timelines of all variants that may run."""
         names = ["jacobi.png"] if self.compare else []
         if self.draws_streams:
             names += [f"timeline-{name}.png" for name in MODELS if self.compare or self.variant in ("auto", name)]
@@ -126,14 +132,14 @@ class Options:
         return self.timeline or self.profile
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other."""
+        """Raise `InputError` for invalid or contradictory values."""
         check_must(self)
         if self.compare and self.variant != "auto":
-            raise InputError("--compare runs every variant: leave out --variant")
+            raise InputError("--compare runs every variant: omit --variant")
         if self.compare and (self.csv or self.skip_single_gpu):
-            raise InputError("--compare checks all variants against one rank: leave out -csv and -skip_single_gpu")
+            raise InputError("--compare checks all variants against one rank: omit -csv and -skip_single_gpu")
         if self.draws_streams and self.variant == "single":
-            raise InputError("--profile and --timeline show how ranks work together: leave out --variant single")
+            raise InputError("--profile and --timeline need several ranks: omit --variant single")
         self.blocks()
         check_commands(self.peer)
 
@@ -141,33 +147,33 @@ class Options:
         """Return the process grid."""
         if self.process_grid is None:
             return None
-        found = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", self.process_grid.strip())
-        if found is None:
-            raise InputError(f"--process-grid must be like 2x2 (blocks down and across), not {self.process_grid!r}")
-        return int(found[1]), int(found[2])
+        match = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", self.process_grid.strip())
+        if match is None:
+            raise InputError(f"--process-grid must be blocks down and across, such as 2x2, not {self.process_grid!r}")
+        return int(match[1]), int(match[2])
 
     def problem(self) -> Problem:
-        """Return what is to be solved."""
+        """Return the problem to solve."""
         tolerance = _TOLERANCE if self.tolerance is None else self.tolerance
         return Problem(self.nx, self.ny, self.niter, self.nccheck, tolerance, self.dtype)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of one variant goes."""
+    """The time profile of one variant."""
 
     first: float  # seconds of the first sweeps, on a tiny grid: compiling, loading, connecting
     longer: Run  # a run of `_LONGER` times as many iterations
     ranks: list[Shares]
 
     def mean(self, share: str) -> float:
-        """Return a share of an iteration in seconds, the mean over the ranks."""
-        return sum(getattr(each, share) for each in self.ranks) / len(self.ranks)
+        """Return a share of an iteration in seconds, averaged over the ranks."""
+        return sum(getattr(rank, share) for rank in self.ranks) / len(self.ranks)
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """All results, as JSON holds them."""
-        shares = {f"{name}_us": [1e6 * getattr(each, name) for each in self.ranks] for name in Shares._fields}
+        """All results in the form of JSON."""
+        shares = {f"{name}_us": [1e6 * getattr(rank, name) for rank in self.ranks] for name in Shares._fields}
         return {
             "first_call_seconds": self.first,
             "longer_iterations": self.longer.iterations,
@@ -192,19 +198,19 @@ class Outcome:
 
     problem: Problem
     ranks: int
-    unit: str  # "GPU" or "CPU": what a rank computes on
+    unit: str  # "GPU" or "CPU": the device of a rank
     single: Measured | None = None  # the run on one rank
     variants: list[Measured] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)  # variants that these ranks cannot run, and why
-    trial: dict[str, float] = field(default_factory=dict)  # seconds of an iteration of what was tried before the choice
+    missing: dict[str, str] = field(default_factory=dict)  # variants that these ranks cannot run, and the reasons
+    trial: dict[str, float] = field(default_factory=dict)  # seconds per iteration of the variants in the trial
     peers: list[Sample] = field(default_factory=list)  # programs of the user
-    limit: float | None = None  # seconds in which the memory of all ranks can read and write the grid once
+    limit: float | None = None  # seconds to read and write the grid once, at the memory bandwidth of all ranks
     files: list[Path] = field(default_factory=list)
-    shortfall: str | None = None  # says on every rank that a tolerance that the user asked for was not reached
+    shortfall: str | None = None  # message that a requested tolerance was not reached; the same on every rank
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """All results, as JSON holds them."""
+        """All results in the form of JSON."""
         return {
             "problem": asdict(self.problem),
             "ranks": self.ranks,
@@ -284,9 +290,9 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
     Raises
     ------
     InputError
-        On every rank, if these ranks cannot do what the options ask for.
+        On every rank, if these ranks do not support the options.
     CollopsError
-        On every rank, if a variant's values are not those of one rank.
+        On every rank, if the values of a variant differ from the values of one rank.
     """
     engine = engine_of_ranks(options.engine, comm)
     if options.nop2p:
@@ -316,12 +322,12 @@ def run_job(options: Options, comm: Communicator, listener: Listener, echo: Call
 
 
 def _shortfall(outcome: Outcome) -> str | None:
-    """Say on the first rank, which alone has the runs, that one did not reach the tolerance, if so."""
-    for each in (*filter(None, [outcome.single]), *outcome.variants):
-        if each.reached is None:
-            norm = list(each.norms.values())[-1]
+    """Return a message if a run did not reach the tolerance, else None; only the first rank has the runs."""
+    for measured in (*filter(None, [outcome.single]), *outcome.variants):
+        if measured.reached is None:
+            norm = list(measured.norms.values())[-1]
             return (
-                f"the tolerance {outcome.problem.tolerance:g} was not reached in {each.iterations} iterations (the "
+                f"the tolerance {outcome.problem.tolerance:g} was not reached in {measured.iterations} iterations (the "
                 f"norm of the update is {norm:.3g}): raise -niter, or --tolerance"
             )
     return None
@@ -345,8 +351,8 @@ def _check_memory(options: Options, comm: Communicator, engine: Engine) -> None:
         return 2 * rows * pitch * problem.itemsize
 
     what, remedy = f"two grids of {problem.nx} x {problem.ny} points", "choose a smaller -nx or -ny"
-    own = two(*Grid(problem, comm.size, comm.rank, options.blocks()).shape)
-    check_memory(own, what if comm.size == 1 else f"the parts of a rank of {what}", remedy, engine, comm.local_size)
+    nbytes = two(*Grid(problem, comm.size, comm.rank, options.blocks()).shape)
+    check_memory(nbytes, what if comm.size == 1 else f"the parts of a rank of {what}", remedy, engine, comm.local_size)
     if not options.skip_single_gpu or options.variant == "single":
         check_memory(two(*Grid(problem, 1, 0).shape), what, f"{remedy}, or leave out the run on one rank", engine)
 
@@ -384,11 +390,11 @@ class _Job:
     def peers(self) -> None:
         """Run the programs of the user on the first rank, before anything else: they may fail."""
         switches = ["-nop2p"] * self.options.nop2p
-        for each in self.options.peer or ():
-            self.listener.stage(each.partition("=")[0])
+        for argument in self.options.peer or ():
+            self.listener.stage(argument.partition("=")[0])
             with local_stage(self.comm):
                 if self.comm.rank == 0:
-                    self.outcome.peers.append(run_sample(*command_of(each), self.problem, switches))
+                    self.outcome.peers.append(run_sample(*command_of(argument), self.problem, switches))
 
     def one(self) -> None:
         """Run one variant, after one rank alone."""
@@ -532,20 +538,20 @@ class _Job:
 
     def _profile(self, name: str, result: Run) -> Profile | None:
         """Run more iterations, divide the time of some, and draw when each stream of all ranks did its work."""
-        comm, found = self.comm, None
+        comm, profile = self.comm, None
         variant = self._make(name, replace(self.problem, iterations=_LONGER * self.problem.iterations))
         if self.options.profile:
             longer = run(variant)
             # On a device, what an iteration takes beyond the work itself is the wait for its launch.
             seconds = result.seconds_per_iteration if self.engine.memory == "device" else 0.0
             shares = shares_of(record_spans(variant, _PROFILED, ahead=True), _PROFILED, seconds)
-            found = Profile(self._first[name], longer, [Shares(*row) for row in comm.allgather_metadata([*shares])])
+            profile = Profile(self._first[name], longer, [Shares(*row) for row in comm.allgather_metadata([*shares])])
         spans = comm.allgather_metadata([list(span) for span in record_spans(variant, _SHOWN)])
         variant.free()
         if comm.rank == 0:
             path = Path(self.options.out) / f"timeline-{name}.png"
             self.outcome.files.append(draw_timeline(name, [[Span(*row) for row in rank] for rank in spans], path))
-        return found
+        return profile
 
 
 def bar_chart(outcome: Outcome, path: Path) -> Path:
@@ -556,10 +562,10 @@ def bar_chart(outcome: Outcome, path: Path) -> Path:
     if outcome.single is not None:
         times = {f"one {unit} / {ranks}": 1e6 * outcome.single.seconds_per_iteration / ranks} | times
     with figure(path, 1, (8.0, 1.6 + 0.34 * len(times))) as (_, (axes,)):
-        places = range(len(times))
-        bars = axes.barh(places, list(times.values()), height=0.7, color="#3f7cac")
+        positions = range(len(times))
+        bars = axes.barh(positions, list(times.values()), height=0.7, color="#3f7cac")
         axes.bar_label(bars, [f"{time:.4g}" for time in times.values()], padding=3)
-        axes.set_yticks(places, list(times))
+        axes.set_yticks(positions, list(times))
         axes.invert_yaxis()
         axes.margins(x=0.12)
         if limit is not None:

@@ -191,16 +191,16 @@ class Reference:
     def difference(self, variant: Variant) -> Difference:
         """Compare the values of a variant with the reference. Collective: each rank receives its part of the latter."""
         comm, xp, layout = self._comm, self._engine.xp, variant.grid.layout
-        mine = variant.values
-        expected = xp.empty(mine.shape, mine.dtype)
+        values = variant.values
+        expected = xp.empty(values.shape, values.dtype)
         sends = [(rank, layout.slices(rank)) for rank in range(comm.size)] if comm.rank == 0 else []
-        box = tuple(slice(0, extent) for extent in mine.shape)
+        box = tuple(slice(0, extent) for extent in values.shape)
         plan = ExchangePlan(comm, sends, [(0, box)], kind="reference")
         plan(expected if self._values is None else self._values, expected)
-        points = int(xp.count_nonzero(mine != expected))
-        largest = float(abs(mine - expected).max()) if points else 0.0
-        found = comm.allgather_metadata([points, largest])
-        return Difference(sum(row[0] for row in found), max(row[1] for row in found))
+        points = int(xp.count_nonzero(values != expected))
+        largest = float(abs(values - expected).max()) if points else 0.0
+        differences = comm.allgather_metadata([points, largest])
+        return Difference(sum(row[0] for row in differences), max(row[1] for row in differences))
 
 
 def first_rank(comm: Communicator) -> Communicator | None:

@@ -13,6 +13,6 @@ class Messages(Variant):
 
     def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         with mark("sweep"):
-            self.sweeps.whole(source, target, norms, slot)
+            self.sweeps.full(source, target, norms, slot)
         with mark("halo"):
             self.halo(target, target)

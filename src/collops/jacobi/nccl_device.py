@@ -22,17 +22,17 @@ class NcclDevice(Peer):
 
     registered = True
 
-    def share(self, flags: int, places: Sequence[int]) -> Neighbours:
+    def share(self, flags: int, offsets: Sequence[int]) -> Neighbours:
         """Make the flags, and return where the neighbours' grids and flags are. Collective."""
-        neighbours = super().share(flags, places)
+        neighbours = super().share(flags, offsets)
         grids: Any = self._memory
         words: Any = self._flags
         neighbours.kernel = grids.module(*self.sweeps.source_of("jacobi_nccl")).get_function("sweep_nccl")
         windows = (address for memory in (grids, words) for address in (memory.window, memory.local.data.ptr))
         ranks = (-1 if rank is None else rank for rank in self.grid.neighbours)
-        neighbours.more = (*map(np.uint64, windows), *map(np.int32, ranks))
+        neighbours.extra = (*map(np.uint64, windows), *map(np.int32, ranks))
         return neighbours
 
     def memory_of(self, rank: int, memory: Symmetric) -> Any:
-        """Return this rank's memory, from whose addresses the kernel finds those of a neighbour."""
+        """Return this rank's memory, from whose addresses the kernel computes a neighbour's addresses."""
         return memory.local

@@ -26,19 +26,19 @@ class Sweeps(numpy_sweeps.Sweeps):
 
 @njit(cache=True, error_model="numpy", nogil=True)
 def _sweep(
-    source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, wanted: bool
+    source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, with_norm: bool
 ) -> float:
     """Sweep a part; return the squared norm of its update, or 0 unless it is `wanted`."""
     square = 0.0
     for row in range(begin, end):
         # Slices, so that no index can be negative, which would keep the loop from being vectorised.
-        left, right = source[row, first - 1 : last - 1], source[row, first + 1 : last + 1]
+        west, east = source[row, first - 1 : last - 1], source[row, first + 1 : last + 1]
         above, below = source[row - 1, first:last], source[row + 1, first:last]
         new = target[row, first:last]
         for i in range(new.size):
             # The order of `relax` in jacobi.cu, to the bit: no fast mathematics here.
-            new[i] = quarter * (((left[i] + right[i]) + below[i]) + above[i])
-        if wanted:
+            new[i] = quarter * (((west[i] + east[i]) + below[i]) + above[i])
+        if with_norm:
             square += _square_of_change(new, source[row, first:last])
     return square
 

@@ -23,9 +23,9 @@ class Sweeps:
         self._quarter = np.dtype(grid.problem.dtype).type(0.25)
         self._change = np.empty(self._rows_at_once * max(1, grid.columns), grid.problem.dtype)
 
-    def whole(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def full(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
-        self._sweep(source, target, norms, slot, self.grid.whole)
+        self._sweep(source, target, norms, slot, self.grid.full)
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
         """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
@@ -41,7 +41,7 @@ class Sweeps:
 
         On one rank alone, these are `target`.
         """
-        self.whole(source, target, norms, slot)
+        self.full(source, target, norms, slot)
         above[self.grid.layout.local_shape(self.grid.above)[0] + 1] = target[1]
         below[0] = target[self.grid.rows]
 

@@ -1,7 +1,7 @@
 """One process that drives several devices, each with a block of rows (`copies` and `threads_*`).
 
 Models differ in :meth:`OneProcess.sweep`. A sweep of a part begins when the neighbours have finished their previous
-one: their values have then arrived, and they have read the halos that this sweep overwrites.
+sweep: their values have arrived, and they have read the halos that this sweep overwrites.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from collops.profile import mark
 
 
 class OneProcess(Variant, ABC):
-    """The base of models in which one process drives all `devices`, by default those that it sees.
+    """The base of models in which one process drives all `devices`, by default all visible devices.
 
-    A device may be listed several times. Raises `InputError` if there is no such device, and `LayoutError` if there are
-    more devices than rows; by default as many are used as there are rows.
+    A device may be listed several times. Raises `InputError` if a device does not exist, and `LayoutError` if there are
+    more devices than rows; by default at most one device per row is used.
     """
 
-    threads: ClassVar[bool] = True  # whether each device has a thread of its own
+    threads: ClassVar[bool] = True  # whether each device has its own thread
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class OneProcess(Variant, ABC):
         if devices is None:
             self._devices = self._devices[:rows]
         if len(self._devices) > rows:
-            raise LayoutError(f"{rows} rows leave some of {len(self._devices)} devices without any: use fewer devices")
+            raise LayoutError(f"{len(self._devices)} devices need at least one row each, but there are {rows} rows")
         super().__init__(problem, comm, engine, process_grid)
 
     @classmethod
@@ -64,8 +64,7 @@ class OneProcess(Variant, ABC):
         self.device_count = len({*self._devices})
         connect(self.engine, self._devices)
         self.parts = [
-            make_part(Grid(self.problem, count, place), self.engine, device)
-            for place, device in enumerate(self._devices)
+            make_part(Grid(self.problem, count, rank), self.engine, device) for rank, device in enumerate(self._devices)
         ]
         self.allocate()
         self._synchronize()
@@ -75,7 +74,7 @@ class OneProcess(Variant, ABC):
         for part in self.parts:
             part.allocate()
         self._synchronize()
-        # What a part copies of either array, and where to; sliced once, not in every sweep.
+        # Sources and targets of a part's copies for both arrays: sliced once instead of in every sweep.
         self._rows = [[[*self._outer_rows(part, number)] for number in (0, 1)] for part in self.parts]
         for number in (0, 1):
             for part in self.parts:
@@ -87,7 +86,7 @@ class OneProcess(Variant, ABC):
             for part in self.parts:
                 part.begin(count)
             if self.threads and len(self.parts) > 1:
-                together(len(self.parts), lambda place, meet: self._sweeps([self.parts[place]], count, meet))
+                together(len(self.parts), lambda index, meet: self._sweeps([self.parts[index]], count, meet))
             else:
                 self._sweeps(self.parts, count, lambda number: None)
             for part in self.parts:
@@ -109,28 +108,28 @@ class OneProcess(Variant, ABC):
 
     def wait_for_neighbours(self, part: Part, number: int) -> None:
         """Make the current stream wait until the neighbours have finished the sweep before `number`."""
-        for place in {part.grid.above, part.grid.below}:
-            part.wait_for(self.parts[place], number - 1)
+        for rank in {part.grid.above, part.grid.below}:
+            part.wait_for(self.parts[rank], number - 1)
 
     def send(self, part: Part, number: int) -> None:
-        """Copy the outermost rows of what sweep `number` reads into the halos of the neighbours."""
+        """Copy the outermost rows of the array that sweep `number` reads into the halos of the neighbours."""
         for row, halo in self._rows[part.grid.rank][number % 2]:
             part.copy(row, halo)
 
     def _outer_rows(self, part: Part, number: int) -> Iterator[tuple[Any, Any]]:
-        above, below, mine = self.parts[part.grid.above], self.parts[part.grid.below], part.grids[number]
-        yield mine[1], above.grids[number][above.grid.rows + 1]
-        yield mine[part.grid.rows], below.grids[number][0]
+        above, below, own_grid = self.parts[part.grid.above], self.parts[part.grid.below], part.grids[number]
+        yield own_grid[1], above.grids[number][above.grid.rows + 1]
+        yield own_grid[part.grid.rows], below.grids[number][0]
 
     @property
     def values(self) -> Any:
         """The newest values of all points, of shape (rows, columns): a copy on the current device."""
         parts, columns = self.parts, self.grid.columns
-        whole = self.engine.xp.empty((self.grid.rows, parts[0].grid.pitch), self.problem.dtype)
+        result = self.engine.xp.empty((self.grid.rows, parts[0].grid.pitch), self.problem.dtype)
         for part in parts:
             rows, top = part.grid.rows, part.grid.top
-            part.copy(part.turns(self.done)[0][1 : rows + 1], whole[top : top + rows])
-        return whole[:, :columns]
+            part.copy(part.turns(self.done)[0][1 : rows + 1], result[top : top + rows])
+        return result[:, :columns]
 
     def free(self) -> None:
         self._synchronize()
@@ -149,13 +148,13 @@ class Copies(OneProcess):
     def sweep(self, part: Part, number: int, slot: int) -> None:
         source, target = part.turns(number)
         self.wait_for_neighbours(part, number)
-        part.sweeps.whole(source, target, part.norms, slot)
+        part.sweeps.full(source, target, part.norms, slot)
         self.send(part, number + 1)
         part.finish(number)
 
 
 class ThreadsCopies(Copies):
-    """The same with a thread for each device."""
+    """Like `Copies`, with a thread for each device."""
 
     threads = True
 
@@ -185,7 +184,7 @@ class ThreadsPeer(OneProcess):
 
     def sweep(self, part: Part, number: int, slot: int) -> None:
         source, target = part.turns(number)
-        above, below = (self.parts[place].turns(number)[1] for place in (part.grid.above, part.grid.below))
+        above, below = (self.parts[rank].turns(number)[1] for rank in (part.grid.above, part.grid.below))
         self.wait_for_neighbours(part, number)
         part.sweeps.into_halos(source, target, above, below, part.norms, slot)
         part.finish(number)
@@ -194,7 +193,7 @@ class ThreadsPeer(OneProcess):
 class ThreadsManaged(ThreadsPeer):
     """One array in managed memory that all devices address: the halo of a part is the neighbour's row itself.
 
-    Only the periodic halos, above the first row and below the last one, are copies.
+    Only the periodic halos, above the first and below the last row, are copies.
     """
 
     @classmethod
@@ -210,6 +209,6 @@ class ThreadsManaged(ThreadsPeer):
             top, rows, around = part.grid.top, part.grid.rows, (part.grid.above, part.grid.below)
             part.grids = [array[top : top + rows + 2] for array in self.grids]
             for array in part.grids:
-                prefer(self.engine, device, array[1:-1], [self._devices[place] for place in around])
+                prefer(self.engine, device, array[1:-1], [self._devices[rank] for rank in around])
         self.fill_grids()
         self.engine.synchronize()

@@ -1,6 +1,6 @@
-"""The block of rows that one of several devices in a process sweeps: its arrays, and the order of its work.
+"""The block of rows of one of several devices in a process: its arrays, and the order of its work.
 
-On hosts a device is a thread, and work has finished when a call returns; the calls that order streams then do nothing.
+On hosts a device is a thread, and work has finished when a call returns; calls that order streams have no effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ALREADY_ENABLED = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
 class Part:
-    """A block in the memory of the host. Its methods enqueue work on the current stream, where there are streams."""
+    """A block in host memory. Its methods enqueue work on the current stream, on engines with streams."""
 
     def __init__(self, grid: Grid, engine: Engine) -> None:
         self.grid = grid
@@ -56,7 +56,7 @@ class Part:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Make a side stream current, ordered after the current one; `join` orders the latter after the side stream."""
+        """Make a side stream current, ordered after the current stream; `join` makes the current stream wait for it."""
         yield
 
     def join(self) -> None:
@@ -67,7 +67,7 @@ class Part:
         target[...] = source
 
     def finish(self, number: int) -> None:
-        """Record that halos of sweep `number` were sent, and that the halo which it read may be overwritten."""
+        """Record that the halos of sweep `number` were sent, and that the halo it read may be overwritten."""
 
     def wait_for(self, other: Part, number: int) -> None:
         """Make the current stream wait until `other` has recorded the end of sweep `number`."""
@@ -86,7 +86,7 @@ class _CudaPart(Part):
         with cuda.Device(device):
             self._stream = cuda.Stream(non_blocking=True)
             self._side = SideStream(HIGHEST_PRIORITY)
-            # One for even and one for odd sweeps: a neighbour may wait for the last while this part records the next.
+            # Events of even and odd sweeps: a neighbour may wait for the previous one while this part records the next.
             self._finished = [cuda.Event(disable_timing=True) for _ in range(2)]
             self._ended = cuda.Event(disable_timing=True)
         with self.current():
@@ -105,9 +105,9 @@ class _CudaPart(Part):
     def end(self, norms: Any) -> None:
         self._stream.record(self._ended)
         self._cuda.get_current_stream().wait_event(self._ended)
-        mine = self._xp.empty_like(norms)
-        self.copy(self.norms[: norms.size], mine)
-        norms += mine
+        local = self._xp.empty_like(norms)
+        self.copy(self.norms[: norms.size], local)
+        norms += local
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ class _CudaPart(Part):
 
     def copy(self, source: Any, target: Any) -> None:
         runtime, stream = self._cuda.runtime, self._cuda.get_current_stream()
-        # The runtime finds the devices by the addresses.
+        # The runtime determines the devices from the addresses.
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, source.nbytes, runtime.memcpyDefault, stream.ptr)
 
     def finish(self, number: int) -> None:
@@ -140,14 +140,14 @@ class _CudaPart(Part):
 
 
 def make_part(grid: Grid, engine: Engine, device: int) -> Part:
-    """Return the part of `grid` on a GPU, or in the memory of the host, where `device` is a mere number."""
+    """Return the part of `grid` on a GPU, or in host memory, where `device` is only a label."""
     return _CudaPart(grid, engine, device) if engine.streams else Part(grid, engine)
 
 
 def chosen_devices(engine: Engine, devices: Sequence[int] | None) -> Sequence[int]:
     """Return `devices`, by default the GPUs that this process sees; on hosts, a number for each of its cores.
 
-    Raises `InputError` if the list is empty, or if a GPU is not there.
+    Raises `InputError` if the list is empty, or if a GPU does not exist.
     """
     on_gpus = engine.streams
     seen = range(engine.xp.cuda.runtime.getDeviceCount() if on_gpus else len(available_cores()))
@@ -161,9 +161,7 @@ def chosen_devices(engine: Engine, devices: Sequence[int] | None) -> Sequence[in
 def neighbours(devices: Sequence[int]) -> set[tuple[int, int]]:
     """Return the ordered pairs of different devices whose blocks are next to each other."""
     below = [*devices[1:], devices[0]]
-    return {
-        pair for one, other in zip(devices, below, strict=True) for pair in ((one, other), (other, one)) if one != other
-    }
+    return {pair for a, b in zip(devices, below, strict=True) for pair in ((a, b), (b, a)) if a != b}
 
 
 def unconnected(engine: Engine, devices: Sequence[int]) -> list[tuple[int, int]]:
@@ -173,7 +171,7 @@ def unconnected(engine: Engine, devices: Sequence[int]) -> list[tuple[int, int]]
 
 
 def connect(engine: Engine, devices: Sequence[int]) -> None:
-    """Let neighbouring GPUs that can do so address each other's memory; copies between others go through the host."""
+    """Enable peer access between neighbouring GPUs if possible; copies between others are staged through the host."""
     if not engine.streams:
         return
     cuda = engine.xp.cuda
@@ -188,7 +186,7 @@ def connect(engine: Engine, devices: Sequence[int]) -> None:
 
 def without_managed_access(engine: Engine, devices: Sequence[int]) -> list[int]:
     """Return the GPUs that cannot use managed memory while others do."""
-    return [each for each in devices if not engine.xp.cuda.Device(each).attributes["ConcurrentManagedAccess"]]
+    return [device for device in devices if not engine.xp.cuda.Device(device).attributes["ConcurrentManagedAccess"]]
 
 
 def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
@@ -199,10 +197,10 @@ def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
     return xp.ndarray(shape, dtype, xp.cuda.malloc_managed(math.prod(shape) * xp.dtype(dtype).itemsize))
 
 
-def prefer(engine: Engine, device: int, rows: Any, others: Sequence[int]) -> None:
+def prefer(engine: Engine, device: int, rows: Any, peers: Sequence[int]) -> None:
     """Keep `rows` of a managed array in the memory of `device`, where the devices `others` address them."""
     if engine.streams:
         runtime = engine.xp.cuda.runtime
         runtime.memAdvise(rows.data.ptr, rows.nbytes, runtime.cudaMemAdviseSetPreferredLocation, device)
-        for other in others:
-            runtime.memAdvise(rows.data.ptr, rows.nbytes, runtime.cudaMemAdviseSetAccessedBy, other)
+        for peer in peers:
+            runtime.memAdvise(rows.data.ptr, rows.nbytes, runtime.cudaMemAdviseSetAccessedBy, peer)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class PeerMemory(InSharedMemory):
     """A variant whose kernels address the grids and the flags of neighbours."""
 
-    def share(self, flags: int, places: Sequence[int]) -> Neighbours:
+    def share(self, flags: int, offsets: Sequence[int]) -> Neighbours:
         """Make flags in symmetric memory, and return where the neighbours' grids and flags are. Collective.
 
         Each rank has `flags` 64-bit words of flags. `places` are the numbers of the flags that the neighbours above,
@@ -36,7 +36,7 @@ class PeerMemory(InSharedMemory):
             offset = (rows * row, -row, columns * item, -item)[side]
             halos[side] = sweeps.point(self.memory_of(rank, self._memory)[0]) + offset
             # For the neighbour, this rank is on the opposite side.
-            sets[side] = self.memory_of(rank, self._flags).data.ptr + sweeps.flag_bytes(places[side ^ 1])
+            sets[side] = self.memory_of(rank, self._flags).data.ptr + sweeps.flag_bytes(offsets[side ^ 1])
         return Neighbours(halos, self._flags.local.data.ptr, sets)
 
     def memory_of(self, rank: int, memory: Symmetric) -> Any:

@@ -20,8 +20,8 @@ class Persistent(PeerMemory):
         most = min(self.comm.allgather_metadata(self.sweeps.most_bands()))
         self._bands = bands = min(most, *self.grid.layout.sizes[0])
         # The kernel's flags: the bands above, its own bands, those below, then those to the left and to the right.
-        places = (0, bands + 1, bands + 2, 2 * bands + 2)
-        self._neighbours = self.share(self.sweeps.flag_count(bands), places)
+        offsets = (0, bands + 1, bands + 2, 2 * bands + 2)
+        self._neighbours = self.share(self.sweeps.flag_count(bands), offsets)
         self._stride = self.grid.shape[0] * self.grid.shape[1]  # elements from the grid of even sweeps to that of odd
 
     def advance(self, count: int, norms: Any) -> None:

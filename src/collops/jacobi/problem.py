@@ -1,9 +1,9 @@
 """The problem, each rank's block of its grid, and the messages that fill the halo of a block.
 
-Laplace's equation on a rectangle, solved by Jacobi's method, as NVIDIA's multi-GPU samples pose it: a grid of ny rows
-and nx columns. The left and the right column are fixed at sin(2 pi y / (ny - 1)). The first and the last row are copies
-of the rows before the last and after the first: the grid is periodic in y, with ny - 2 rows that are computed. An
-iteration replaces every other point by the mean of its four neighbours.
+Laplace's equation on a rectangle, solved by Jacobi's method, as in NVIDIA's multi-GPU samples: a grid of ny rows and nx
+columns. The left and the right column are fixed at sin(2 pi y / (ny - 1)). The first and the last row are copies of the
+rows before the last and after the first: the grid is periodic in y, with ny - 2 computed rows. An iteration replaces
+all points except the fixed columns by the mean of their four neighbours.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from collops.extend.arrays import Box, transfers
 from collops.extend.exchanges import LibraryExchangePlan
 
 Part: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
-"""First row and the one after the last, and the same of columns, counted from a block's first point."""
+"""Row range (first, last + 1) and column range, counted from a block's first point."""
 
 _LINE = 128  # bytes; rows begin at cache lines
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The grid, and when to stop; raises `InputError` if a number is too small or the dtype is another."""
+    """The grid and the stopping rule; raises `InputError` for invalid values."""
 
-    nx: int = 16384  # columns of the grid, the boundary included
-    ny: int = 16384  # rows, likewise
-    iterations: int = 1000  # largest number of iterations
+    nx: int = 16384  # columns of the grid, including the boundary
+    ny: int = 16384  # rows, including the boundary
+    iterations: int = 1000  # maximum number of iterations
     check: int = 1  # the norm of the update is computed in every `check`-th iteration, from the first
     tolerance: float = 1e-8  # the norm at which to stop
     dtype: str = "float32"  # or "float64"
@@ -65,15 +65,15 @@ class Problem:
 
 
 class Grid:
-    """The points of one rank and where they lie in memory. Pure arithmetic: no messages, no engine.
+    """The points of one rank and their positions in memory; independent of communicator and engine.
 
-    A rank's array has `width` halo rows above and below its block. Its rows are `pitch` elements apart. Where the grid
-    is split along columns, the first point of a row comes after `lead` elements, the last `side` of which are its halo.
-    All ranks have the same pitch and memory for the same number of rows, so that each rank can compute where the
-    points of another one are.
+    A rank's array has `width` halo rows above and below its block, and its rows have the stride `pitch`, in elements.
+    If the grid is split along columns, `lead` elements precede the first point of a row; the last `side` of them are
+    its halo. All ranks have the same pitch and the same number of rows in memory, so that each rank can compute the
+    addresses of other ranks' points.
 
-    The default process grid has one column of blocks of whole rows. A halo of `width` rows and columns lasts for as
-    many sweeps. Raises `InputError` if the number of blocks is not the number of ranks.
+    The default process grid has one column of blocks of whole rows. A halo of `width` rows and columns suffices for
+    `width` sweeps. Raises `InputError` unless the number of blocks is the number of ranks.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class Grid:
     ) -> None:
         down, across = tuple(process_grid) if process_grid is not None else (ranks, 1)
         if down < 1 or across < 1 or down * across != ranks:
-            raise InputError(f"a process grid of {down} x {across} does not fit {ranks} ranks")
+            raise InputError(f"a process grid must have as many blocks as ranks, {ranks}, not {down} x {across}")
         self.problem = problem
         self.process_grid = (down, across)
         self.rank = rank
         self.width = width
-        # The blocks of all ranks in the computed rows and all columns.
+        # The blocks of all ranks, over the computed rows and all columns.
         self.layout = layout = Layout.grid(problem.shape, (down, across))
         block = layout.block(rank)
         self.rows, self.columns = block.shape
         self.top, self.start = block.offset
-        # The columns of the whole grid that change, from `low` up to `high`, counted from the block's first one; those
-        # of the block are from `first` up to `last`. The others are the fixed boundary.
+        # The columns that change, relative to the block's first column: from `low` up to `high` in the global grid,
+        # from `first` up to `last` in the block. The others are the fixed boundary.
         self.low, self.high = 1 - self.start, problem.nx - 1 - self.start
         self.first = min(max(self.low, 0), self.columns)
         self.last = max(min(self.high, self.columns), self.first)
-        self.whole: Part = (0, self.rows), (self.first, self.last)
-        # Rows are periodic, so that a rank may be its own neighbour; beyond the fixed boundary there is none.
+        self.full: Part = (0, self.rows), (self.first, self.last)
+        # Rows are periodic, so that a rank may be its own neighbour; columns end at the fixed boundary.
         row, column = divmod(rank, across)
         self.above = (row - 1) % down * across + column
         self.below = (row + 1) % down * across + column
@@ -112,7 +112,7 @@ class Grid:
 
     @property
     def neighbours(self) -> tuple[int, int, int | None, int | None]:
-        """The ranks above, below, to the left and to the right: side ``s`` of this rank is side ``s ^ 1`` of theirs."""
+        """The ranks above, below, left and right: side ``s`` of this rank is side ``s ^ 1`` of its neighbour."""
         return self.above, self.below, self.left, self.right
 
     @cached_property
@@ -140,7 +140,7 @@ class Grid:
 
     @property
     def block(self) -> Box:
-        """Where this rank's points are in its array."""
+        """The slices of this rank's points in its array."""
         return self.box((0, self.rows), (0, self.columns))
 
     def box(self, rows: tuple[int, int], columns: tuple[int, int]) -> Box:
@@ -151,9 +151,9 @@ class Grid:
         )
 
     def halo(self, rank: int) -> list[Part]:
-        """Return the parts of the whole grid that surround the block of `rank`.
+        """Return the parts of the global grid that surround the block of `rank`.
 
-        A halo of one row needs no corners, because a sweep reads only the four nearest points; wider halos do.
+        A halo of one row omits corners, because a sweep reads only the four nearest points; wider halos include them.
         """
         (rows, columns), (top, start), _ = self.layout.block(rank)
         if not rows or not columns:
@@ -168,29 +168,29 @@ class Grid:
         return regions
 
     def fill(self, array: Any, xp: Any) -> None:
-        """Set this rank's points in `array` to their first values (zeros and the boundary), and the halo to zeros."""
+        """Set this rank's points in `array` to the initial values (zeros and the boundary), and the halo to zeros."""
         array[...] = 0
         for column in (0, self.problem.nx - 1):
-            place = column - self.start
-            if self.rows and 0 <= place < self.columns:
+            index = column - self.start
+            if self.rows and 0 <= index < self.columns:
                 values = self.problem.boundary(self.top, self.top + self.rows)
-                array[self.box((0, self.rows), (place, place + 1))] = xp.asarray(values)[:, None]
+                array[self.box((0, self.rows), (index, index + 1))] = xp.asarray(values)[:, None]
 
 
 def halo_plan(grid: Grid, comm: Communicator) -> ExchangePlan:
     """Return the exchange that fills the halo of a block's array from the blocks of all ranks. Collective.
 
-    Blocks may be empty, or smaller than the halo is wide: a rank receives each point from the rank that has it. With
-    NCCL's transport all messages go by NCCL, also short ones, so that its models can be compared with the others.
+    Blocks may be empty or smaller than the halo: a rank receives each point from its owner. With the NCCL transport,
+    NCCL sends all messages, also short messages, so that its models can be compared with the others.
     """
 
-    def place(box: Box, row: int = 0, column: int = 0) -> Box:
-        """Return where a box is in the array; it is counted from `row` and `column` of the block."""
+    def shifted(box: Box, row: int = 0, column: int = 0) -> Box:
+        """Return the slices in the array of a box relative to `row` and `column` of the block."""
         rows, columns = box
         return grid.box((row + rows.start, row + rows.stop), (column + columns.start, column + columns.stop))
 
     moves = transfers(grid.layout, grid.rank, grid.halo, periodic=True)
     starts = [(rows[0] - grid.top, columns[0] - grid.start) for rows, columns in grid.halo(grid.rank)]
-    sends = [(peer, place(box)) for peer, _, box in moves.sends]
-    receives = [(owner, place(box, *starts[number])) for owner, number, box in moves.receives]
+    sends = [(peer, shifted(box)) for peer, _, box in moves.sends]
+    receives = [(owner, shifted(box, *starts[number])) for owner, number, box in moves.receives]
     return LibraryExchangePlan(comm, sends, receives, kind="halo")

@@ -95,8 +95,8 @@ def run_sample(name: str, command: Sequence[str], problem: Problem, switches: Se
         why = f"ended with exit code {process.returncode} ({said})"
     if why is not None:
         raise InputError(f"--peer {name}: {command[0]} {why}")
-    for found in filter(None, (_LINE.fullmatch(line.strip()) for line in reversed(lines))):
-        solved, devices, several, single = found.groups()
+    for match in filter(None, (_LINE.fullmatch(line.strip()) for line in reversed(lines))):
+        solved, devices, several, single = match.groups()
         seconds = float(several or single)
         if [int(number) for number in solved.split(",")[1:]] == list(sizes.values()) and 0 < seconds < math.inf:
             return Sample(name, int(devices or 1), seconds)

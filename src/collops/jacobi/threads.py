@@ -13,7 +13,7 @@ _LAST_SECONDS = 10.0  # for the other threads to end after one has failed
 
 
 def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> None:
-    """Call ``work(place, meet)`` in `count` threads.
+    """Call ``work(number, meet)`` in `count` threads.
 
     ``meet(step)`` returns when all threads have called it. The first error of a thread ends the others at their next
     `meet`, and is raised here. A `meet` that takes longer than the deadline of waits raises `CommunicationTimeout`.
@@ -23,9 +23,9 @@ def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> 
     ended: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
     steps = [-1] * count
 
-    def run(place: int) -> None:
+    def run(index: int) -> None:
         def meet(step: int) -> None:
-            steps[place] = step
+            steps[index] = step
             try:
                 barrier.wait()
             except threading.BrokenBarrierError:
@@ -36,27 +36,27 @@ def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> 
 
         error = None
         try:
-            work(place, meet)
+            work(index, meet)
         except BaseException as problem:  # raised again by the caller of `together`
             error = problem
-        ended.put((place, error))
+        ended.put((index, error))
         if error is not None:
             barrier.abort()
 
     errors = []
     try:
-        for place in range(count):
+        for number in range(count):
             # A daemon, so that a thread which never returns does not keep the program from ending.
-            threading.Thread(target=run, args=(place,), name=f"device {place}", daemon=True).start()
+            threading.Thread(target=run, args=(number,), name=f"device {number}", daemon=True).start()
         for _ in range(count):
-            place, error = ended.get(timeout=_LAST_SECONDS if errors else None)
+            number, error = ended.get(timeout=_LAST_SECONDS if errors else None)
             if error is not None:
-                errors.append((place, error))
+                errors.append((number, error))
     except queue.Empty:
         pass  # a thread does not return; the first error says why
     finally:
         barrier.abort()
     if errors:
-        place, error = errors[0]  # later ones follow from it
-        error.add_note(f"in the thread of device {place} of {count}")
+        number, error = errors[0]  # later ones follow from it
+        error.add_note(f"in the thread of device {number} of {count}")
         raise error

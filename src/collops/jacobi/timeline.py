@@ -105,8 +105,8 @@ def shares_of(spans: Sequence[Span], count: int, seconds: float = 0.0) -> Shares
     swept = _length([span for span, computes in zip(work, computing, strict=True) if computes])
     sent = _length([span for span, computes in zip(work, computing, strict=True) if not computes])
     either = _length(work)
-    whole = max((span.end for span in work), default=0.0) - min((span.begin for span in work), default=0.0)
-    gaps = max(whole, count * seconds) - either
+    duration = max((span.end for span in work), default=0.0) - min((span.begin for span in work), default=0.0)
+    gaps = max(duration, count * seconds) - either
     return Shares(*(max(0.0, time / count) for time in (swept, either - swept, gaps, swept + sent - either)))
 
 
@@ -126,10 +126,10 @@ def draw_timeline(name: str, ranks: Sequence[Sequence[Span]], path: Path) -> Pat
     colors = {label: f"C{number}" for number, label in enumerate(labels)}
     with figure(path, 1, (10.0, 1.4 + 0.4 * len(rows))) as (_, (axes,)):
         for label in labels:
-            for place, (rank, lane) in enumerate(rows):
+            for y, (rank, lane) in enumerate(rows):
                 spans = [span for span in ranks[rank] if span.lane == lane and span.label == label]
                 bars = [(1e6 * span.begin, 1e6 * (span.end - span.begin)) for span in spans]
-                axes.broken_barh(bars, (place - 0.38, 0.76), facecolors=colors[label], edgecolor="white", linewidth=0.4)
+                axes.broken_barh(bars, (y - 0.38, 0.76), facecolors=colors[label], edgecolor="white", linewidth=0.4)
             axes.plot([], [], color=colors[label], linewidth=6, label=label)
         axes.set_yticks(range(len(rows)), [f"rank {rank}{_LANES[lane]}" for rank, lane in rows])
         axes.invert_yaxis()

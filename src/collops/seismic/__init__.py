@@ -1,6 +1,6 @@
-"""Seismic imaging and inversion: surveys, Kirchhoff migration, stacked data, and the commands made of them.
+"""Seismic imaging and inversion: surveys, Kirchhoff migration, stacked data, and the commands that use them.
 
-A guest of collops: it imports :mod:`collops` and :mod:`collops.extend` alone, as a package of another author would.
+Like a third-party package, it imports only :mod:`collops` and :mod:`collops.extend`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Condition the traces of one shot before an inversion: polarity, sampling, band, mutes, gain and weights.
+"""Conditioning of the traces of one shot before an inversion: polarity, sampling, band, mutes, gain and weights.
 
-The functions are pure: they take the traces of a shot, of shape ``(traces, samples)``, with numbers from their headers,
-and return new arrays. `Conditioning` applies them in the order in which its fields stand.
+The functions are pure: they take the traces of a shot, of shape ``(traces, samples)``, with values from their headers,
+and return new arrays. `Conditioning` applies them in the order of its fields.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ __all__ = [
     "sound_traces",
 ]
 
-_NEIGHBOURS = 11  # traces whose median amplitude is the reference for the one in their middle
-_BANDS, _CONSIDERABLE = 10, 0.3  # of the spectrum; amplitude of one band over that of usual traces in all of them
+_NEIGHBOURS = 11  # number of traces whose median amplitude is the reference for the middle trace
+_BANDS = 10  # number of frequency bands
+_MIN_BAND_AMPLITUDE = 0.3  # of one band, over the total amplitude of typical traces
 _ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
-_LARGEST_GAIN = 100.0  # of AGC, over that of the strongest window of a trace
+_MAX_GAIN = 100.0  # of AGC, over the gain of the strongest window of a trace
 _MUTE_HELP = (
-    "give the speed of the direct wave in m/s, such as 1500, with a delay in s, such as 1500,0.2, or a file of picks"
+    "pass the speed of the direct wave in m/s, such as 1500, with a delay in s, such as 1500,0.2, or a file of picks"
 )
 
 
@@ -56,12 +57,12 @@ class Conditioned:
     r"""The traces of one shot, ready for an inversion that minimises :math:`\|W (d - A m)\|`.
 
     :math:`W d` are `traces` times `trust`, and :math:`W` is `mute` times `trust`. Traces modelled from the result,
-    times `mute` and over `gain`, are in the units and with the polarity of the data as they were read.
+    times `mute` and divided by `gain`, have the units and the polarity of the input data.
     """
 
     traces: np.ndarray  # shape ``(traces, samples)``, muted and with their gain
     mute: np.ndarray  # 0 to 1, for every sample, or of shape ``(1, 1)``
-    gain: np.ndarray  # not 0, of shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
+    gain: np.ndarray  # nonzero, shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
     trust: np.ndarray  # weights of the traces, not negative
 
     @property
@@ -71,47 +72,47 @@ class Conditioned:
 
     @property
     def without_gain(self) -> np.ndarray:
-        """The traces in their own units and polarity, muted."""
+        """The muted traces in the units and polarity of the input data."""
         return self.traces if (self.gain == 1).all() else self.traces / self.gain
 
 
 def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:
-    """Return two numbers, ``"LOW,HIGH"``, of an option; one of them may be missing (0, infinity)."""
+    """Parse the range ``"LOW,HIGH"`` of an option; one end may be missing (0, infinity)."""
     low, comma, high = text.partition(",")
     try:
         first, last = float(low or 0), float(high or "inf")
     except ValueError:
         first, last = np.nan, np.nan
     if not (comma and 0 <= first < last) or (first, last) == (0, np.inf):
-        raise InputError(f"{name} needs two numbers in {unit} such as LOW,HIGH, the second one larger, not {text!r}")
+        raise InputError(f"{name} must be LOW,HIGH in {unit} with LOW below HIGH, not {text!r}")
     return first, last
 
 
 def read_table(path: Path, columns: Sequence[int], meaning: str) -> np.ndarray:
-    """Read a text file of numbers in columns, float64; ``#`` begins a comment, commas count as spaces.
+    """Read a text file of numbers in columns, float64; ``#`` begins a comment, commas and spaces separate columns.
 
-    Raises `InputError` unless their number is one of `columns`; `meaning` says what they hold.
+    Raises `InputError` unless the number of columns is in `columns`; `meaning` describes them.
     """
     try:
         text = path.read_text(encoding="utf-8").replace(",", " ")
     except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is no text"
-        raise InputError(f"{path} cannot be read ({reason}): name a text file with {meaning}") from None
+        reason = getattr(problem, "strerror", None) or "it is not text"
+        raise InputError(f"{path} cannot be read ({reason}): pass a text file with {meaning}") from None
     lines = [line for line in text.splitlines() if line.partition("#")[0].strip()]
     try:
         table = np.loadtxt(StringIO("\n".join(lines)), ndmin=2) if lines else np.empty((0, 0))
     except ValueError as problem:
-        raise InputError(f"{path} holds no table of numbers ({problem}): it needs {meaning}") from None
+        raise InputError(f"{path} must hold a table of numbers ({problem}): {meaning}") from None
     if table.shape[1] not in columns or not np.isfinite(table).all():
-        raise InputError(f"{path} needs {meaning} in each line, all of them finite numbers")
+        raise InputError(f"each line of {path} must hold {meaning} as finite numbers")
     return table
 
 
 @dataclass(frozen=True)
 class Mute:
-    """When the traces of a shot begin: after a moveout, or at picked times."""
+    """The time until which the traces of a shot are zero: a moveout, or picked times."""
 
-    text: str  # as the user gave it
+    text: str  # the value of the option
     speed: float = np.inf  # m/s
     delay: float | None = None  # s; by default the length of a wavelet
     picks: np.ndarray | None = None  # rows of offset (m) and time (s), or of field record number, offset and time
@@ -124,15 +125,17 @@ class Mute:
             return _interpolated(self.picks, headers.offsets)
         numbers = np.unique(self.picks[:, 0])
         _check_records("the picks", numbers, headers)
-        places = np.array([np.flatnonzero(headers.records == number)[0] for number in numbers])
-        order = np.argsort(places)
-        numbers, places = numbers[order], places[order]
-        each = [_interpolated(self.picks[self.picks[:, 0] == number, 1:], headers.offsets) for number in numbers]
-        after = int(np.searchsorted(places, headers.shot).clip(1, max(1, len(places) - 1)))
-        if len(places) == 1:
-            return each[0]
-        share = np.clip((headers.shot - places[after - 1]) / (places[after] - places[after - 1]), 0, 1)
-        return (1 - share) * each[after - 1] + share * each[after]
+        positions = np.array([np.flatnonzero(headers.records == number)[0] for number in numbers])
+        order = np.argsort(positions)
+        numbers, positions = numbers[order], positions[order]
+        times_of_picks = [
+            _interpolated(self.picks[self.picks[:, 0] == number, 1:], headers.offsets) for number in numbers
+        ]
+        after = int(np.searchsorted(positions, headers.shot).clip(1, max(1, len(positions) - 1)))
+        if len(positions) == 1:
+            return times_of_picks[0]
+        share = np.clip((headers.shot - positions[after - 1]) / (positions[after] - positions[after - 1]), 0, 1)
+        return (1 - share) * times_of_picks[after - 1] + share * times_of_picks[after]
 
 
 def parse_mute(text: str) -> Mute:
@@ -152,9 +155,9 @@ def parse_mute(text: str) -> Mute:
 
 @dataclass(frozen=True)
 class Gain:
-    """By what the samples of a shot are multiplied."""
+    """The gain of the samples of a shot."""
 
-    text: str  # as the user gave it
+    text: str  # the value of the option
     power: float | None = None  # of the time in seconds
     window: float = 0.0  # of automatic gain control, s
 
@@ -173,17 +176,17 @@ def parse_gain(text: str) -> Gain:
         value = np.nan
     if kind != ("agc" if colon else "") or not np.isfinite(value) or (colon and value <= 0) or abs(value) > 10:
         raise InputError(
-            f"cannot understand the gain {text!r}: give a power of time, such as 2, or the window of an automatic "
+            f"cannot understand the gain {text!r}: pass a power of time, such as 2, or the window of an automatic "
             "gain control in seconds, such as agc:0.5"
         )
     return Gain(text, window=value) if colon else Gain(text, power=value)
 
 
 def bandpass(traces: np.ndarray, interval: float, band: tuple[float, float], margin: int | None = None) -> np.ndarray:
-    """Filter traces to a band in hertz, without a change of phase; at its ends the amplitude is a half.
+    """Apply a zero-phase band-pass filter, in hertz; at the ends of the band the amplitude is a half.
 
-    It is SciPy's Butterworth filter of order 4, applied forwards and backwards. A band may begin at 0 or end at
-    infinity. The traces continue antisymmetrically beyond their ends, for `margin` samples.
+    SciPy's Butterworth filter of order 4 is applied forwards and backwards. A band may begin at 0 or end at infinity.
+    Traces are padded antisymmetrically by `margin` samples.
     """
     from scipy.signal import butter, sosfiltfilt
 
@@ -192,70 +195,70 @@ def bandpass(traces: np.ndarray, interval: float, band: tuple[float, float], mar
     corners = [corner for corner in band if 0 < corner < np.inf]
     sections = butter(_ORDER, corners if len(corners) == 2 else corners[0], kind, fs=1 / interval, output="sos")
     longest = traces.shape[-1] - 1
-    wanted = round(1 / ((low or high) * interval)) if margin is None else margin
-    filtered = sosfiltfilt(sections, traces.astype(np.float64), axis=-1, padlen=min(wanted, longest))
+    padding = round(1 / ((low or high) * interval)) if margin is None else margin
+    filtered = sosfiltfilt(sections, traces.astype(np.float64), axis=-1, padlen=min(padding, longest))
     return filtered.astype(traces.dtype)
 
 
-def resample(traces: np.ndarray, interval: float, wanted: float) -> np.ndarray:
-    """Sample traces less often, `wanted` instead of `interval` (s), after SciPy's zero-phase anti-alias filter.
+def resample(traces: np.ndarray, interval: float, new_interval: float) -> np.ndarray:
+    """Resample traces from `interval` to a longer `new_interval` (s), with SciPy's zero-phase anti-alias filter.
 
-    The first sample keeps its time.
+    The time of the first sample does not change.
     """
     from scipy.signal import resample_poly
 
-    ratio = _ratio(interval, wanted)
+    ratio = _ratio(interval, new_interval)
     return resample_poly(traces.astype(np.float64), ratio.numerator, ratio.denominator, axis=-1).astype(traces.dtype)
 
 
-def _ratio(interval: float, wanted: float) -> Fraction:
-    """Return the ratio of two intervals. One in a Zarr store may be a third of a millisecond, rounded."""
-    return Fraction(interval / wanted).limit_denominator(0xFFFF)
+def _ratio(interval: float, new_interval: float) -> Fraction:
+    """Return the ratio of two intervals, of which one may be rounded, such as a third of a millisecond."""
+    return Fraction(interval / new_interval).limit_denominator(0xFFFF)
 
 
 def time_gain(times: np.ndarray, power: float) -> np.ndarray:
-    """Return a power of time, of shape ``(1, samples)``: 1 at one second; until the second sample that of its time."""
+    """Return a power of time, of shape ``(1, samples)``: 1 at one second; times are at least one interval."""
     return np.maximum(times, times[1] - times[0])[None] ** power
 
 
 def agc_gain(traces: np.ndarray, window: float) -> np.ndarray:
-    """Return the inverse of the root mean square in a sliding window of so many samples.
+    """Return the inverse root mean square in a sliding window of `window` samples.
 
-    It is limited to a hundred times that of the strongest window of the trace; dead traces have gain 1.
+    It is at most a hundred times the gain of the strongest window of the trace; dead traces have gain 1.
     """
     from scipy.ndimage import uniform_filter1d
 
     mean = uniform_filter1d(traces.astype(np.float64) ** 2, max(1, round(window)), axis=1, mode="nearest")
     amplitude = np.sqrt(np.maximum(mean, 0))
     strongest = amplitude.max(axis=1, keepdims=True)
-    return 1 / np.where(strongest > 0, np.maximum(amplitude, strongest / _LARGEST_GAIN), 1)
+    return 1 / np.where(strongest > 0, np.maximum(amplitude, strongest / _MAX_GAIN), 1)
 
 
 def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
-    """Return which traces of a shot are neither dead nor much stronger or noisier than their neighbours; bool.
+    """Return a mask of the traces of a shot that are neither dead nor much stronger or noisier than their neighbours.
 
-    `traces` has the shape ``(traces, samples)``. A trace is left out if it is zero, or if its root mean square exceeds
-    `factor` times the median of those of the eleven traces around it that are not zero. The same holds for its part in
-    each tenth of the frequencies, as noise is strong where signal is weak, if this part alone is at least 0.3 times as
-    strong as usual traces are at all frequencies. A `factor` of 0 keeps all.
+    `traces` has the shape ``(traces, samples)``. Dead traces are zero. The root mean square of an outlier exceeds
+    `factor` times the median of the nearest eleven nonzero traces. The same test applies to each tenth of the
+    frequencies, as noise stands out where the signal is weak, if the amplitude in this band is at least 0.3 times the
+    total amplitude of typical traces. With a `factor` of 0, all traces pass.
     """
     if not factor:
         return np.ones(len(traces), dtype=bool)
     from scipy.fft import rfft
     from scipy.ndimage import median_filter
 
-    wide = traces.astype(np.float64)
-    amplitudes = np.sqrt((wide**2).mean(axis=1))
+    values = traces.astype(np.float64)
+    amplitudes = np.sqrt((values**2).mean(axis=1))
     sound = amplitudes > 0
     if sound.any():
         usual = median_filter(amplitudes[sound], _NEIGHBOURS, mode="nearest")
         # By Parseval's theorem, the parts of a trace in all bands add up to its mean square.
-        power = np.abs(rfft(wide[sound], axis=1)) ** 2
+        power = np.abs(rfft(values[sound], axis=1)) ** 2
         power[:, 1 : (traces.shape[1] + 1) // 2] *= 2
         edges = np.linspace(0, power.shape[1], min(_BANDS, power.shape[1]) + 1).astype(int)[:-1]
         parts = np.sqrt(np.add.reduceat(power, edges, axis=1)) / traces.shape[1]
         limits = np.maximum(
-            factor * median_filter(parts, (_NEIGHBOURS, 1), mode="nearest"), _CONSIDERABLE * usual[:, None]
+            factor * median_filter(parts, (_NEIGHBOURS, 1), mode="nearest"), _MIN_BAND_AMPLITUDE * usual[:, None]
         )
         sound[sound] = (amplitudes[sound] <= factor * usual) & (parts <= limits).all(axis=1)
     return sound
@@ -263,27 +266,27 @@ def sound_traces(traces: np.ndarray, factor: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The steps, all of them optional, by which the traces of every shot are conditioned.
+    """The conditioning steps for the traces of every shot, all optional.
 
-    Polarity, sampling and band-pass change traces alike whatever their position (`filtered`); the other steps depend on
-    their headers (`conditioned`). Traces are judged (`outliers`) before mutes and gain would hide their amplitudes.
+    Polarity, sampling and band-pass are the same for all traces (`filtered`); the other steps depend on their headers
+    (`conditioned`). Outliers are detected before mutes and gain change the amplitudes.
     """
 
     reverse: bool = False  # whether the polarity is reversed
-    interval: float | None = None  # of the samples in seconds, not less than that of the data
+    interval: float | None = None  # between samples in seconds, at least the interval of the data
     band: tuple[float, float] | None = None  # in hertz, see `bandpass`
     outliers: float = 10.0  # see `sound_traces`
-    offsets: tuple[float, float] | None = None  # of the traces that count, m
-    window: tuple[float, float] | None = None  # of the samples that count, s
+    offsets: tuple[float, float] | None = None  # range of the traces in use, m
+    window: tuple[float, float] | None = None  # range of the samples in use, s
     mute: Mute | None = None
     gain: Gain | None = None  # of the muted traces
-    # Rows of field record number, channel and weight; those of other traces are 1. Or "balance".
+    # Rows of field record number, channel and weight (other traces have weight 1), or "balance".
     weights: np.ndarray | str | None = None
 
     def sampling(self, interval: float, samples: int) -> tuple[float, int]:
-        """Return interval and number of samples of `filtered` traces, from those of the data.
+        """Return the interval and the number of samples of `filtered` traces, for this sampling of the data.
 
-        Raises `InputError` unless such data can be conditioned like this.
+        Raises `InputError` unless the options suit the sampling.
         """
         if self.interval is not None:
             microseconds, before = 1e6 * self.interval, 1e6 * interval
@@ -302,11 +305,13 @@ class Conditioning:
                     f"frequencies from {lowest:.3g} to below {highest:g} Hz"
                 )
         if self.gain is not None and self.gain.power is None and self.gain.window < 2 * interval:
-            raise InputError(f"--gain {self.gain.text} has a window of less than two samples of {1e3 * interval:g} ms")
+            raise InputError(
+                f"the window of --gain {self.gain.text} must be at least {2e3 * interval:g} ms, two samples"
+            )
         return interval, samples
 
     def filtered(self, traces: np.ndarray, interval: float) -> np.ndarray:
-        """Apply polarity, sampling and band-pass; `interval` is that of the traces, in seconds."""
+        """Apply polarity, sampling and band-pass to traces with an `interval` in seconds."""
         if self.reverse:
             traces = -traces
         if self.interval is not None and self.interval != interval:
@@ -314,7 +319,7 @@ class Conditioning:
         return traces if self.band is None else bandpass(traces, interval, self.band)
 
     def muting(self, headers: ShotHeaders, period: float) -> np.ndarray:
-        """Return what the samples of a shot are multiplied by, 0 to 1; of shape ``(1, 1)`` if nothing is muted."""
+        """Return the mute factors of the samples of a shot, 0 to 1; of shape ``(1, 1)`` without a mute."""
         times, mute = headers.times, np.ones((1, 1))
         if self.mute is not None:
             mute = smooth_step((times - self.mute.starts(headers, period)[:, None]) / period)
@@ -325,7 +330,7 @@ class Conditioning:
         return mute
 
     def conditioned(self, traces: np.ndarray, headers: ShotHeaders, period: float) -> Conditioned:
-        """Mute and scale the traces of a shot from `filtered`, and weigh them; `period` is that of a wavelet, s."""
+        """Mute, scale and weight the `filtered` traces of a shot; `period` is the length of a wavelet in seconds."""
         dtype, times, mute = traces.dtype, headers.times, self.muting(headers, period)
         trust = sound_traces(traces, self.outliers).astype(np.float64)
         if self.offsets is not None:
@@ -338,15 +343,15 @@ class Conditioning:
             trust /= np.where(amplitude > 0, amplitude, 1)
         elif self.weights is not None:
             _check_records("the trace weights", self.weights[:, 0], headers)
-            own = self.weights[self.weights[:, 0] == headers.records[headers.shot], 1:]
-            place, row = np.nonzero(headers.channels[:, None] == own[:, 0])
-            trust[place] *= own[row, 1]
+            rows = self.weights[self.weights[:, 0] == headers.records[headers.shot], 1:]
+            trace, row = np.nonzero(headers.channels[:, None] == rows[:, 0])
+            trust[trace] *= rows[row, 1]
         sign = -1 if self.reverse else 1
         return Conditioned(muted.astype(dtype), mute.astype(dtype), (sign * gain).astype(dtype), trust)
 
     def describe(self) -> str:
-        """Say in words what is done, in order; empty if nothing is."""
-        said = [
+        """Describe the steps in order; return an empty string without any."""
+        steps = [
             "polarity reversed" if self.reverse else "",
             "" if self.interval is None else f"resampled to {1e3 * self.interval:g} ms",
             "" if self.band is None else f"band-pass {_ends(self.band)} Hz (zero phase)",
@@ -356,12 +361,12 @@ class Conditioning:
             "" if self.gain is None else f"gain {self.gain.text}",
             "" if self.weights is None else "trace weights",
         ]
-        return ", ".join(filter(None, said))
+        return ", ".join(filter(None, steps))
 
 
 def _check_records(what: str, numbers: np.ndarray, headers: ShotHeaders) -> None:
     if (unknown := np.setdiff1d(numbers, headers.records)).size:
-        raise InputError(f"{what} name field record {unknown[0]:g}, which the survey does not have: correct the file")
+        raise InputError(f"{what} contain field record {unknown[0]:g}, which is not in the survey: correct the file")
 
 
 def _ends(pair: tuple[float, float]) -> str:
@@ -369,6 +374,6 @@ def _ends(pair: tuple[float, float]) -> str:
 
 
 def _interpolated(picks: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Interpolate times of picks, rows of offset and time, linearly; beyond the outermost picks they are constant."""
+    """Interpolate picks (rows of offset and time) linearly; times are constant beyond the outermost picks."""
     picks = picks[np.argsort(picks[:, 0])]
     return np.interp(offsets, picks[:, 0], picks[:, 1])

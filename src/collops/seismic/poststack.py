@@ -51,10 +51,10 @@ _KIND = Kind(
     noise=0.1,
 )
 _BACKGROUND_NAMES = ("background", "impedance")  # in a Zarr group
-# The smooth background has frequencies below about 5 Hz, which the data lack.
+# The smooth background has the frequencies below about 5 Hz that are missing in the data.
 _SMOOTH_SECONDS = 0.06
 _WEIGHT, _DAMP = 0.05, 0.01
-# Where the data determine both: multiples of the two, and the iterations for each that is tried.
+# If the data determine both: limits of a common factor, and the iterations for each candidate.
 _MAX_STRENGTH, _MIN_STRENGTH, _TRIAL_ITERATIONS = 16.0, 0.25, 15
 
 
@@ -67,26 +67,26 @@ class Options(VolumeOptions):
     background: Annotated[
         str | None,
         option(
-            "Background impedance: the smoothed impedance of the synthetic volume, a constant, or a file of the "
-            "volume's shape.",
+            "Background impedance: smooth (the smoothed impedance of the synthetic volume), a constant, or a file of "
+            "the volume's shape.",
             METHOD,
             metavar="smooth|NUMBER|FILE",
-            show_default="smooth for synthetic data, else 1: impedances are relative",
+            show_default="smooth for synthetic data, else 1 (relative impedance)",
         ),
     ] = None
     weight: Annotated[
         float | None,
         option(
-            "Weight of the lateral Laplacian, relative to the operator's norm.",
+            "Weight of the lateral Laplacian, relative to the norm of the operator.",
             METHOD,
-            show_default="from the noise in the data, or 0.05 with --damp",
+            show_default="from the noise of the data, or 0.05 with --damp",
         ),
         NotNegative,
     ] = None
     damp: Annotated[
         float | None,
         option(
-            "Damping towards the background, relative to the operator's norm.",
+            "Damping towards the background, relative to the norm of the operator.",
             METHOD,
             show_default="a fifth of --weight, or 0.01 with --weight",
         ),
@@ -96,63 +96,63 @@ class Options(VolumeOptions):
     out: Out = "collops-poststack"
 
     def results(self) -> list[Path]:
-        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        """Return the files and folders that the application may write, for any data."""
         return [*super().results(), Path(self.out) / "map.png"]
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
+        """Raise `InputError` for invalid or contradictory values; read only headers of files."""
         super().check()
         if self.background == "smooth" and self.volume is not None:
-            raise InputError("--background smooth needs the impedance of synthetic data: give a number or a file")
+            raise InputError("--background smooth needs synthetic data: pass a number or a file")
         if self.background is not None:
             _parse_background(self.background)
 
 
 def run(job: Job[Options]) -> Findings:
-    """Invert stacked data for acoustic impedance, smooth from trace to trace, with CGLS.
+    """Invert stacked data for laterally smooth acoustic impedance, with CGLS.
 
-    By default it synthesises a volume of folded and faulted layers with a channel and compares the result with the true
-    impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume), convergence.png
-    and result.zarr; for a volume in SEG-Y also impedance, predicted and residual as SEG-Y.
+    By default it inverts a synthetic volume of folded and faulted layers with a channel and compares the result with
+    the true impedance. With --volume it inverts a volume from a file. Writes image.png, map.png (of a volume),
+    convergence.png and result.zarr; for a volume in SEG-Y also the SEG-Y files impedance, predicted and residual.
     """
     problem = prepare(job, _KIND)
     background = log_background(job, problem.volume)
     explained = problem.values(problem.operator.forward(problem.vector(background)))
-    found = invert(job, problem, problem.volume.traces - explained)
-    problem, found = judge(job.options, problem, found)
-    return describe(job.options, problem, found, background)
+    inversion = invert(job, problem, problem.volume.traces - explained)
+    problem, inversion = judge(job.options, problem, inversion)
+    return describe(job.options, problem, inversion, background)
 
 
-def judge(options: Options, problem: Problem, found: Inversion) -> tuple[Problem, Inversion]:
+def judge(options: Options, problem: Problem, inversion: Inversion) -> tuple[Problem, Inversion]:
     """Check reflection coefficients; see `Problem.plausible`. Collective."""
-    coefficients = found.model @ reflection(problem.volume.cube.samples).T.toarray()
+    coefficients = inversion.model @ reflection(problem.volume.cube.samples).T.toarray()
     constant = not isinstance(_parse_background(options.background or "1"), Path)
-    return problem.plausible(found, coefficients, assumed=constant)
+    return problem.plausible(inversion, coefficients, assumed=constant)
 
 
-def describe(options: Options, problem: Problem, found: Inversion, background: np.ndarray) -> Findings:
-    """Describe the results for the recipe, which writes them. Collective."""
-    volume, comm, choice = problem.volume, problem.job.comm, found.choice
+def describe(options: Options, problem: Problem, inversion: Inversion, background: np.ndarray) -> Findings:
+    """Return the results for the recipe, which writes them. Collective."""
+    volume, comm, choice = problem.volume, problem.job.comm, inversion.choice
     weight, damp = _weights(options, choice.weight if choice else 1.0)
     with np.errstate(over="ignore"), raised_together():
-        impedance = np.exp(background + found.model)
+        impedance = np.exp(background + inversion.model)
         if not np.isfinite(largest_amplitude(impedance, comm)):
             raise InputError("the impedance overflows: raise --damp, or check the amplitudes of the wavelet")
     unit = "1" if volume.truth is None else "1e6 kg/(m2 s)"
     arrays = {"impedance": (impedance, unit), "background": (np.exp(background), unit)}
     if volume.truth is not None:
         arrays["truth"] = np.exp(volume.truth), unit
-    arrays |= {"data": (volume.traces, "1"), "residual": (found.unexplained, "1")}
+    arrays |= {"data": (volume.traces, "1"), "residual": (inversion.unexplained, "1")}
     return findings(
         problem,
-        found,
+        inversion,
         None if volume.truth is None else volume.truth - background,
         title="post-stack inversion",
         subject="impedance",
         residual_of=" with roughness",
-        error_of=" of what the background lacks",
+        error_of=" of the difference from the background",
         numbers={
-            "misfit": found.misfit,
+            "misfit": inversion.misfit,
             "weight": weight,
             "damp": damp,
             "noise_estimate": None if choice is None else choice.noise,
@@ -161,29 +161,29 @@ def describe(options: Options, problem: Problem, found: Inversion, background: n
         },
         rows=[("volume", volume.cube.describe())],
         more_rows=[
-            ("misfit", f"{100 * found.misfit:.1f} % of the data that the background leaves unexplained"),
+            ("misfit", f"{100 * inversion.misfit:.1f} % of the data that the background leaves unexplained"),
             *([] if choice is None else [("weight, damp", f"{weight:.3g}, {damp:.3g}: {choice.why}")]),
         ],
         arrays=arrays,
-        draw=_pictures(problem, found, impedance, unit),
+        draw=_pictures(problem, inversion, impedance, unit),
         exports=[("ACOUSTIC IMPEDANCE (RELATIVE TO 1 WITHOUT A BACKGROUND)", impedance)],
         source="IMPEDANCE",
     )
 
 
-def _pictures(problem: Problem, found: Inversion, impedance: np.ndarray, unit: str) -> Callable[[Path], list[Path]]:
+def _pictures(problem: Problem, inversion: Inversion, impedance: np.ndarray, unit: str) -> Callable[[Path], list[Path]]:
     """Gather a section and a map, and return the function that draws them. Collective."""
     volume, cube, comm = problem.volume, problem.volume.cube, problem.job.comm
     known = volume.truth is not None
-    parts = [volume.traces, found.unexplained if volume.truth is None else np.exp(volume.truth), impedance]
+    parts = [volume.traces, inversion.unexplained if volume.truth is None else np.exp(volume.truth), impedance]
     sections, maps, sample = [section_of(part, comm) for part in parts], [], 0
     if len(cube.lateral) == 2:
-        sample = _liveliest_sample(found.model, comm)
+        sample = _liveliest_sample(inversion.model, comm)
         maps = [gather_rows(part[..., sample], comm) for part in parts]
 
     def draw(folder: Path) -> list[Path]:
         scale = unit if known else "relative to the background"
-        title = f"impedance, {len(found.solution.residuals) - 1} iterations"
+        title = f"impedance, {len(inversion.solution.residuals) - 1} iterations"
         files = [draw_images(folder / "image.png", cube, _images(sections, title, scale, known))]
         if maps:
             images = _images(maps, f"impedance at {cube.times[sample]:.3g} s", scale, known)
@@ -194,7 +194,7 @@ def _pictures(problem: Problem, found: Inversion, impedance: np.ndarray, unit: s
 
 
 def _weights(options: Options, factor: float) -> tuple[float, float]:
-    """Return the weight of the Laplacian and the damping: the options, else `factor` times the usual ones."""
+    """Return the weight of the Laplacian and the damping: the options, else `factor` times the defaults."""
     weight = factor * _WEIGHT if options.weight is None else options.weight
     return weight, factor * _DAMP if options.damp is None else options.damp
 
@@ -202,21 +202,21 @@ def _weights(options: Options, factor: float) -> tuple[float, float]:
 def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion:
     r"""Find the smallest smooth change of the model that explains the data. Collective.
 
-    `traces` are this rank's part of the data, less the part that the background explains.
+    `traces` are this rank's part of the data minus the data of the background.
 
     Notes
     -----
-    With the options weight, :math:`w`, and damp, :math:`\epsilon`, or multiples of 0.05 and 0.01 that leave a residual
-    as large as the noise:
+    With the options weight, :math:`w`, and damp, :math:`\epsilon`, or multiples of 0.05 and 0.01 for which the residual
+    equals the noise:
 
     .. math:: \min_\delta \|d - A \delta\|^2 + (w \|A\|)^2 \|\nabla^2 \delta\|^2 + (\epsilon \|A\|)^2 \|\delta\|^2
 
-    An iteration sends the halo of the Laplacian twice and two scalar allreduces.
+    An iteration takes two halo exchanges of the Laplacian and two scalar allreduces.
     """
     from collops import cgls
 
     operator, data = problem.operator, problem.vector(traces)
-    gradient = Gradient.of(operator, data)
+    gradient = Gradient.from_data(operator, data)
 
     def equations(factor: float) -> tuple[Any, Any, float]:
         weight, damp = _weights(job.options, factor)
@@ -237,8 +237,8 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
 def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
     """Stack the weighted lateral Laplacian below the operator, and zeros below the data.
 
-    Axes of fewer than three traces have no second derivative. Without a weight or an axis, operator and data are
-    returned unchanged.
+    Axes with fewer than three traces are not regularised. With a zero weight or without such axes, operator and data
+    are returned unchanged.
     """
     from collops import Laplacian, StackedArray, StackedVStack, zeros_like
 
@@ -272,7 +272,7 @@ def log_background(job: Job[Options], volume: Volume) -> np.ndarray:
     with local_stage(job.comm):
         values = _own_background(job, volume)
     if volume.truth is None and job.options.background is None:
-        job.listener.note("no background: impedances are relative to it (--background)")
+        job.listener.note("the background is 1: impedances are relative (--background)")
     return values
 
 
@@ -294,24 +294,26 @@ def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
     options = job.options
     reader = open_volume(path, cube.interval, _BACKGROUND_NAMES, options.inline_byte, options.crossline_byte)
     if reader.cube.shape != cube.shape:
-        raise InputError(f"{path} has shape {reader.cube.shape}, but the volume is {cube.shape}: resample it")
+        raise InputError(
+            f"{path} must have the shape of the volume, {cube.shape}, not {reader.cube.shape}: resample it"
+        )
     values, live = read_values(reader, job.share(cube.shape[0]), str(path))
     if not live.all() or (values <= 0).any():
-        raise InputError(f"{path} has impedances that are missing or not positive: fill them in")
+        raise InputError(f"impedances in {path} must be positive and complete")
     return values
 
 
 def _images(arrays: Sequence[np.ndarray], title: str, unit: str, known: bool) -> list[Image]:
-    data, second, found = arrays
-    # Truth and result have the same scale.
-    low, high = np.percentile(second if known else found, [0.5, 99.5])
+    data, second, result = arrays
+    # Truth and result have the same colour scale.
+    low, high = np.percentile(second if known else result, [0.5, 99.5])
     limits, amplitude = (float(low), float(high)), symmetric_limit(data)
     truth, residual = Image(second, "true impedance", limits, unit), Image(second, "data not explained", amplitude)
-    return [Image(data, "data", amplitude), truth if known else residual, Image(found, title, limits, unit)]
+    return [Image(data, "data", amplitude), truth if known else residual, Image(result, title, limits, unit)]
 
 
 def _liveliest_sample(update: np.ndarray, comm: Communicator) -> int:
-    """Return the sample at which the model changes most from trace to trace. Collective."""
+    """Return the sample with the largest lateral variance of the model. Collective."""
     moments = comm.allreduce(np.stack([update.sum(axis=(0, 1)), (update**2).sum(axis=(0, 1))]).astype(np.float64))
     traces = comm.allreduce(np.array(float(np.prod(update.shape[:2]))))
     return int(np.argmax(moments[1] - moments[0] ** 2 / traces))

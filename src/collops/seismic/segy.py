@@ -1,4 +1,4 @@
-"""Read and write SEG-Y files with segyio: check size and headers of a file first, write the traces of all ranks."""
+"""Read and write SEG-Y files with segyio: validate size and headers first, write the traces of all ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UNUSED_TIMES = {
     "MuteTimeStart": "mute start times (bytes 111 to 112)",
     "MuteTimeEND": "mute end times (bytes 113 to 114)",
 }
-"""The fields of trace headers with times that are not applied to the traces, and what they hold."""
+"""The fields of trace headers with times that are not applied to the traces, and their descriptions."""
 
 TIMING = (
     "DelayRecordingTime",
@@ -58,25 +58,25 @@ TIMING = (
     "TraceIdentificationCode",
     *UNUSED_TIMES,
 )
-"""The fields of trace headers that hold times and the kind of a trace."""
+"""The fields of trace headers with times and the identification code of a trace."""
 
 OTHER_TRACES = range(2, 9)
-"""Identification codes of traces that are no data: dead, dummy, time break, uphole, sweep, timing, water break."""
+"""Identification codes of other traces than data: dead, dummy, time break, uphole, sweep, timing, water break."""
 
 TRACE_HEADER_BYTES = (
     "BYTES OF TRACE HEADERS: field record 9, channel 13, CDP 21, offset 37, scalar of coordinates 71, source X 73, "
     "source Y 77, group X 81, group Y 85, first sample 109 (ms; m of depths), interval 117 (microseconds; mm of "
     "depths), CDP X 181, CDP Y 185, inline 189, crossline 193"
 )
-"""Where programs find the numbers of trace headers, for textual headers."""
+"""The bytes of trace-header fields, for textual headers."""
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 # Types of the samples by format code. IBM floats are read as the integers of their bits.
 _IBM = 1
 _SAMPLES = {_IBM: "u4", 2: "i4", 3: "i2", 5: "f4", 6: "f8", 8: "i1", 9: "i8", 10: "u4", 11: "u2", 12: "u8", 16: "u1"}
-# Numbers of the binary header by their bytes in the file, as the standard counts them.
+# Fields of the binary header by their first bytes in the file, counted from 1 as in the standard.
 _INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3505
-# Of revision 2 only: earlier files may hold anything there.
+# Fields of revision 2 only, undefined in earlier revisions.
 _LONG_COUNT, _LONG_INTERVAL, _ORDER, _MORE_HEADERS, _TRACES, _FIRST, _TRAILERS = (
     3269,
     3273,
@@ -87,31 +87,31 @@ _LONG_COUNT, _LONG_INTERVAL, _ORDER, _MORE_HEADERS, _TRACES, _FIRST, _TRAILERS =
     3529,
 )
 _BIG, _LITTLE = 0x01020304, 0x04030201  # of `_ORDER`, read in big-endian order
-_REVISION_1 = 3261  # where the numbers end that revisions 0 and 1 define, but for those from 3501 on
-# Numbers of trace header extension 1, by their bytes in it, and its name in its last bytes.
+_REVISION_1 = 3261  # end of the fields of revisions 0 and 1, except the fields from 3501 on
+# Fields of trace header extension 1, by their first bytes in it, and its name in the last bytes.
 _EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
 _TRACE_INTERVAL, _POSITIONS = 145, (*range(33, 64, 8), *range(97, 136, 8), 161, 169)
 _FEET = 2
 _ARC_UNITS = (2, 3, 4)
-_PIECE_BYTES = 16 << 20  # of traces that travel to the first rank at once
+_PIECE_BYTES = 16 << 20  # of traces that are sent to the first rank at a time
 _HEADERS_AT_A_TIME = 1 << 14
 
 
 @dataclass(frozen=True)
 class SegyFile:
-    """A SEG-Y file whose size agrees with its headers; make one with `SegyFile.inspect`."""
+    """A SEG-Y file whose size agrees with its headers; from `SegyFile.inspect`."""
 
     path: Path
     endian: str  # ``"big"`` or ``"little"``
     samples: int  # of a trace
     traces: int
     interval: float  # sample interval in the binary header, in microseconds (for depths in millimetres); may be 0
-    revision: int  # major revision of the standard; 0 if the file names none
+    revision: int  # major revision of the standard; 0 if the file does not specify it
     metres: float  # the file's unit of length in metres
     format: int  # code of the type of the samples
     first: int  # bytes before the first trace
-    header_bytes: int  # of a trace: 240, and as many for each additional header of revision 2
-    exact: bool  # whether the interval is the extended one of revision 2
+    header_bytes: int  # per trace: 240, and 240 for each additional header of revision 2
+    exact: bool  # whether the interval is the extended interval of revision 2
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
@@ -119,18 +119,18 @@ class SegyFile:
         path = Path(path)
         try:
             if path.is_dir():
-                raise InputError(f"{path} is a folder: name a SEG-Y file")
+                raise InputError(f"{path} is a folder: pass a SEG-Y file")
             size = os.stat(path).st_size
             with open(path, "rb") as file:
                 head = file.read(_TEXT_BYTES + _BINARY_BYTES)
         except FileNotFoundError:
-            raise InputError(f"{path} does not exist: check the name of the SEG-Y file") from None
+            raise InputError(f"{path} does not exist: check the path of the SEG-Y file") from None
         except OSError as problem:
             raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
         if size == 0:
             raise InputError(f"{path} is empty: copy the SEG-Y file again")
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
-            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or of another kind")
+            raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or in another format")
         endian = _byte_order(path, head)
         number = partial(_number, head, endian=endian)
         revision = head[_REVISION - 1] if endian == "big" else max(head[_REVISION - 1 : _REVISION + 1])
@@ -144,31 +144,33 @@ class SegyFile:
         first = (is_new and number(_FIRST, 8)) or _end_of_texts(path, number(_TEXTS, 2))
         if first < _TEXT_BYTES + _BINARY_BYTES:
             raise InputError(f"{path} has its first trace at byte {first}, in a header: correct bytes 3521 to 3528")
-        trailers, told = (number(_TRAILERS, 4), number(_TRACES, 8)) if is_new else (0, 0)
-        if trailers > 0x7FFFFFFF and not told:
+        trailers, trace_count = (number(_TRAILERS, 4), number(_TRACES, 8)) if is_new else (0, 0)
+        if trailers > 0x7FFFFFFF and not trace_count:
             raise InputError(
                 f"{path} has an unknown number of data trailers, and of traces: fill in bytes 3529 to 3532 or 3513 to "
                 "3520 of its binary header"
             )
-        body = size - first - (0 if told else _TEXT_BYTES * trailers)
+        body = size - first - (0 if trace_count else _TEXT_BYTES * trailers)
         code = number(_FORMAT, 2)
-        # Revision 2.1 has cut the number of additional headers to two bytes.
+        # Revision 2.1 reduced the number of additional headers to two bytes.
         counts = [number(_MORE_HEADERS, 4), number(_MORE_HEADERS, 2)] if is_new else [0]
-        lengths = [_TRACE_HEADER_BYTES * (1 + more) + samples * np.dtype(_SAMPLES[code]).itemsize for more in counts]
-        fits = [body >= told * length if told else body >= length and body % length == 0 for length in lengths]
+        lengths = [_TRACE_HEADER_BYTES * (1 + extra) + samples * np.dtype(_SAMPLES[code]).itemsize for extra in counts]
+        fits = [
+            body >= trace_count * length if trace_count else body >= length and body % length == 0 for length in lengths
+        ]
         length = lengths[fits.index(True)] if any(fits) else lengths[0]
         if not any(fits):
-            wanted = f"{told}" if told else "a whole number"
+            expected = f"{trace_count}" if trace_count else "an integer number"
             raise InputError(
                 f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / length:.2f} traces "
-                f"of {samples} samples, not {wanted} of them; copy it again"
+                f"of {samples} samples, not {expected}; copy it again"
             )
         require_segyio()
         return cls(
             path,
             endian,
             samples,
-            told or body // length,
+            trace_count or body // length,
             long_interval or float(number(_INTERVAL, 2)),
             revision,
             0.3048 if number(_UNITS, 2) == _FEET else 1.0,
@@ -183,13 +185,13 @@ class SegyFile:
         return _decoded(self._read([0], _TEXT_BYTES, 0).tobytes())
 
     def binary(self) -> dict[int, int]:
-        """Return the numbers of the binary header that revisions 0 and 1 define, by their bytes in the file."""
+        """Return the fields of the binary header of revisions 0 and 1, by their first bytes in the file."""
         import segyio
 
         raw = self._read([0], _TEXT_BYTES + _BINARY_BYTES, 0)
         sizes = _sizes(segyio.BinField.enums())
-        kept = [byte for byte in sizes if byte < _REVISION_1]
-        return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in kept}
+        defined = [byte for byte in sizes if byte < _REVISION_1]
+        return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in defined}
 
     def headers(self, *names: str) -> dict[str, np.ndarray]:
         """Read fields of all trace headers, named as in ``segyio.TraceField``: int64, one number per trace."""
@@ -202,7 +204,7 @@ class SegyFile:
             for name in names:
                 byte = int(getattr(segyio.TraceField, name))
                 parts[name].append(_integers(raw, byte, sizes[byte], "big"))
-        return {name: np.concatenate(each) for name, each in parts.items()}
+        return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
     def raw_headers(self, traces: np.ndarray) -> np.ndarray:
         """Return the standard headers of traces as big-endian bytes: uint8, ``(len(traces), 240)``."""
@@ -211,38 +213,38 @@ class SegyFile:
         raw = self._read(traces, _TRACE_HEADER_BYTES)
         if self.endian == "little":
             for byte, size in _sizes(segyio.TraceField.enums()).items():
-                if byte < _NAME or self.revision < 2:  # revision 2 has a name there
-                    place = slice(byte - 1, byte - 1 + size)
-                    raw[:, place] = raw[:, place][:, ::-1]
+                if byte < _NAME or self.revision < 2:  # revision 2 has the header's name in the last bytes
+                    columns = slice(byte - 1, byte - 1 + size)
+                    raw[:, columns] = raw[:, columns][:, ::-1]
         return raw
 
     def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the numbers and the header fields of traces that are neither dead nor auxiliary.
 
-        `names` must contain those in `TIMING`.
+        `names` must contain the names in `TIMING`.
         """
         headers = self.headers(*names)
         live = ~np.isin(headers["TraceIdentificationCode"], OTHER_TRACES)
         if not live.any():
-            raise InputError(f"{self.path} has no live seismic traces: all are marked as dead or auxiliary")
+            raise InputError(f"{self.path} has no live seismic traces: all traces are marked as dead or auxiliary")
         return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
 
     def has_extended_positions(self) -> bool:
         """Return whether trace header extension 1 holds positions."""
         return bool(self.extension(*_POSITIONS).any())
 
-    def extension(self, *places: int) -> np.ndarray:
-        """Return numbers of trace header extension 1, by their bytes in it: float64, ``(len(places), traces)``.
+    def extension(self, *positions: int) -> np.ndarray:
+        """Return fields of trace header extension 1, by their first bytes: float64, ``(len(positions), traces)``.
 
-        The file may have none: there are then no columns.
+        Without the extension, the result has shape ``(len(positions), 0)``.
         """
         if self.header_bytes == _TRACE_HEADER_BYTES:
-            return np.empty((len(places), 0))
+            return np.empty((len(positions), 0))
         name = self._read([0], _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES).tobytes()[_NAME - 1 :]
         if name not in _EXTENSION:
-            return np.empty((len(places), 0))
+            return np.empty((len(positions), 0))
         raw = self._read(np.arange(self.traces), _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES)
-        return np.stack([raw[:, p - 1 : p + 7].copy().view(_type(self.endian, "f8"))[:, 0] for p in places])
+        return np.stack([raw[:, p - 1 : p + 7].copy().view(_type(self.endian, "f8"))[:, 0] for p in positions])
 
     def read(self, traces: np.ndarray) -> np.ndarray:
         """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
@@ -264,9 +266,9 @@ class SegyFile:
         return self.header_bytes + self.samples * np.dtype(_SAMPLES[self.format]).itemsize
 
     def _read(self, traces: Sequence[int] | np.ndarray, size: int, first: int | None = None) -> np.ndarray:
-        """Read so many bytes of each of some traces from their beginning on: uint8, ``(len(traces), size)``.
+        """Read the first `size` bytes of each of some traces: uint8, ``(len(traces), size)``.
 
-        `first` is the position of the first trace.
+        `first` is the position of the first trace in the file.
         """
         begin, result = self.first if first is None else first, np.empty((len(traces), size), np.uint8)
         try:
@@ -286,43 +288,43 @@ class SegyFile:
 def _from_ibm(bits: np.ndarray) -> np.ndarray:
     """Return IBM floats as float32: a sign, an exponent of 16 with bias 64, and 24 bits of a fraction below 1."""
     fraction = (bits & 0xFFFFFF).astype(np.float32)
-    with np.errstate(over="ignore"):  # infinite samples are an error when they are used
+    with np.errstate(over="ignore"):  # infinite samples raise an error when they are used
         sizes = np.ldexp(fraction, 4 * (bits >> 24 & 0x7F).astype(np.int32) - (4 * 64 + 24))
     return np.where(bits >> 31, -sizes, sizes)
 
 
 def _byte_order(path: Path, head: bytes) -> str:
-    """Return the byte order that a file of revision 2 names, or else that in which its format code is known."""
+    """Return the byte order that a file of revision 2 specifies, else the order in which its format code is valid."""
     named = int.from_bytes(head[_ORDER - 1 : _ORDER + 3], "big")
     if named in (0x02010403, 0x03040102):
-        raise InputError(f"{path} has bytes that are swapped in pairs: swap them back")
+        raise InputError(f"{path} has pairwise swapped bytes: swap them back")
     orders = {_BIG: ("big",), _LITTLE: ("little",)}.get(named, ("big", "little"))
     for order in orders:
         if _number(head, _FORMAT, 2, order) in _SAMPLES:
             return order
     code = _number(head, _FORMAT, 2, orders[0])
-    raise InputError(f"{path} is not a SEG-Y file that can be read: its sample format code is {code}")
+    raise InputError(f"{path} cannot be read as SEG-Y: its sample format code is {code}")
 
 
 def _end_of_texts(path: Path, extended: int) -> int:
-    """Return where the textual headers after the binary one end; of an unknown number, the last one says so."""
-    place = _TEXT_BYTES + _BINARY_BYTES
+    """Return the end of the textual headers after the binary header; the last of an unknown number is marked."""
+    position = _TEXT_BYTES + _BINARY_BYTES
     if extended <= 0x7FFF:
-        return place + _TEXT_BYTES * extended
+        return position + _TEXT_BYTES * extended
     with open(path, "rb") as file:
-        file.seek(place)
+        file.seek(position)
         while len(block := file.read(_TEXT_BYTES)) == _TEXT_BYTES:
-            place += _TEXT_BYTES
+            position += _TEXT_BYTES
             if "((SEG:ENDTEXT))" in _decoded(block).upper().replace(" ", ""):
-                return place
+                return position
     raise InputError(
-        f"{path} has a variable number of text headers, of which none ends with ((SEG: EndText)): write their number "
-        "into bytes 3505 to 3506"
+        f"{path} has a variable number of text headers without the final ((SEG: EndText)): write their number into "
+        "bytes 3505 to 3506"
     )
 
 
 def _decoded(text: bytes) -> str:
-    """Return an ASCII or EBCDIC text: their spaces differ."""
+    """Decode an ASCII or EBCDIC text, which differ in the code of spaces."""
     return text.decode("ascii" if text.count(b" ") >= text.count(b"\x40") else "cp037", "replace")
 
 
@@ -336,9 +338,9 @@ def _type(endian: str, kind: str) -> np.dtype:
 
 
 def _sizes(fields: Any) -> dict[int, int]:
-    """Return the bytes of each number of a header, which the next one follows."""
-    places = sorted({int(field) for field in fields})
-    return {byte: after - byte for byte, after in zip(places, [*places[1:], places[-1] + 4], strict=True)}
+    """Return the size of each field of a header, up to the next field."""
+    positions = sorted({int(field) for field in fields})
+    return {byte: after - byte for byte, after in zip(positions, [*positions[1:], positions[-1] + 4], strict=True)}
 
 
 def _integers(raw: np.ndarray, byte: int, size: int, endian: str) -> np.ndarray:
@@ -347,13 +349,13 @@ def _integers(raw: np.ndarray, byte: int, size: int, endian: str) -> np.ndarray:
 
 
 def require_segyio() -> None:
-    """Raise `InputError` if SEG-Y can be neither read nor written."""
+    """Raise `InputError` unless segyio is installed."""
     if importlib.util.find_spec("segyio") is None:
         raise InputError("SEG-Y needs the package segyio: install collops[segy]")
 
 
 def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
-    """Apply SEG-Y scalars: positive ones multiply, negative ones divide, and 0 counts as 1. Return float64."""
+    """Apply SEG-Y scalars: positive scalars multiply, negative scalars divide, 0 counts as 1. Return float64."""
     factor = np.where(scalars == 0, 1.0, np.abs(scalars).astype(np.float64))
     return np.where(scalars < 0, values / factor, values * factor)
 
@@ -372,13 +374,15 @@ def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: list[str] | None = None) -> float:
     """Return the sample interval in seconds; sentences about other intervals in the file are added to `notes`.
 
-    It is taken from the trace header extension of revision 2, its extended binary field, the trace headers, or the
-    binary header: the first value that is not zero.
+    It is the first nonzero value of: the trace header extension of revision 2, its extended binary field, the trace
+    headers, the binary header.
     """
-    found = _intervals(file, headers)
-    if not found:
-        raise InputError(f"{file.path} has no sample interval in its headers: fill in bytes 3217 or 117 (microseconds)")
-    least, most = next(iter(found.values()))
+    intervals = _intervals(file, headers)
+    if not intervals:
+        raise InputError(
+            f"{file.path} lacks a sample interval in its headers: fill in bytes 3217 or 117 (microseconds)"
+        )
+    least, most = next(iter(intervals.values()))
     if least < most:
         raise InputError(
             f"{file.path} mixes sample intervals from {least:g} to {most:g} microseconds: "
@@ -390,38 +394,38 @@ def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: li
 
 
 def other_intervals(file: SegyFile, headers: Mapping[str, np.ndarray], used: float, unit: str) -> list[str]:
-    """Return sentences about the sample intervals in a file that differ from the one in use by more than rounding."""
+    """Return sentences about sample intervals in a file that differ from the interval in use by more than rounding."""
     return [
-        f"{file.path} has a sample interval of {_range(*ends)} {unit} in {place}; {used:g} is used"
-        for place, ends in _intervals(file, headers).items()
+        f"{file.path} has a sample interval of {_range(*ends)} {unit} in {header}; {used:g} is used"
+        for header, ends in _intervals(file, headers).items()
         if np.abs(np.array(ends) - used).max() >= 1
     ]
 
 
 def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest sample interval of each kind of header, by its place, if it is not zero.
+    """Return the smallest and the largest nonzero sample interval of each kind of header, by its description.
 
-    They are in microseconds, for depths in millimetres, in the order in which the standard prefers them.
+    They are in microseconds, for depths in millimetres, in the standard's order of preference.
     """
-    found = {
+    values = {
         "bytes 145 to 152 of trace header extension 1": file.extension(_TRACE_INTERVAL)[0],
         "bytes 3273 to 3280 of the binary header": np.array([file.interval * file.exact]),
-        # A negative number is an unsigned one above 32767 that was read as signed.
+        # A negative number is an unsigned number above 32767 that was read as signed.
         "bytes 117 to 118 of the trace headers": headers["TRACE_SAMPLE_INTERVAL"] % 0x10000,
         "bytes 3217 to 3218 of the binary header": np.array([file.binary()[_INTERVAL] % 0x10000]),
     }
-    return {place: (float(each.min()), float(each.max())) for place, each in found.items() if each.any()}
+    return {header: (float(numbers.min()), float(numbers.max())) for header, numbers in values.items() if numbers.any()}
 
 
 def unused_times(headers: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a sentence for each of `UNUSED_TIMES` that is not zero in all traces, of which `headers` are."""
-    found = []
+    """Return a sentence for each of `UNUSED_TIMES` with nonzero values in the `headers`."""
+    notes = []
     for name, words in UNUSED_TIMES.items():
         times = scaled(headers[name], headers["ScalarTraceHeader"])
         if count := int(np.count_nonzero(times)):
             ends = _range(float(times.min()), float(times.max()))
-            found.append(f"{words} are not zero in {count} of {len(times)} traces, {ends} ms: they are not applied")
-    return found
+            notes.append(f"{words} are nonzero in {count} of {len(times)} traces, {ends} ms, and not applied")
+    return notes
 
 
 def _range(least: float, most: float) -> str:
@@ -429,32 +433,32 @@ def _range(least: float, most: float) -> str:
 
 
 def is_segy(path: str | Path | None) -> bool:
-    """Return whether the name of a file is one of SEG-Y."""
+    """Return whether a file has a suffix of SEG-Y."""
     return path is not None and Path(path).suffix.lower() in (".sgy", ".segy")
 
 
 def uses_degrees(file: SegyFile, units: np.ndarray) -> bool:
     """Return whether the coordinate units of traces (bytes 89-90) are degrees.
 
-    Revision 0 defines only lengths and arc seconds there, and its files often hold other codes.
+    Revision 0 defines only lengths and arc seconds, and its files often have other codes.
     """
     return bool(np.isin(units, _ARC_UNITS if file.revision > 0 else _ARC_UNITS[:1]).any())
 
 
 @dataclass(frozen=True)
 class Traces:
-    """Traces that become a SEG-Y file: the samples of this rank, and the headers of all ranks."""
+    """The content of a SEG-Y file: the samples of this rank, and the headers of all ranks."""
 
     title: str  # first line of the textual header
-    values: Any  # this rank's traces, shape ``(traces, samples)``: an array, or what computes its slices of rows
-    places: np.ndarray  # their numbers in the file, from 0
+    values: Any  # this rank's traces, shape ``(traces, samples)``: an array, or an object that computes slices of rows
+    numbers: np.ndarray  # of these traces in the file, from 0
     interval: int  # between samples in microseconds, or for depths in millimetres
     headers: Mapping[str, np.ndarray]  # integers, one per trace of the file, by the names of ``segyio.TraceField``
-    like: tuple[SegyFile, np.ndarray] | None = None  # a file, and the numbers of its traces that have the other fields
+    like: tuple[SegyFile, np.ndarray] | None = None  # a file and the numbers of its traces, for the other fields
 
     @property
     def count(self) -> int:
-        """Traces of the file."""
+        """Number of traces of the file."""
         return len(next(iter(self.headers.values())))
 
     def export(self, path: Path, comm: Communicator, history: Sequence[str]) -> Path:
@@ -468,19 +472,19 @@ def segy_bytes(traces: int, samples: int) -> int:
 
 
 def fits_segy(interval: float, samples: int) -> bool:
-    """Return whether SEG-Y holds an interval in seconds (for depths in kilometres) and so many samples a trace.
+    """Return whether SEG-Y can represent an interval in seconds (for depths in kilometres) and a number of samples.
 
-    It holds whole microseconds (millimetres). Rounding may move the last sample by half an interval at most.
+    It represents whole microseconds (millimetres). Rounding may move the last sample by half an interval at most.
     """
-    whole = round(interval * 1e6)
-    return 1 <= whole <= 0xFFFF and samples <= 0xFFFF and 2 * samples * abs(interval * 1e6 - whole) <= whole
+    units = round(interval * 1e6)
+    return 1 <= units <= 0xFFFF and samples <= 0xFFFF and 2 * samples * abs(interval * 1e6 - units) <= units
 
 
 def whole_interval(interval: float, samples: int) -> int:
-    """Return an interval in seconds in microseconds, for depths one in kilometres in millimetres."""
+    """Convert an interval from seconds to microseconds, for depths from kilometres to millimetres."""
     if not fits_segy(interval, samples):
         raise InputError(
-            f"SEG-Y holds intervals of 1 to 65535 whole microseconds and 65535 samples a trace at most, not "
+            f"SEG-Y needs an interval of 1 to 65535 whole microseconds and at most 65535 samples per trace, not "
             f"{1e6 * interval:g} and {samples}: choose another --interval"
         )
     return round(interval * 1e6)
@@ -489,14 +493,14 @@ def whole_interval(interval: float, samples: int) -> int:
 def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequence[str] = ()) -> Path:
     """Write the traces of all ranks as a big-endian file of IEEE floats, revision 1; return its path. Collective.
 
-    `text` continues the textual header: long lines are wrapped, and what exceeds the header is cut. A file at `path` is
-    replaced as a whole.
+    `text` continues the textual header: long lines are wrapped, and excess lines are omitted. A file at `path` is
+    replaced atomically.
 
-    The first rank writes, since clients of a network file system may not write to one page of a file at a time. It
-    receives 16 MiB at once.
+    The first rank writes, as clients of a network file system must not write to the same page of a file concurrently.
+    It receives 16 MiB at a time.
     """
-    counts = [int(count) for count in comm.allgather(np.array(len(traces.places)))]
-    places = comm.gatherv(np.ascontiguousarray(traces.places, dtype=np.int64), counts, root=0)
+    counts = [int(count) for count in comm.allgather(np.array(len(traces.numbers)))]
+    trace_numbers = comm.gatherv(np.ascontiguousarray(traces.numbers, dtype=np.int64), counts, root=0)
     firsts = np.cumsum([0, *counts])
     step = max(1, _PIECE_BYTES // ((_TRACE_HEADER_BYTES + 4 * traces.values.shape[1]) * comm.size))
     with ExitStack() as stack:
@@ -513,12 +517,14 @@ def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequenc
         for first in range(0, max(counts), step):
             shares = [min(max(count - first, 0), step) for count in counts]
             with local_stage(comm):
-                own = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
-            piece = comm.gatherv(own, shares, root=0)
+                values = np.ascontiguousarray(traces.values[first : first + step], dtype=np.float32)
+            piece = comm.gatherv(values, shares, root=0)
             with local_stage(comm):
                 if comm.rank == 0:
-                    at = [places[start + first :][:share] for start, share in zip(firsts, shares, strict=False)]
-                    in_time(partial(_fill, temporary, traces, np.concatenate(at), piece), path, piece.nbytes)
+                    numbers = [
+                        trace_numbers[start + first :][:share] for start, share in zip(firsts, shares, strict=False)
+                    ]
+                    in_time(partial(_fill, temporary, traces, np.concatenate(numbers), piece), path, piece.nbytes)
         with local_stage(comm):
             in_time(stack.close, path)
     return path
@@ -564,8 +570,8 @@ def _text_header(lines: Sequence[str]) -> str:
     return segyio.tools.create_text_header(numbered)
 
 
-def _fill(path: Path, traces: Traces, places: np.ndarray, values: np.ndarray) -> None:
-    """Write some traces, with their headers, at their places in a file."""
+def _fill(path: Path, traces: Traces, numbers: np.ndarray, values: np.ndarray) -> None:
+    """Write some traces, with their headers, at their positions in a file."""
     import segyio
 
     fields = {int(getattr(segyio.TraceField, name)): values for name, values in traces.headers.items()}
@@ -575,20 +581,20 @@ def _fill(path: Path, traces: Traces, places: np.ndarray, values: np.ndarray) ->
     }
     with ExitStack() as stack:
         file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
-        known = None if traces.like is None else traces.like[0].raw_headers(traces.like[1][places])
-        for row, place in enumerate(places.tolist()):
-            header = file.header[place]
+        known = None if traces.like is None else traces.like[0].raw_headers(traces.like[1][numbers])
+        for row, number in enumerate(numbers.tolist()):
+            header = file.header[number]
             if known is not None:
                 header.buf[:] = known[row].tobytes()  # all 240 bytes, much faster than field by field
-            header.update({field: int(each[place]) for field, each in fields.items()} | sampling)
-        for rows, first in _runs(places):
+            header.update({field: int(column[number]) for field, column in fields.items()} | sampling)
+        for rows, first in _runs(numbers):
             file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)
 
 
 def _runs(numbers: np.ndarray) -> Iterator[tuple[slice, int]]:
-    """Yield the parts of an array in which numbers follow each other, as those of a shot nearly always do.
+    """Yield runs of consecutive numbers in an array: a slice, and the first number in it.
 
-    Each part is a slice with the first number in it: the traces of a part are read or written at once.
+    The traces of a run are read or written at once; the traces of a shot usually are one run.
     """
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     for first, last in zip([0, *breaks], [*breaks, len(numbers)], strict=True):

@@ -46,7 +46,7 @@ def ricker_half(frequency: float, interval: float) -> float:
 
 
 def ricker(frequency: float, interval: float) -> tuple[np.ndarray, int]:
-    """Return a Ricker wavelet, cut where it has decayed to a millionth, and the index of its centre.
+    """Return a Ricker wavelet, truncated where it has decayed to a millionth, and the index of its centre.
 
     The peak frequency is in hertz, the sample interval in seconds.
     """
@@ -65,7 +65,7 @@ def power_spectrum(traces: Iterable[np.ndarray], samples: int) -> np.ndarray:
 
 
 def count_biased(traces: Sequence[np.ndarray]) -> np.ndarray:
-    """Return how many traces (rows of arrays) have a mean that exceeds their deviation, and how many are not zero."""
+    """Return the number of traces (rows) whose mean exceeds their standard deviation, and of nonzero traces."""
     counts = np.zeros(2)
     for rows in traces:
         means, squares = rows.mean(axis=1, dtype=np.float64), (rows.astype(np.float64) ** 2).mean(axis=1)
@@ -74,11 +74,11 @@ def count_biased(traces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def check_unbiased(counts: np.ndarray, name: str) -> None:
-    """Raise `InputError` if that is most traces of all ranks; `name` is that of their file."""
+    """Raise `InputError` if most traces are biased; `counts` are summed over the ranks, `name` names the file."""
     if 2 * counts[0] > counts[1]:
         raise InputError(
-            f"the traces of {name} do not oscillate about zero: they are velocities or another model, not seismic "
-            "data, or need their mean subtracted"
+            f"the traces of {name} do not oscillate about zero: pass seismic data, not velocities or another model, "
+            "or subtract the mean"
         )
 
 
@@ -90,36 +90,36 @@ def frequency_from_power(power: np.ndarray, samples: int, interval: float) -> fl
     The power spectrum of a Ricker wavelet is :math:`f^4 e^{-2 f^2 / f_0^2}`; its centre of mass lies at
     :math:`\Gamma(3) / \Gamma(5/2) / \sqrt 2 = 1.064` times :math:`f_0`.
     """
-    # A constant offset of the samples is an error of the recording.
+    # Ignore frequency 0: a constant offset of the samples is a recording error.
     frequencies, power = np.fft.rfftfreq(samples, interval)[1:], power[1:]
     total = power.sum()
     return float((frequencies * power).sum() / total / 1.063846) if total > 0 else 0.0
 
 
 def frequency_of(wavelet: np.ndarray, interval: float) -> float:
-    """Return `frequency_from_power` of a wavelet, whose spectrum zeros after it make finer."""
+    """Return `frequency_from_power` of a wavelet, zero-padded for a finer spectrum."""
     size = 8 * len(wavelet)
     padded = np.pad(wavelet, (0, size - len(wavelet)))
     return frequency_from_power(power_spectrum([padded[None]], size), size, interval)
 
 
 def highest_frequency(power: np.ndarray, samples: int, interval: float) -> float:
-    """Return the frequency below which 99 % of the energy lies that is not white noise; 0 without any."""
+    """Return the frequency below which 99 % of the energy above white noise lies; 0 without energy."""
     signal = power[1:] - noise_from_power(power) ** 2
-    found = np.cumsum(signal)
-    below = int(np.argmax(found >= 0.99 * found[-1])) if found.size and found[-1] > 0 else -1
+    energy = np.cumsum(signal)
+    below = int(np.argmax(energy >= 0.99 * energy[-1])) if energy.size and energy[-1] > 0 else -1
     return float(np.fft.rfftfreq(samples, interval)[below + 1])
 
 
 def noise_from_power(power: np.ndarray) -> float:
     """Estimate the norm of white noise in traces from the sum of their power spectra.
 
-    Noise is all that there is in the tenth of the frequencies, next to each other, whose mean power is smallest. Traces
-    without energy at some frequencies, as after a filter, therefore have too small an estimate.
+    The estimate assumes that the contiguous tenth of the frequencies with the smallest mean power is noise only. It is
+    too small for traces without energy at some frequencies, such as filtered traces.
     """
     tenth = max(1, len(power) // 10)
     bands = power[1 : 1 + (len(power) - 1) // tenth * tenth].reshape(-1, tenth)
-    # By Parseval's theorem: the mean power of a frequency is that of the samples times their number.
+    # By Parseval's theorem, the mean power of a frequency is the mean power of the samples times their number.
     return float(np.sqrt(bands.mean(axis=1).min(initial=np.inf))) if bands.size else 0.0
 
 
@@ -128,16 +128,16 @@ def with_noise(
 ) -> tuple[list[np.ndarray], float]:
     """Add white noise; return new arrays and the norm of the noise. Collective.
 
-    `clean` has one array per record of this rank (the traces of a shot, or a row of a volume), `numbers` the numbers of
-    these among the records of all ranks. The noise of a record depends on its number and the seed alone, and is thus
-    the same on any number of ranks. `relative` is its root mean square over that of the data.
+    `clean` has one array per record of this rank (the traces of a shot, or a row of a volume), `numbers` the global
+    numbers of these records. The noise of a record depends only on its number and the seed, and is thus the same on any
+    number of ranks. `relative` is the root mean square of the noise over the root mean square of the data.
     """
 
     def square(values: np.ndarray) -> float:
         return float((values.astype(np.float64) ** 2).sum())
 
-    own = np.array([sum(map(square, clean)), float(sum(record.size for record in clean))])
-    signal, samples = comm.allreduce(own)
+    sums = np.array([sum(map(square, clean)), float(sum(record.size for record in clean))])
+    signal, samples = comm.allreduce(sums)
     deviation = relative * float(np.sqrt(signal / samples)) if samples else 0.0
     noisy = [record.copy() for record in clean]
     if deviation > 0:

@@ -1,4 +1,4 @@
-"""Times of samples in a Zarr store, as xarray and MDIO keep them."""
+"""Times of samples in a Zarr store, in the conventions of xarray and MDIO."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _SECONDS = {
 
 
 def unit_of(array: Any) -> str | None:
-    """Return the unit of a Zarr array, as xarray or as MDIO keeps it."""
-    given = array.attrs.get("units", array.attrs.get("unitsV1"))
-    if isinstance(given, Mapping):
-        given = next(iter(given.values()), None)
-    return None if given is None else str(given).strip()
+    """Return the unit of a Zarr array in the convention of xarray or MDIO, or None."""
+    unit = array.attrs.get("units", array.attrs.get("unitsV1"))
+    if isinstance(unit, Mapping):
+        unit = next(iter(unit.values()), None)
+    return None if unit is None else str(unit).strip()
 
 
 def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float, float]:
-    """Return the interval and the first time in seconds from the array of the times of all samples, in a Zarr group."""
-    # MDIO writes milliseconds, by default without saying so.
+    """Return the interval and the first time in seconds, from the array of all sample times in a Zarr group."""
+    # MDIO writes milliseconds, by default without a unit.
     unit = unit_of(times) or ("ms" if "apiVersion" in group.attrs else None)
     if unit not in _SECONDS:
-        found = "no unit" if unit is None else f"the unit {unit}"
-        raise InputError(f"{path} has {found}: set its attribute units to one of time, such as s or ms")
+        description = "no unit" if unit is None else f"the unit {unit}"
+        raise InputError(f"{path} has {description}: set its attribute units to a unit of time, such as s or ms")
     if getattr(times, "shape", None) != (samples,) or samples < 2:
-        raise InputError(f"{path} must hold the times of {samples} samples, at least two: write one for each")
+        raise InputError(f"{path} must hold the times of all {samples} samples (at least two)")
     values = _SECONDS[unit] * decoded(times, path, dtype=np.float64)
     interval = float(values[-1] - values[0]) / (samples - 1)
     if not np.abs(values - values[0] - interval * np.arange(samples)).max() < 0.01 * interval:
-        raise InputError(f"{path} does not increase by a constant interval: resample the traces to one")
-    # Rounded to seven digits (of milliseconds to a nanosecond), because differences of times carry rounding errors.
+        raise InputError(f"{path} must increase by a constant interval: resample the traces")
+    # Round to seven digits (milliseconds to a nanosecond): differences of times have rounding errors.
     digits = 6 - math.floor(math.log10(interval))
     return round(interval, digits), round(float(values[0]), digits)

@@ -1,9 +1,9 @@
-"""Operators and those of the peer, forward and adjoint: small ones, whose cost is the host's, and large ones.
+"""Operators of collops and of the peer, forward and adjoint: small (dominated by host overhead) and large.
 
-On hosts every operator that both packages have is applied to vectors of 2000 and of 10 million float64 elements a rank.
-On GPUs it is the derivatives that count, in float32 at the sizes where messages or memory are the limit, each launched
-call by call (eager) and replayed from a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA,
-with the time of NCCL for its messages alone and of cuBLAS for its products alone.
+On hosts every operator of both packages is applied to vectors of 2000 and of 10 million float64 elements per rank. On
+GPUs: derivatives in float32, at sizes limited by messages or by memory, launched call by call (eager) and replayed from
+a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA, with the separate times of NCCL for its
+messages and of cuBLAS for its products.
 """
 
 from __future__ import annotations

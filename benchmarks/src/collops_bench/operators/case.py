@@ -55,29 +55,29 @@ def measure_case(context: Context, peer: Peer | str, case: Case) -> Iterator[Mea
     operator, engine = case.operator, context.engine
     model = random(operator.domain, seed=1, comm=context.comm, dtype=case.dtype, engine=engine)
     data = random(operator.range, seed=2, comm=context.comm, dtype=case.dtype, engine=engine)
-    theirs: Any = None
+    peer_op: Any = None
     missing = {}
     if isinstance(peer, str) or case.peer is None:
         missing[PEER] = peer if isinstance(peer, str) else case.missing
     else:
-        theirs = case.peer(peer)
-    for direction, side, given, wanted in (
+        peer_op = case.peer(peer)
+    for direction, side, argument, expected in (
         ("forward", "model", model, operator.range),
         ("adjoint", "data", data, operator.domain),
     ):
         ours = getattr(operator, direction)
         programs: dict[str, Callable[[], Any]] = {}
         if engine.memory == "device":
-            result = new_array(wanted, given, given.dtype)
-            programs[EAGER] = partial(ours, given, out=result)
+            result = new_array(expected, argument, argument.dtype)
+            programs[EAGER] = partial(ours, argument, out=result)
         else:
-            programs[OURS] = partial(ours, given)
+            programs[OURS] = partial(ours, argument)
         without = dict(missing)
         if direction == "adjoint" and case.adjoint_missing is not None:
             without[PEER] = case.adjoint_missing
-        elif theirs is not None and not isinstance(peer, str):
-            apply = theirs.matvec if direction == "forward" else theirs.rmatvec
-            programs[PEER] = partial(apply, peer.like(given, side in case.replicated))
+        elif peer_op is not None and not isinstance(peer, str):
+            apply = peer_op.matvec if direction == "forward" else peer_op.rmatvec
+            programs[PEER] = partial(apply, peer.like(argument, side in case.replicated))
         yield _measure(context, case, direction, programs, without)
 
 

@@ -99,9 +99,9 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
             missing[PEER] = peer
         else:
             module = peer.module
-            theirs = module.MPIStackedVStack([peer.block_diag([local]), module.MPILaplacian(dims, dtype="float32")])
+            peer_op = module.MPIStackedVStack([peer.block_diag([local]), module.MPILaplacian(dims, dtype="float32")])
             start = peer.like(zeros(operator.domain, comm=comm, dtype="float32", engine=context.engine), False)
-            solvers[PEER] = partial(peer.cgls, theirs, peer.like(data, False), start)
+            solvers[PEER] = partial(peer.cgls, peer_op, peer.like(data, False), start)
         short, long = (5, 15) if context.options.quick else (20, 120)
         programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
         yield Measurement(

@@ -101,14 +101,14 @@ def _parts(comm: Communicator, xp: Any, operator: MatrixMult, shape: tuple[int, 
     row = comm.subgroup(tuple(rank // q for rank in range(comm.size)))
     column = comm.subgroup(tuple(rank % q for rank in range(comm.size)))
     a, b = xp.ones((domain.shape[0], rows), "float32"), xp.ones((domain.shape[0], columns), "float32")
-    parts = [(each, whole[: len(whole) // each.size].copy(), whole) for each, whole in ((row, a), (column, b))]
+    parts = [(item, full[: len(full) // item.size].copy(), full) for item, full in ((row, a), (column, b))]
     result = xp.zeros(shape, "float32")
 
     def messages() -> None:
         stream = xp.cuda.get_current_stream().ptr
-        for each, part, whole in parts:
-            transport: Any = each.transport_of(part)
-            transport.binding.all_gather(part.data.ptr, whole.data.ptr, part.nbytes, 1, transport.handle, stream)
+        for item, part, full in parts:
+            transport: Any = item.transport_of(part)
+            transport.binding.all_gather(part.data.ptr, full.data.ptr, part.nbytes, 1, transport.handle, stream)
 
     def product() -> None:
         xp.matmul(a.T, b, out=result)

@@ -99,7 +99,7 @@ class Draw:
         """Raise `WrongAnswer` unless two arrays are equal to the last bit."""
         found, expected = np.asarray(found), np.asarray(expected)
         if found.shape != expected.shape or not np.array_equal(found, expected, equal_nan=True):
-            raise WrongAnswer(f"{what} differs from that of one rank ({found.shape}, {expected.shape})")
+            raise WrongAnswer(f"{what} differs from the result of one rank ({found.shape}, {expected.shape})")
 
     def close(self, what: str, found: Any, expected: Any, factor: float = 1.0) -> None:
         """Raise `WrongAnswer` unless two arrays agree to rounding, relative to the largest element."""

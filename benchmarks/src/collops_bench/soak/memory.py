@@ -45,8 +45,8 @@ def take_sample(seconds: float, engine: Engine) -> Sample:
         engine.xp.get_default_memory_pool().free_all_blocks()
         free, total = engine.xp.cuda.Device().mem_info
         device = total - free
-    found = Counter(type(each).__name__ for each in gc.get_objects())
-    return Sample(seconds, _resident(), device, {name: found[name] for name in _COUNTED if found[name]})
+    result = Counter(type(item).__name__ for item in gc.get_objects())
+    return Sample(seconds, _resident(), device, {name: result[name] for name in _COUNTED if result[name]})
 
 
 def _resident() -> int:
@@ -85,13 +85,13 @@ class Watch:
             low, high = median(values), median(later)
             return (high - low) / low if low else float(high > 0)
 
-        found = {
+        result = {
             kind: share([getattr(s, kind) for s in before], [getattr(s, kind) for s in after])
             for kind in ("host", "device")
         }
         for name in _COUNTED:
-            found[name] = share([s.objects.get(name, 0) for s in before], [s.objects.get(name, 0) for s in after])
-        return {name: value for name, value in found.items() if value}
+            result[name] = share([s.objects.get(name, 0) for s in before], [s.objects.get(name, 0) for s in after])
+        return {name: value for name, value in result.items() if value}
 
     def leaks(self) -> list[str]:
         """Return a line for each quantity that has grown by more than a hundredth."""

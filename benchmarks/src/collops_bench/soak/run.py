@@ -128,8 +128,8 @@ def _fill_caches(communicators: dict[str, Communicator], engine: Engine) -> None
 def _conclude(tally: Tally, watch: Watch, comm: Communicator, engine: Engine) -> None:
     """Collect the growth of all ranks. Collective."""
     last = take_sample(tally.seconds, engine)
-    mine = [watch.growth(), watch.leaks(), {"host": last.host, "device": last.device} | last.objects]
-    for rank, (growth, leaks, memory) in enumerate(comm.allgather_metadata(mine)):
+    local = [watch.growth(), watch.leaks(), {"host": last.host, "device": last.device} | last.objects]
+    for rank, (growth, leaks, memory) in enumerate(comm.allgather_metadata(local)):
         tally.growth.append(growth)
         tally.leaks += [f"rank {rank}: {leak}" for leak in leaks]
         tally.memory.append(memory)
@@ -167,22 +167,22 @@ def _run_case(
     tally.wires[wire] = tally.wires.get(wire, 0) + 1
     messages = comm.allgather_metadata(message)
     tally.times[name] = tally.times.get(name, 0.0) + time.monotonic() - begin
-    found = next((f"rank {rank}: {text}" for rank, text in enumerate(messages) if text), None)
-    if found is not None:
-        tally.failures.append(Failure(name, wire, number, found))
+    result = next((f"rank {rank}: {text}" for rank, text in enumerate(messages) if text), None)
+    if result is not None:
+        tally.failures.append(Failure(name, wire, number, result))
 
 
 def _communicators(comm: Communicator, engine: Engine) -> dict[str, Communicator]:
     """Return the communicators of cases: all ranks with each transport, halves of them, single ranks."""
-    found = {f"all ranks, {comm.transport}": comm}
+    result = {f"all ranks, {comm.transport}": comm}
     if engine.memory == "device" and comm.size > 1:
         for name in ("nccl", "mpi", "staged"):
             try:
-                found[f"all ranks, {name}"] = world(name)
+                result[f"all ranks, {name}"] = world(name)
             except TransportError:
                 continue  # on all ranks: this transport is not available
     if comm.size > 1:
         half: Any = comm.split(comm.rank % 2)
-        found["halves"] = half
-        found["each alone"] = alone()
-    return found
+        result["halves"] = half
+        result["each alone"] = alone()
+    return result

@@ -1,6 +1,6 @@
 """The interface of mpi4jax 0.9.1: ``import collops.compat.mpi4jax as mpi4jax`` runs its programs.
 
-Arguments, their order and results are those of mpi4jax. Functions also take the ``token=`` of programs for versions
+Arguments, their order and results agree with mpi4jax. Functions also take the ``token=`` of programs for versions
 before 0.8, and then return it after the result, as those did. The order of calls never depends on it.
 ``docs/from-mpi4jax.md`` lists the intended differences.
 """

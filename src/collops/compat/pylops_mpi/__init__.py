@@ -132,10 +132,10 @@ _MODULES = {
 
 
 def _make_modules() -> None:
-    """Create the modules of PyLops-MPI, with the names that each of them defines."""
-    here = sys.modules[__name__]
+    """Create the modules of PyLops-MPI with their names."""
+    package_root = sys.modules[__name__]
     for path, names in _MODULES.items():
-        package = here
+        package = package_root
         for full in accumulate(path.split("."), "{}.{}".format):
             name = f"{__name__}.{full}"
             if name not in sys.modules:
@@ -144,17 +144,19 @@ def _make_modules() -> None:
                 # Some classes and functions have the name of their module and hide it.
                 vars(package).setdefault(full.rpartition(".")[2], module)
             package = sys.modules[name]
-            for each in names.split():
-                setattr(package, each, getattr(next(home for home in (*_HOMES, here) if hasattr(home, each)), each))
+            for item in names.split():
+                setattr(
+                    package, item, getattr(next(home for home in (*_HOMES, package_root) if hasattr(home, item)), item)
+                )
         vars(package)["__all__"] = names.split()
 
 
 def install() -> None:
-    """Let every later import of ``pylops_mpi`` and its modules in this process find this package. No message.
+    """Let all later imports of ``pylops_mpi`` and its modules in this process find this package. Not collective.
 
     Call it before the program imports ``pylops_mpi``, which need not be installed. Modules of the real package that are
-    loaded already are forgotten: names that were imported from them remain what they were. Of these, only ``Partition``
-    can be passed to this package.
+    already loaded are removed from ``sys.modules``; names imported from them remain unchanged, and only ``Partition``
+    of them can be passed to this package.
 
     Examples
     --------

@@ -42,7 +42,7 @@ def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: i
 def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
     """Return a new mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective.
 
-    The caller frees it. If `comm` is one of ``initialize_nccl_comm``, so is the result.
+    The caller frees it. If `comm` is from ``initialize_nccl_comm``, the result is such a communicator, too.
     """
     if isinstance(comm, Communicator):
         return comm.subgroup(tuple(map(operator.index, mask)))
@@ -52,7 +52,7 @@ def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
 
 @cache
 def _key_of_groups() -> int:
-    """Return the key of the communicators that are kept with an mpi4py communicator and freed with it, by mask."""
+    """Return the attribute key for the groups, by mask, that are cached on an mpi4py communicator and freed with it."""
 
     def free(comm: Any, key: int, groups: dict[tuple[int, ...], Any]) -> None:
         for group in groups.values():
@@ -62,8 +62,8 @@ def _key_of_groups() -> int:
     return mpi4py_module().Comm.Create_keyval(delete_fn=free)
 
 
-def _kept_group(mask: Sequence[SupportsIndex], comm: Any) -> Any:
-    """Return :func:`subcomm_split` of `comm`, the same one at each call. The first call with a mask is collective."""
+def _cached_group(mask: Sequence[SupportsIndex], comm: Any) -> Any:
+    """Return :func:`subcomm_split` of `comm` from a cache. The first call with a mask is collective."""
     groups: Any = comm.Get_attr(_key_of_groups())
     if groups is None:
         groups = {}
@@ -80,26 +80,26 @@ def _forwarded(path: str, doc: str) -> Any:
 
 def _unary(function: Callable[[Any], Any], doc: str) -> Any:
     def method(self: Any) -> Any:
-        return self._each(function)
+        return self._map(function)
 
     method.__doc__ = doc
     return method
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
-    return lambda self, other: self._each(function, other)
+    return lambda self, other: self._map(function, other)
 
 
 class _Array:
-    """Arithmetic and reductions of single and stacked arrays, by those of their native arrays.
+    """Arithmetic and reductions of single and stacked arrays, implemented by their native arrays.
 
-    ``_each(function, *other)`` returns a function of the native array, and of another operand if given, as a new array;
-    ``_in_place(function, other)`` changes this array. Neither sends a message.
+    ``_map(function, *other)`` applies a function to the native array, and to another operand if any, and returns a new
+    array; ``_in_place(function, other)`` changes this array. Neither communicates.
     """
 
     __array_ufunc__ = None  # makes NumPy call the methods of this class
     native: Any
-    _each: Any
+    _map: Any
     _in_place: Any
     _check_alike: Any  # raises unless the argument, an array of the same class, can be combined with this one
 
@@ -123,7 +123,9 @@ class _Array:
 
     def _inner(self, other: Any, vdot: bool) -> Any:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
-            raise UnsupportedTypeError(f"no inner product of a {type(self).__name__} and a {type(other).__name__}")
+            raise UnsupportedTypeError(
+                f"an inner product needs two arrays of one class, not {type(self).__name__} and {type(other).__name__}"
+            )
         self._check_alike(other)
         x, y = _shares(self), _shares(other)
         value = (x.vdot(y) if vdot else x.dot(y)).item()
@@ -139,8 +141,8 @@ class DistributedArray(DistributedMixIn, _Array):
     """An array split along one axis, or replicated; see PyLops-MPI for the parameters and methods.
 
     It wraps `native`, a :class:`collops.DistributedArray` on the same memory. With ``BROADCAST``, an assignment
-    broadcasts rank 0's values; with ``UNSAFE_BROADCAST`` it sends nothing. `local_array` is not copied; it determines
-    dtype and engine. Device arrays use NCCL with or without `base_comm_nccl`.
+    broadcasts rank 0's values; with ``UNSAFE_BROADCAST`` it does not communicate. `local_array` is not copied; it
+    determines dtype and engine. Device arrays use NCCL with or without `base_comm_nccl`.
 
     Examples
     --------
@@ -189,7 +191,7 @@ class DistributedArray(DistributedMixIn, _Array):
         self._engine = self.native.engine.name
 
     def _like(self, array: collops.DistributedArray, **changes: Any) -> Self:
-        """Wrap another native array with the attributes of this one, except for `changes`."""
+        """Wrap another native array with the attributes of this array, except for `changes`."""
         result = object.__new__(type(self))
         vars(result).update(vars(self), native=array, **changes)
         return result
@@ -211,7 +213,7 @@ class DistributedArray(DistributedMixIn, _Array):
         result[:] = x[result.native.layout.slices(result.rank)]
         return result
 
-    global_shape = _forwarded("native.shape", "Shape of the whole array.")
+    global_shape = _forwarded("native.shape", "Shape of the global array.")
     engine = _forwarded("_engine", '``"numpy"`` or ``"cupy"``.')
     local_array = _forwarded("native.local_array", "This rank's part.")
     local_shape = _forwarded("native.local_array.shape", "Shape of this rank's part.")
@@ -221,7 +223,7 @@ class DistributedArray(DistributedMixIn, _Array):
 
     @property
     def local_shapes(self) -> list[tuple[int, ...]]:
-        """Shape of every rank's part. No message."""
+        """Shape of every rank's part. No communication."""
         layout = self.native.layout
         return [layout.local_shape(rank) for rank in range(layout.ranks)]
 
@@ -229,18 +231,18 @@ class DistributedArray(DistributedMixIn, _Array):
     def sub_comm(self) -> Any:
         """The mpi4py communicator of this rank's group.
 
-        With a mask, the first access is collective. All arrays on `base_comm` with this mask have the same one, which
-        is freed with `base_comm`.
+        With a mask, the first access is collective. All arrays on `base_comm` with this mask share the communicator,
+        which is freed with `base_comm`.
         """
-        return self.base_comm if self.mask is None else _kept_group(self.mask, self.base_comm)
+        return self.base_comm if self.mask is None else _cached_group(self.mask, self.base_comm)
 
     def __getitem__(self, index: Any) -> Any:
         return self.local_array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts what rank 0 has assigned.
+        """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts the values of rank 0.
 
-        Other ranks may pass ``None`` then.
+        Other ranks may then pass ``None``.
         """
         shared = self.partition is Partition.BROADCAST and self.size > 1
         if value is not None or not shared or self.rank == 0:
@@ -249,14 +251,14 @@ class DistributedArray(DistributedMixIn, _Array):
             part = self.native.engine.xp.asarray(self.local_array[index])
             self.local_array[index] = self.native.comm.bcast(part, root=0, out=part)
 
-    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
+    def _map(self, function: Callable[..., Any], *other: Any) -> Self:
         if not other:
             return self._like(function(self.native))
         if isinstance(other[0], DistributedArray):
             self._check_alike(other[0])
             return self._like(function(self.native, other[0].native))
-        # A number, or a NumPy array that is combined with this rank's part. NumPy's double-precision numbers, unlike
-        # Python's, would make single precision double.
+        # A number, or a NumPy array that is combined with this rank's part. Double-precision NumPy scalars, unlike
+        # Python numbers, would promote single precision.
         operand = other[0].item() if isinstance(other[0], np.generic) else other[0]
         if hasattr(operand, "dtype"):
             check_engine(self.native, operand)
@@ -275,13 +277,13 @@ class DistributedArray(DistributedMixIn, _Array):
             raise LayoutError(
                 f"Partition of both the arrays must be same: {self.partition} and {other.partition} cannot be combined"
             )
-        mine, theirs = self.native.layout, other.native.layout
-        if mine is not theirs and mine.without_mask() is theirs.without_mask():
+        layout, other_layout = self.native.layout, other.native.layout
+        if layout is not other_layout and layout.without_mask() is other_layout.without_mask():
             raise LayoutError(f"Mask of both the arrays must be same: {self.mask} and {other.mask} cannot be combined")
-        if mine is not theirs:
+        if layout is not other_layout:
             raise LayoutError(
                 f"Local Array Shape Mismatch - {self.local_shape} != {other.local_shape} on rank {self.rank}; "
-                f"the arrays have different layouts:\n  {mine}\n  {theirs}"
+                f"the arrays have different layouts:\n  {layout}\n  {other_layout}"
             )
 
     def add(self, dist_array: Any) -> Self:
@@ -310,14 +312,16 @@ class DistributedArray(DistributedMixIn, _Array):
         return result.gather() if isinstance(result, collops.DistributedArray) else result
 
     def asarray(self, masked: bool = False) -> Any:
-        """Gather the whole array, or the part of this rank's group if `masked`. Collective."""
+        """Gather the global array, or the part of this rank's group if `masked`. Collective."""
         if self.partition in _COPIES:
             return self.local_array
         layout, comm = self.native.layout, self.native.comm
         if not masked or layout.mask is None:
             return self.native.gather()
         group = comm.subgroup(layout.mask)
-        sizes = [n for n, of in zip(layout.sizes[self.axis], layout.mask, strict=True) if of == layout.mask[comm.rank]]
+        sizes = [
+            n for n, id_ in zip(layout.sizes[self.axis], layout.mask, strict=True) if id_ == layout.mask[comm.rank]
+        ]
         shape = [sum(sizes) if a == self.axis else n for a, n in enumerate(layout.shape)]
         part = Layout.split(shape, group.size, self.axis, sizes=sizes)
         return collops.DistributedArray(part, group, self.local_array).gather()
@@ -331,7 +335,7 @@ class DistributedArray(DistributedMixIn, _Array):
         return self._like(self.native.redistribute(target), axis=axis)
 
     def ravel(self, order: Any = "C") -> Self:
-        """Return the vector of the ravelled parts of all ranks. No message."""
+        """Return the vector of the ravelled parts of all ranks. No communication."""
         layout, local = self.native.layout, self.local_array.ravel(order)
         if self.partition in _COPIES:
             flat = Layout.replicated(layout.size, layout.ranks, mask=self.mask)
@@ -349,35 +353,35 @@ class DistributedArray(DistributedMixIn, _Array):
         axis = _axis(axis or 0, shape)
         wrong = math.prod(shape) != self.local_array.size
         comm.check(LayoutError(f"cannot reshape {self.local_shape} to {shape}") if wrong else None)
-        shapes = [tuple(other) for other in comm.allgather_metadata(list(shape))]
+        shapes = [tuple(part) for part in comm.allgather_metadata(list(shape))]
         copies = self.partition in _COPIES
-        rest = set(shapes) if copies else {other[:axis] + other[axis + 1 :] for other in shapes}
-        if len(rest) > 1:
+        cross_sections = set(shapes) if copies else {part[:axis] + part[axis + 1 :] for part in shapes}
+        if len(cross_sections) > 1:
             rule = (
                 f"be identical for {_COPIES[0]} and {_COPIES[1]}" if copies else f"match on every axis except {axis=}"
             )
-            found = " and ".join(map(str, sorted(set(shapes))))
-            raise LayoutError(f"All local shapes must {rule}, not {found}")
+            listing = " and ".join(map(str, sorted(set(shapes))))
+            raise LayoutError(f"All local shapes must {rule}, not {listing}")
         if copies:
             layout = Layout.replicated(shape, comm.size, mask=self.mask)
         else:
-            sizes = [other[axis] for other in shapes]
-            whole = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
-            layout = Layout.split(whole, comm.size, axis, sizes=sizes, mask=self.mask)
+            sizes = [part[axis] for part in shapes]
+            global_shape = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+            layout = Layout.split(global_shape, comm.size, axis, sizes=sizes, mask=self.mask)
         return self._like(reinterpret(self.native, layout), axis=axis)
 
     def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
         """Return this rank's part extended by its neighbours' cells. Collective: one exchange, one metadata message.
 
-        Each rank chooses its numbers of cells. No cells are added at the ends of the array. The cells may belong to
-        several ranks.
+        Each rank chooses its numbers of cells. Cells are not added at the ends of the array, and may come from several
+        ranks.
         """
-        own, widths = [(0, 0)] * self.ndim, [(0, 0)] * self.ndim
-        own[self.axis] = cells_front or 0, cells_back or 0
-        front, back = zip(*self.native.comm.allgather_metadata(list(own[self.axis])), strict=True)
+        requested, widths = [(0, 0)] * self.ndim, [(0, 0)] * self.ndim
+        requested[self.axis] = cells_front or 0, cells_back or 0
+        front, back = zip(*self.native.comm.allgather_metadata(list(requested[self.axis])), strict=True)
         widths[self.axis] = max(front), max(back)
         extended = self.native.halo([width for pair in widths for width in pair])
-        return extended.local_array[kept_of_halo(self.native.layout, self.rank, own, widths)]
+        return extended.local_array[halo_region(self.native.layout, self.rank, requested, widths)]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.copy()
@@ -396,7 +400,7 @@ class DistributedArray(DistributedMixIn, _Array):
 class StackedDistributedArray(_Array):
     """Several arrays, possibly stacked themselves, as one vector, see :class:`collops.StackedArray`.
 
-    `native` is such an array of the same parts, which are not copied.
+    `native` is a stacked array of the same parts, which are not copied.
     """
 
     def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:
@@ -449,17 +453,17 @@ class StackedDistributedArray(_Array):
     def _check_alike(self, other: Any) -> None:
         if other.narrays != self.narrays:
             raise LayoutError(f"Stacked arrays must be composed of as many arrays: {self.narrays} and {other.narrays}")
-        for number, (mine, theirs) in enumerate(zip(self.distarrays, other.distarrays, strict=True)):
-            if mine.global_shape != theirs.global_shape:
+        for number, (a, b) in enumerate(zip(self.distarrays, other.distarrays, strict=True)):
+            if a.global_shape != b.global_shape:
                 raise LayoutError(
-                    f"Stacked arrays {number} have different global shape: {mine.global_shape} / {theirs.global_shape}"
+                    f"Stacked arrays {number} have different global shape: {a.global_shape} / {b.global_shape}"
                 )
-            mine._check_alike(theirs)
+            a._check_alike(b)
 
-    def _each(self, function: Callable[..., Any], *other: Any) -> Self:
+    def _map(self, function: Callable[..., Any], *other: Any) -> Self:
         if not other:
-            return type(self)([part._each(function) for part in self.distarrays], self._base_comm)
-        return type(self)([part._each(function, value) for part, value in self._pairs(other[0])], self._base_comm)
+            return type(self)([part._map(function) for part in self.distarrays], self._base_comm)
+        return type(self)([part._map(function, value) for part, value in self._pairs(other[0])], self._base_comm)
 
     def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         for part, value in self._pairs(other):
@@ -492,16 +496,16 @@ class StackedDistributedArray(_Array):
 
 
 def checked_array(x: Any) -> Any:
-    """Return `x`; raise an UnsupportedTypeError unless it is one of PyLops-MPI's arrays."""
+    """Return `x`; raise an UnsupportedTypeError unless it is a PyLops-MPI array."""
     if isinstance(x, _Array):
         return x
     raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {kind_of(x)}")
 
 
 def _shares(x: Any) -> Any:
-    """Return the native array for inner products; of masked copies, this rank's share of the first axis. No message.
+    """Return the native array for inner products; for masked replicas, this rank's share of the first axis.
 
-    As in PyLops-MPI, each group adds up the shares of its ranks.
+    As in PyLops-MPI, each group adds up the shares of its ranks. No communication.
     """
     if isinstance(x, StackedDistributedArray):
         return collops.StackedArray([_shares(part) for part in x.distarrays])
@@ -517,7 +521,7 @@ def leaves(x: Any) -> list[DistributedArray]:
 
 
 def as_native(x: Any, layout: Any = None) -> Any:
-    """Return the native array of `x`, redistributed to `layout` if given; ``None`` for ``None``."""
+    """Return the native array of `x`, redistributed to `layout` if it is not None; ``None`` for ``None``."""
     if x is None:
         return None
     array = checked_array(x).native
@@ -525,7 +529,7 @@ def as_native(x: Any, layout: Any = None) -> Any:
 
 
 def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
-    """Wrap a native array, stacked or not, as one of PyLops-MPI's with the communicators of `like`, without a copy.
+    """Wrap a native array, stacked or not, as a PyLops-MPI array with the communicators of `like`, without a copy.
 
     `partition` is used with a single rank, where split and replicated layouts are the same.
     """
@@ -541,15 +545,15 @@ def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any
     return like._like(array, partition=partition, mask=mask, axis=split[0] if split else 0)
 
 
-def as_given(array: Any, like: Any) -> Any:
+def wrap_like(array: Any, like: Any) -> Any:
     """Wrap a native array, redistributed to the layout of `like`, with its partition. Collective."""
     return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
 
 
-def kept_of_halo(layout: Layout, rank: int, own: Any, widths: Any, beyond: bool = False) -> tuple[slice, ...]:
-    """Return the part that the block of `rank` with its `own` halo has of one with a halo of `widths`.
+def halo_region(layout: Layout, rank: int, own: Any, widths: Any, beyond: bool = False) -> tuple[slice, ...]:
+    """Return the slices of the block of `rank` with its `own` halo, within the block with a halo of `widths`.
 
-    Without `beyond`, only what lies inside the array.
+    Without `beyond`, only cells inside the array.
     """
     block, box = layout.block(rank), []
     for n, offset, extent, (before, after), (start, _) in zip(
@@ -560,12 +564,12 @@ def kept_of_halo(layout: Layout, rank: int, own: Any, widths: Any, beyond: bool 
     return tuple(box)
 
 
-def _as_partition(given: Any) -> Partition:
-    """Return the partition that `given` names: a member of this enumeration or of the one in the real PyLops-MPI."""
-    named = isinstance(given, Enum) and type(given).__name__ == "Partition"
-    if not named or given.name not in Partition.__members__:
-        raise InputError(f"partition: Should be either {', '.join(map(str, Partition))}, not {given!r}")
-    return Partition[given.name]
+def _as_partition(value: Any) -> Partition:
+    """Return the partition for a member of this enumeration, or of the enumeration in the real PyLops-MPI."""
+    named = isinstance(value, Enum) and type(value).__name__ == "Partition"
+    if not named or value.name not in Partition.__members__:
+        raise InputError(f"partition: Should be either {', '.join(map(str, Partition))}, not {value!r}")
+    return Partition[value.name]
 
 
 def _axis(axis: int, shape: tuple[int, ...]) -> int:
@@ -586,8 +590,8 @@ def _layout(
         if partition in _COPIES and set(parts) != {shape}:
             raise LayoutError(f"Local shape is not equal to global shape {shape}: {parts}")
         sizes = [part[axis] if len(part) == len(shape) else -1 for part in parts]
-        rest = {part[:axis] + part[axis + 1 :] for part in parts}
-        if partition not in _COPIES and (sum(sizes) != shape[axis] or rest != {shape[:axis] + shape[axis + 1 :]}):
+        sections = {part[:axis] + part[axis + 1 :] for part in parts}
+        if partition not in _COPIES and (sum(sizes) != shape[axis] or sections != {shape[:axis] + shape[axis + 1 :]}):
             raise LayoutError(f"Local shapes don't align with the global shape; {parts} != {shape}")
     if partition in _COPIES:
         return Layout.replicated(shape, ranks, mask=mask)

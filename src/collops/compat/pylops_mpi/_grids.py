@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from collops import Communicator, Layout, LinearOperator, MatrixMult
-from collops.compat.pylops_mpi._arrays import kept_of_halo, wrap
+from collops.compat.pylops_mpi._arrays import halo_region, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, to_layout, vector_layout
@@ -89,7 +89,7 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
     square; natively any number is possible. `saveAt` and `base_comm_nccl` have no effect.
     """
 
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(self, A, M, saveAt=False, base_comm=None, kind="summa", dtype="float64", base_comm_nccl=None):
         if kind not in ("summa", "block"):
@@ -100,10 +100,12 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
         if self.M < 1:
             raise InputError(f"M must be at least 1, not {M}")
         widths = _blocks(self.M, side)
-        whole = getattr(A, "ndim", None) == 2
-        comm.check(None if whole else UnsupportedTypeError(f"expected a matrix with two axes, not {type(A).__name__}"))
+        is_matrix = getattr(A, "ndim", None) == 2
+        comm.check(
+            None if is_matrix else UnsupportedTypeError(f"expected a matrix with two axes, not {type(A).__name__}")
+        )
         options = {"process_grid": (side, side), "dtype": dtype}
-        places = range(comm.size)
+        grid_ranks = range(comm.size)
         if kind == "summa":
             tiles = comm.allgather_metadata([int(n) for n in A.shape])
             heights = [tiles[column][1] for column in range(side)]
@@ -113,13 +115,13 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
             # PyLops-MPI stores the same columns of the model on a row of ranks, the native operator on a column.
             row, column = divmod(comm.rank, side)
             transposed = comm.split(0, column * side + row)
-            places = [number % side * side + number // side for number in places]
+            grid_ranks = [number % side * side + number // side for number in grid_ranks]
             model = Layout((int(A.shape[1]), self.M), comm.size, (side, side), (None, 1), [None, widths])
             native = MatrixMult(A, model, kind, gather_range=True, comm=transposed, **options)
         self.K, self.N = model.shape[0], native.shape[0] // self.M
         held = self.M * (side if kind == "block" else 1)  # columns of the vectors, whose parts repeat
         self.dims, self.dimsd = (self.K, held), (self.N, held)
-        return Flat(native, vector_layout(native.domain, places), vector_layout(native.range, places), comm)
+        return Flat(native, vector_layout(native.domain, grid_ranks), vector_layout(native.range, grid_ranks), comm)
 
     def _matvec(self, x: Any) -> Any:
         return _with_mask(super()._matvec(x), x)
@@ -146,9 +148,9 @@ def halo_block_split(
     """Return this rank's block of an array on a process grid; slices that reach the end of the array are open."""
     ranks = communicator(comm)
     layout = _grid(global_shape, grid_shape, ranks.size)
-    places = layout.coordinates(ranks.rank)
+    coordinates = layout.coordinates(ranks.rank)
     return tuple(
-        slice(s.start, None if (0 if axis is None else places[axis]) == len(sizes) - 1 else s.stop)
+        slice(s.start, None if (0 if axis is None else coordinates[axis]) == len(sizes) - 1 else s.stop)
         for s, axis, sizes in zip(layout.slices(ranks.rank), layout.axes, layout.sizes, strict=True)
     )
 
@@ -164,7 +166,7 @@ class MPIHalo(DistributedMixIn, MPILinearOperator):
     either block; otherwise all ranks raise an InputError. The native operator has no such limit.
     """
 
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(self, dims, halo, proc_grid_shape=None, comm=None, dtype=np.float64):
         self.base_comm, self.global_dims = comm, self.dims
@@ -193,26 +195,26 @@ def _widths(halo: Any, ndim: int) -> tuple[tuple[int, int], ...]:
 def _check_widths(layout: Layout, widths: Sequence[Any]) -> None:
     """Raise an InputError unless neighbours exchange halos of one width, which neither block is smaller than.
 
-    `widths` are those of every rank. No message.
+    `widths` has the widths of every rank. No communication.
     """
-    places = {layout.coordinates(rank): rank for rank in range(layout.ranks)}
+    rank_at = {layout.coordinates(rank): rank for rank in range(layout.ranks)}
     mismatch = None
-    for (place, rank), (axis, along) in itertools.product(places.items(), enumerate(layout.axes)):
+    for (coordinates, rank), (axis, along) in itertools.product(rank_at.items(), enumerate(layout.axes)):
         for side, step in enumerate((-1, 1)):
             if along is None:
                 continue
-            neighbour = places.get((*place[:along], place[along] + step, *place[along + 1 :]))
+            neighbour = rank_at.get((*coordinates[:along], coordinates[along] + step, *coordinates[along + 1 :]))
             if neighbour is None:
                 continue
-            width, theirs = widths[rank][axis][side], widths[neighbour][axis][1 - side]
+            width, opposite = widths[rank][axis][side], widths[neighbour][axis][1 - side]
             size = layout.local_shape(rank)[axis]
             if width > size:
                 raise InputError(
                     f"the halo width exceeds local block size: {width} along axis {axis}, where rank {rank} has a "
                     f"block of {size}; collops.operators.Halo accepts such widths"
                 )
-            if width != theirs:
-                mismatch = f"{width} along axis {axis} on rank {rank}, {theirs} on rank {neighbour}"
+            if width != opposite:
+                mismatch = f"{width} along axis {axis} on rank {rank}, {opposite} on rank {neighbour}"
     if mismatch is not None:
         raise InputError(f"the halo width does not match neighbor halo width: {mismatch}; pass equal widths")
 
@@ -220,19 +222,19 @@ def _check_widths(layout: Layout, widths: Sequence[Any]) -> None:
 class _Extension(LinearOperator):
     """Extend ravelled blocks by halos; the adjoint drops the halos.
 
-    `every` has the widths of all ranks. With `beyond`, blocks at the ends of the array have halos too, which are zero.
+    `halos` has the widths of all ranks. With `beyond`, blocks at the ends of the array have halos too, which are zero.
     """
 
-    def __init__(self, layout: Layout, every: Sequence[Any], beyond: bool, comm: Communicator, dtype: Any) -> None:
-        widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*every, strict=True))
+    def __init__(self, layout: Layout, halos: Sequence[Any], beyond: bool, comm: Communicator, dtype: Any) -> None:
+        widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*halos, strict=True))
         self._plan = HaloPlan(layout, widths, comm)
-        kept = [kept_of_halo(layout, rank, own, widths, beyond) for rank, own in enumerate(every)]
-        self.extents = [tuple(s.stop - s.start for s in box) for box in kept]
+        inner = [halo_region(layout, rank, halo, widths, beyond) for rank, halo in enumerate(halos)]
+        self.extents = [tuple(s.stop - s.start for s in box) for box in inner]
         self._shape, self._extent = layout.local_shape(comm.rank), self.extents[comm.rank]
-        self._kept = kept[comm.rank]
+        self._region = inner[comm.rank]
         self.inner = tuple(
             slice(before - s.start, before - s.start + n)
-            for n, (before, _), s in zip(self._shape, widths, self._kept, strict=True)
+            for n, (before, _), s in zip(self._shape, widths, self._region, strict=True)
         )
         sizes = [math.prod(extent) for extent in self.extents]
         super().__init__(vector_layout(layout), Layout.split(sum(sizes), comm.size, sizes=sizes), dtype, comm)
@@ -242,7 +244,7 @@ class _Extension(LinearOperator):
         out = self._new(self.range, x) if out is None else out
         extended = self._buffers.get("extended", self._plan.extended, x, x.dtype).local_array
         self._plan.fill(x.local_array.reshape(self._shape), extended)
-        store(extended[self._kept], out.local_array.reshape(self._extent))
+        store(extended[self._region], out.local_array.reshape(self._extent))
         return out
 
     def _adjoint(self, y: Any, out: Any) -> Any:

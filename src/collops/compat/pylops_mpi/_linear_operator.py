@@ -29,14 +29,14 @@ _METHODS = frozenset(("matvec", "rmatvec", "_matvec", "_rmatvec"))
 
 
 def _extents(name: str, side: int, doc: str) -> Any:
-    """Return a property for the shape of the model or the data; by default that of a vector."""
+    """Return a property for the shape of the model or the data; by default the shape of a vector."""
     public = name.removeprefix("_")
 
     def read(self: Operator) -> tuple[int, ...]:
-        given = getattr(self, name)
-        if given is None and self._known_shape() is None:
+        extents = getattr(self, name)
+        if extents is None and self._known_shape() is None:
             raise AttributeError(f"'{type(self).__name__}' object has no attributes '{public}' or 'shape'")
-        return (self.shape[side],) if given is None else given
+        return (self.shape[side],) if extents is None else extents
 
     def write(self: Operator, value: Any) -> None:
         extents = as_shape(value)
@@ -50,9 +50,9 @@ def _extents(name: str, side: int, doc: str) -> Any:
 class Operator:
     """An operator on PyLops-MPI's arrays.
 
-    Most apply a `native` operator. A user's class has none: it implements ``_matvec`` and ``_rmatvec``, which
-    combinations with other operators call. Nor has a class that is derived from one of this package, or an object, with
-    a method of its own in the place of one of these.
+    Most operators apply a `native` operator. A user's class has none: it implements ``_matvec`` and ``_rmatvec``, which
+    combinations with other operators call. The same holds for a class derived from a class of this package, or an
+    object, that overrides one of these methods.
 
     A class for a native operator defines ``_make`` with the signature of PyLops-MPI's class. ``_make`` returns the
     native operator. The constructor is derived from it and stores the arguments as attributes, as PyLops-MPI does.
@@ -60,11 +60,11 @@ class Operator:
 
     # Partitions of model and data: with a single rank, layouts do not distinguish them.
     partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
-    _taken: tuple[bool, bool] = (False, False)  # whether model and data must have these partitions
+    _requires_partition: tuple[bool, bool] = (False, False)  # whether model and data must have these partitions
     dtype: Any = None
     _make: Callable[..., LinearOperator | None]
     _native: LinearOperator | None = None
-    _replaced = False  # whether a user's class has methods of its own
+    _replaced = False  # whether a user's class overrides methods
     _base_comm: Any = None
     _shape: tuple[int, int] | None = None
     _dims: tuple[int, ...] | None = None
@@ -72,7 +72,7 @@ class Operator:
     _name = ""
 
     def __init_subclass__(cls, **defaults: Any) -> None:
-        """Give a class that defines ``_make`` a constructor of the same signature, with these defaults instead."""
+        """Give a class that defines ``_make`` a constructor with the same signature and these defaults."""
         if "_make" in vars(cls) or defaults:
             cls.__init__ = _constructor(cls._make, defaults)
         elif not _METHODS.isdisjoint(vars(cls)):
@@ -98,7 +98,7 @@ class Operator:
         return self._native
 
     def _settle(self, comm: Communicator | None) -> None:
-        """Choose the ranks if that was postponed: those of `comm`, or all."""
+        """Choose the ranks if the choice was postponed: the ranks of `comm`, or all."""
 
     base_comm = property(
         lambda self: mpi_comm(self._base_comm),
@@ -157,22 +157,22 @@ class Operator:
             raise LayoutError(
                 f"dimension mismatch: {self!r} takes {self.shape[side]} elements, not an array of shape {native.shape}"
             )
-        taken = self._taken[1 - side] and self.partitions[1 - side]
-        if taken and (x.partition is _SCATTER) is not (taken is _SCATTER):
-            names = _SCATTER if taken is _SCATTER else f"{Partition.BROADCAST},{Partition.UNSAFE_BROADCAST}"
+        required = self._requires_partition[1 - side] and self.partitions[1 - side]
+        if required and (x.partition is _SCATTER) is not (required is _SCATTER):
+            names = _SCATTER if required is _SCATTER else f"{Partition.BROADCAST},{Partition.UNSAFE_BROADCAST}"
             raise LayoutError(f"x should have partition={names}, not {x.partition}; see DistributedArray.to_dist")
         return x
 
     def _matvec(self, x: Any) -> Any:
         native = self._applied()
         if native is None:
-            raise NotImplementedError(f"{type(self).__name__} has no _matvec")
+            raise NotImplementedError(f"{type(self).__name__} does not implement _matvec")
         return wrap(native.forward(to_layout(x.native, native.domain)), x, self.partitions[1])
 
     def _rmatvec(self, x: Any) -> Any:
         native = self._applied()
         if native is None:
-            raise NotImplementedError(f"{type(self).__name__} has no _rmatvec")
+            raise NotImplementedError(f"{type(self).__name__} does not implement _rmatvec")
         return wrap(native.adjoint(to_layout(x.native, native.range)), x, self.partitions[0])
 
     def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
@@ -214,14 +214,14 @@ class Operator:
         )
         result._shape, result._dims = (self.shape[0], other.shape[1]), other._dims
         result.partitions = (other.partitions[0], self.partitions[1])
-        result._taken = (other._taken[0], self._taken[1])
+        result._requires_partition = (other._requires_partition[0], self._requires_partition[1])
         return result
 
     def _agree(self, other: Operator) -> None:
         """Let an operator whose choice of ranks was postponed use the ranks of the other."""
-        for one, two in ((self, other), (other, self)):
-            if two._native is not None:
-                one._settle(two._native.comm)
+        for op, other_op in ((self, other), (other, self)):
+            if other_op._native is not None:
+                op._settle(other_op._native.comm)
 
     def __mul__(self, x: Any) -> Any:
         return self.dot(x)
@@ -273,7 +273,7 @@ class Operator:
         result = self._derived("Adjoint", (self,), lambda a: a.H, self.rmatvec, self.matvec)
         result._shape, result._dims, result._dimsd = (self.shape[1], self.shape[0]), self._dimsd, self._dims
         result.partitions = (self.partitions[1], self.partitions[0])
-        result._taken = (self._taken[1], self._taken[0])
+        result._requires_partition = (self._requires_partition[1], self._requires_partition[0])
         return result
 
     H = property(adjoint)
@@ -302,7 +302,7 @@ class Operator:
         matvec: Callable[[Any], Any],
         rmatvec: Callable[[Any], Any],
     ) -> Operator:
-        """Return an operator derived from `parts`: by `combine` of their native operators, or else by two functions."""
+        """Return an operator derived from `parts`: `combine` of their native operators, or else two functions."""
         stacked = any(isinstance(part, MPIStackedLinearOperator) for part in parts)
         result = MPIStackedLinearOperator() if stacked else MPILinearOperator()
         natives = [part.native for part in parts]
@@ -311,7 +311,7 @@ class Operator:
         else:
             result._apply_by(matvec, rmatvec)
         result._name, result._base_comm = name, self._base_comm
-        result.partitions, result._taken = self.partitions, self._taken
+        result.partitions, result._requires_partition = self.partitions, self._requires_partition
         result._shape, result._dims, result._dimsd = self.shape, self._dims, self._dimsd
         result.dtype = np.result_type(*map(_dtype, parts))
         return result
@@ -323,16 +323,16 @@ class Operator:
 
 def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str, Any]) -> Any:
     """Return a constructor with the signature of ``_make``, except for `defaults`."""
-    given = inspect.signature(make).parameters.values()
-    signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in given])
+    parameters = inspect.signature(make).parameters.values()
+    signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in parameters])
 
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        given = signature.bind(self, *arguments, **named)
-        given.apply_defaults()
-        for name, value in list(given.arguments.items())[1:]:
+        parameters = signature.bind(self, *arguments, **named)
+        parameters.apply_defaults()
+        for name, value in list(parameters.arguments.items())[1:]:
             if name not in ("A", "G", "conj"):  # matrices, which the native operator may convert; and a method
                 setattr(self, name, value)
-        native = make(*given.args, **given.kwargs)
+        native = make(*parameters.args, **parameters.kwargs)
         if native is None:
             return
         # PyLops-MPI's vectors are ravelled arrays.
@@ -397,7 +397,7 @@ def asmpilinearoperator(Op: Any) -> MPILinearOperator:
 
 
 def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
-    """Return the native operator of `op`; for a user's class, one with the layouts of `model` and `data`."""
+    """Return the native operator of `op`; for a user's class, an operator with the layouts of `model` and `data`."""
     if not isinstance(op, Operator):
         kind = type(op).__name__
         raise UnsupportedTypeError(f"expected an MPILinearOperator or an MPIStackedLinearOperator, not {kind}")

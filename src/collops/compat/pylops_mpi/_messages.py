@@ -65,9 +65,9 @@ def mpi_allgather(base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: s
 
 
 def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]], recv_buf: Any = None) -> list[Any]:
-    given, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
-    comm.allgatherv(given.reshape(-1), counts, out=gathered)
-    return _unroll_allgather_recv(_stored(gathered, recv_buf), given.shape, shapes, starts)
+    prepared, gathered, starts, counts = _prepare_allgather_inputs_mpi(array, shapes, engine_of(array).name)
+    comm.allgatherv(prepared.reshape(-1), counts, out=gathered)
+    return _unroll_allgather_recv(_stored(gathered, recv_buf), prepared.shape, shapes, starts)
 
 
 def _stored(result: Any, recv_buf: Any) -> Any:
@@ -78,7 +78,7 @@ def _stored(result: Any, recv_buf: Any) -> Any:
 
 
 def mpi_bcast(base_comm: Any, send_buf: Any, root: int = 0, engine: str | None = "numpy") -> Any:
-    """Replace the elements of `send_buf` by those of `root`, and return it."""
+    """Replace the elements of `send_buf` by the elements on `root`, and return it."""
     return _ranks(base_comm).bcast(send_buf, root, out=send_buf)
 
 
@@ -155,7 +155,7 @@ def _unroll_allgather_recv(
         return [recv_buf[start : start + math.prod(shape)].reshape(shape) for start, shape in starts]
     shape = len(send_buf_shapes), *buffer_chunk_shape
     padded = recv_buf[: math.prod(shape)].reshape(shape)
-    return [chunk[tuple(map(slice, kept))] for chunk, kept in zip(padded, send_buf_shapes, strict=True)]
+    return [chunk[tuple(map(slice, unpadded))] for chunk, unpadded in zip(padded, send_buf_shapes, strict=True)]
 
 
 # pylops_mpi.utils._nccl
@@ -175,7 +175,7 @@ def nccl_allreduce(nccl_comm: Any, send_buf: Any, recv_buf: Any = None, op: Any 
 
 
 def nccl_bcast(nccl_comm: Any, send_buf: Any, root: int = 0) -> None:
-    """Replace the elements of `send_buf` by those of `root`."""
+    """Replace the elements of `send_buf` by the elements on `root`."""
     mpi_bcast(nccl_comm, _on_device(send_buf), root)
 
 
@@ -234,9 +234,9 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, np.number | np.bool_) and not isinstance(value.item(), np.generic):
         return {"dtype": value.dtype.str, "value": _to_json(value.item())}
     if isinstance(value, list):
-        return [_to_json(each) for each in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_to_json(each) for each in value]}
+        return {"tuple": [_to_json(item) for item in value]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if value is None or isinstance(value, int | float | str):
@@ -249,7 +249,7 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, list):
-        return [_from_json(each) for each in value]
+        return [_from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "dtype" in value:
@@ -298,7 +298,7 @@ class DistributedMixIn:
         return self._allgather(sub_comm, None if base_comm_nccl is None else sub_comm, send_buf, recv_buf, engine)
 
     def _bcast(self, base_comm: Any, base_comm_nccl: Any, send_buf: Any, root: int = 0, engine: str = "numpy") -> Any:
-        """Replace the elements of `send_buf` by those of `root`, and return it."""
+        """Replace the elements of `send_buf` by the elements on `root`, and return it."""
         return mpi_bcast(_chosen(base_comm, base_comm_nccl), send_buf, root, engine)
 
     def _send(self, base_comm, base_comm_nccl, send_buf, dest, count=None, tag=0, engine="numpy") -> None:

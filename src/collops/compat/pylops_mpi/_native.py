@@ -1,4 +1,4 @@
-"""Conversion from PyLops-MPI's conventions to the native ones: communicators, layouts, and operators on them."""
+"""Conversion from PyLops-MPI's conventions to native communicators, layouts, and operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mpi_comm(base_comm: Any) -> Any:
 
 
 def kind_of(value: Any) -> str:
-    """Return the name of a value's type for an error, with what to do about objects of the real PyLops-MPI."""
+    """Return the name of a value's type for an error, with a remedy for objects of the real PyLops-MPI."""
     kind = type(value)
     if kind.__module__.partition(".")[0] != "pylops_mpi":
         return kind.__name__
@@ -26,7 +26,7 @@ def kind_of(value: Any) -> str:
 
 
 def communicator(base_comm: Any) -> Communicator:
-    """Return the native communicator for an mpi4py one, or the world for ``None``. The first call is collective.
+    """Return the native communicator of an mpi4py communicator, or the world for ``None``. First call collective.
 
     A communicator of all ranks in their order is mapped to the world, since programs combine objects on both.
     """
@@ -41,7 +41,7 @@ def communicator(base_comm: Any) -> Communicator:
 def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
     """Return the layout of PyLops-MPI's vector of an array: the ravelled parts of all ranks in order.
 
-    `ranks` gives each rank's number in `layout`, if that orders the ranks differently.
+    `ranks` has each rank's number in `layout`, if `layout` orders the ranks differently.
     """
     sizes = [layout.local_size(rank) for rank in (range(layout.ranks) if ranks is None else ranks)]
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
@@ -52,7 +52,9 @@ def to_layout(array: Any, layout: AnyLayout) -> Any:
     if array.layout is layout:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([to_layout(part, one) for part, one in zip(array.arrays, layout.layouts, strict=True)])
+        return StackedArray(
+            [to_layout(part, target) for part, target in zip(array.arrays, layout.layouts, strict=True)]
+        )
     # Layouts that differ only in their mask, which affects reductions, have the same parts.
     parts = operator.attrgetter("shape", "process_grid", "axes", "sizes")
     return reinterpret(array, layout) if parts(array.layout) == parts(layout) else array.redistribute(layout)
@@ -75,7 +77,7 @@ class OnCopies(BlockDiag):
     def __init__(self, op: Any, comm: Communicator) -> None:
         super().__init__([op], alone())
         rows, columns = (Layout.replicated(extent, comm.size) for extent in self.shape)
-        LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work, on the copies of all ranks
+        LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work on all ranks
 
 
 class FromFunctions(LinearOperator):
@@ -104,10 +106,10 @@ class FromFunctions(LinearOperator):
         return filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
-def filled(result: Any, given: Any, out: Any) -> Any:
-    """Return a result that shares no memory with the input, in `out` if that is given."""
+def filled(result: Any, source: Any, out: Any) -> Any:
+    """Return a result that does not share memory with the input, in `out` if it is not None."""
     if out is None:
-        shared = {id(leaf.local_array) for leaf in given.leaves}
+        shared = {id(leaf.local_array) for leaf in source.leaves}
         return result.copy() if any(id(leaf.local_array) in shared for leaf in result.leaves) else result
     for target, part in zip(out.leaves, result.leaves, strict=True):
         store(part.local_array, target.local_array)

@@ -73,7 +73,7 @@ class MPISecondDerivative(MPILinearOperator):
 class MPILaplacian(MPILinearOperator):
     """Weighted sum of second derivatives of a ravelled array, see :class:`collops.operators.Laplacian`. Collective."""
 
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(
         self,
@@ -96,7 +96,7 @@ class MPILaplacian(MPILinearOperator):
 class MPIGradient(MPIStackedLinearOperator):
     """Stack of first derivatives of a ravelled array, see :class:`collops.operators.Gradient`. Collective."""
 
-    _taken = (True, False)
+    _requires_partition = (True, False)
 
     def _make(self, dims, sampling=1, edge=False, kind="centered", base_comm=None, dtype="float64"):
         _check_kind(kind)
@@ -129,7 +129,7 @@ class _LocalStack(MPILinearOperator):
     """
 
     _stack: Callable[[Any, Communicator], LinearOperator]
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(self, ops, base_comm=None, dtype=None):
         self.ops = list(ops)
@@ -200,7 +200,7 @@ class _DistributedStack(MPIStackedLinearOperator):
         natives = [native for op in self.ops if (native := op.native) is not None]
         return natives if len(natives) == len(self.ops) else None
 
-    def _each(self, method: str, parts: Any) -> list[Any]:
+    def _products(self, method: str, parts: Any) -> list[Any]:
         """Return the product of each operator with its part."""
         return [getattr(op, method)(part) for op, part in zip(self.ops, parts, strict=True)]
 
@@ -214,8 +214,8 @@ class MPIStackedBlockDiag(_DistributedStack):
         if natives:
             return StackedBlockDiag(natives)
         self._apply_by(
-            lambda x: StackedDistributedArray(self._each("matvec", x.distarrays)),
-            lambda y: StackedDistributedArray(self._each("rmatvec", y.distarrays)),
+            lambda x: StackedDistributedArray(self._products("matvec", x.distarrays)),
+            lambda y: StackedDistributedArray(self._products("rmatvec", y.distarrays)),
         )
 
 
@@ -234,8 +234,8 @@ class MPIStackedVStack(_DistributedStack):
         if natives:
             return StackedVStack([with_layouts(op, natives[0].domain, op.range) for op in natives])
         self._apply_by(
-            lambda x: StackedDistributedArray(self._each("matvec", [x] * len(self.ops))),
-            lambda y: reduce(operator.add, self._each("rmatvec", y.distarrays)),
+            lambda x: StackedDistributedArray(self._products("matvec", [x] * len(self.ops))),
+            lambda y: reduce(operator.add, self._products("rmatvec", y.distarrays)),
         )
 
 
@@ -249,7 +249,7 @@ class MPIFFTND(MPILinearOperator):
     """
 
     _transform = FFTND
-    _taken = (True, True)
+    _requires_partition = (True, True)
     norm: str
     nffts: Any
     fs: Any
@@ -300,7 +300,7 @@ class MPIFredholm1(MPILinearOperator):
     """
 
     partitions = (_BROADCAST, _BROADCAST)
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(self, G, nz=1, saveGt=False, usematmul=True, base_comm=None, dtype="float64"):
         self.G = G
@@ -342,7 +342,7 @@ class MPIMDC(MPILinearOperator):
     """
 
     partitions = (_BROADCAST, _BROADCAST)
-    _taken = (True, True)
+    _requires_partition = (True, True)
 
     def _make(
         self,
@@ -385,10 +385,10 @@ class _OfRealPart(LinearOperator):
     def _adjoint(self, y: Any, out: Any) -> Any:
         return self._apply_to_real(self.operator._adjoint, y, self._new(self.domain, y) if out is None else out)
 
-    def _apply_to_real(self, apply: Any, given: Any, out: Any) -> Any:
-        dtype = given.local_array.real.dtype
-        real = self._buffers.get(("real", given.layout), given.layout, given, dtype)
-        real.local_array[...] = given.local_array.real
+    def _apply_to_real(self, apply: Any, source: Any, out: Any) -> Any:
+        dtype = source.local_array.real.dtype
+        real = self._buffers.get(("real", source.layout), source.layout, source, dtype)
+        real.local_array[...] = source.local_array.real
         result = apply(real, self._buffers.get(("result", out.layout), out.layout, out, dtype))
         out.local_array[...] = result.local_array
         return out

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import as_given, as_native, wrap
+from collops.compat.pylops_mpi._arrays import as_native, wrap, wrap_like
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import filled, with_layouts
 from collops.compat.pylops_mpi._solvers import native_callback
@@ -66,7 +66,7 @@ class MPIProxOperator:
 
     def __call__(self, x: Any) -> Any:
         """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
-        value = self._get()(self._given(x)).item()
+        value = self._get()(self._argument(x)).item()
         if self._local is None:
             return value
         for leaf in x.native.leaves:
@@ -76,15 +76,15 @@ class MPIProxOperator:
 
     def prox(self, x: Any, tau: float) -> Any:
         """Return the proximal point for a positive `tau`."""
-        return wrap(self._get().prox(self._given(x), _positive(tau)), x)
+        return wrap(self._get().prox(self._argument(x), _positive(tau)), x)
 
     def proxdual(self, x: Any, tau: float) -> Any:
         """Return the proximal point of the convex conjugate for a positive `tau`."""
-        return wrap(self._get().proxdual(self._given(x), _positive(tau)), x)
+        return wrap(self._get().proxdual(self._argument(x), _positive(tau)), x)
 
     def grad(self, x: Any) -> Any:
         """Return the gradient."""
-        return wrap(self._get().grad(self._given(x)), x)
+        return wrap(self._get().grad(self._argument(x)), x)
 
     def postcomposition(self, sigma: float) -> MPIProxOperator:
         """Return the function times `sigma`."""
@@ -104,7 +104,7 @@ class MPIProxOperator:
         composed.native, composed.layout = native, self.layout
         return composed
 
-    def _given(self, x: Any) -> Any:
+    def _argument(self, x: Any) -> Any:
         """Return the native array of the argument `x`."""
         return as_native(x, self.layout)
 
@@ -160,11 +160,11 @@ class MPIL21(MPIProxOperator):
         self.ndim, self.sigma = ndim, sigma
         self.native = proximal.L21(ndim, sigma)
 
-    def _given(self, x: Any) -> Any:
-        found = getattr(x, "narrays", 1)
-        if found != self.ndim:
-            raise InputError(f"Expected {self.ndim} DistributedArray, got {found}")
-        return super()._given(x)
+    def _argument(self, x: Any) -> Any:
+        count = getattr(x, "narrays", 1)
+        if count != self.ndim:
+            raise InputError(f"Expected {self.ndim} DistributedArray, got {count}")
+        return super()._argument(x)
 
     def sum_squared(self, x: Any) -> Any:
         """Return the lengths of the vectors: despite the name, the square roots of the sums."""
@@ -244,7 +244,7 @@ def ProximalGradient(
     options = {"epsg": epsg, "tau": tau, "eta": eta, "niterback": niterback, "acceleration": acceleration, "tol": tol}
     options |= _run_options(niter, native_callback(callback, x0), show)
     result = proximal.proximal_gradient(f, g, start, **options)
-    return as_given(result.x, x0)
+    return wrap_like(result.x, x0)
 
 
 def ADMML2(
@@ -265,7 +265,7 @@ def ADMML2(
     options |= _run_options(niter, native_callback(callback, x0), show)
     options["z0"] = as_native(z0, penalty.range)
     result = proximal.admm_l2(native_prox(proxg, image), misfit, data, penalty, start, tau, **options)
-    return as_given(result.x, x0), wrap(result.details["z"], image)
+    return wrap_like(result.x, x0), wrap(result.details["z"], image)
 
 
 def PrimalDual(
@@ -295,5 +295,5 @@ def PrimalDual(
     options = {"theta": theta, "gfirst": gfirst, "y0": as_native(y0, native.range), "z": as_native(z, native.domain)}
     options |= _run_options(niter, call, show)
     result = proximal.primal_dual(f, g, native, start, tau, mu, **options)
-    x = as_given(result.x, x0)
-    return (x, as_given(result.details["y"], y0)) if returny else x
+    x = wrap_like(result.x, x0)
+    return (x, wrap_like(result.details["y"], y0)) if returny else x

@@ -19,7 +19,7 @@ from pylops.optimization.basesolver import Solver
 
 import collops
 from collops import Status
-from collops.compat.pylops_mpi._arrays import as_given, as_native, leaves
+from collops.compat.pylops_mpi._arrays import as_native, leaves, wrap_like
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
 from collops.errors import NotFiniteError
@@ -36,38 +36,38 @@ from collops.extend.solvers import (
 )
 
 _SHOWN = (10, 10, 10)
-_MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is not given
+_MAX_STEPS = 10_000  # iterations of a solver that runs step by step, if niter is None
 
 
-def _spread(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
-    """Return `function` under another name, with the arguments `options` instead of a dictionary of that name.
+def _with_keywords(name: str, function: Callable[..., Any], options: Sequence[Parameter], **defaults: Any) -> Any:
+    """Return `function` under another name, with keywords `options` instead of its argument ``options``, a dictionary.
 
     `defaults` replace the defaults of its other arguments.
     """
     parameters: list[Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
-        other = parameter.replace(default=defaults.get(parameter.name, parameter.default))
-        parameters += options if parameter.name == "options" else [other]
+        changed = parameter.replace(default=defaults.get(parameter.name, parameter.default))
+        parameters += options if parameter.name == "options" else [changed]
     signature = inspect.Signature(parameters)
 
     @functools.wraps(function)
-    def spread(*arguments: Any, **named: Any) -> Any:
-        given = signature.bind(*arguments, **named)
-        given.apply_defaults()
-        named = dict(given.arguments)
+    def call(*arguments: Any, **named: Any) -> Any:
+        bound = signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        named = dict(bound.arguments)
         return function(options={option.name: named.pop(option.name) for option in options}, **named)
 
-    spread.__name__ = spread.__qualname__ = name
-    spread.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
-    return spread
+    call.__name__ = call.__qualname__ = name
+    call.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    return call
 
 
 class _NativeSolver(Solver):
     """A solver class of PyLops-MPI, implemented by a native method.
 
     ``solve`` calls the native driver, which replays CUDA graphs and checks tolerances with a delay. ``setup``,
-    ``step``, ``run`` and ``finalize`` take the same steps one by one; so does ``solve`` if there are callback objects,
-    or in a user's class, which may have methods of its own.
+    ``step``, ``run`` and ``finalize`` take the same steps one by one; so does ``solve`` with callback objects, or in a
+    user's class, which may override methods.
     """
 
     _default_niter: int | None = 10
@@ -82,8 +82,8 @@ class _NativeSolver(Solver):
         """Give ``setup`` and ``solve`` the options of ``_method``."""
         cls._options = list(inspect.signature(cls._method).parameters.values())[1:]
         options = [option for option in cls._options if option.name not in cls._function_only]
-        cls.setup = _spread("setup", cls._setup, options)
-        cls.solve = _spread("solve", cls._solve, options, niter=cls._default_niter)
+        cls.setup = _with_keywords("setup", cls._setup, options)
+        cls.solve = _with_keywords("solve", cls._solve, options, niter=cls._default_niter)
 
     def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
         """Set the attributes of PyLops' solver from the residual norms and the method's details."""
@@ -127,7 +127,7 @@ class _NativeSolver(Solver):
         """Record the state after an iteration; return the model."""
         self._state, method = state, self._running
         self._rows.append(method.numbers(*map(float, method.report(state))))
-        x, history, status = as_given(state.x, self._like), method.numbers(*np.array(self._rows).T), self._status()
+        x, history, status = wrap_like(state.x, self._like), method.numbers(*np.array(self._rows).T), self._status()
         if status is Status.NOT_FINITE:
             raise NotFiniteError(method.name, self.iiter, method.suspect(self._rows[-1], self.iiter), x)
         self._conclude(x, method.residual_norm(history), method.details(state, history), status)
@@ -166,7 +166,7 @@ class _NativeSolver(Solver):
     # As a whole
 
     def _solve(self, y, x0, niter=10, options: Any = None, show=False, itershow=_SHOWN) -> Any:
-        """Solve; the results are those of the function of the same name. Collective."""
+        """Solve; return the results of the function of the same name. Collective."""
         niter = 10 if niter is None else niter
         if self.callbacks or type(self).__module__ != __name__:
             x = self.setup(y=y, x0=x0, niter=niter, show=show, **options)
@@ -183,7 +183,7 @@ class _NativeSolver(Solver):
                 progress=None if show else False,
                 verify=False,  # PyLops-MPI's tolerances apply to residuals by recurrence
             )
-            self.iiter, x = result.iterations, as_given(result.x, x0)
+            self.iiter, x = result.iterations, wrap_like(result.x, x0)
             self._conclude(x, result.residual_norms, result.details, result.status)
             if show:
                 self._print_rows(_chosen(self.iiter, itershow))
@@ -202,8 +202,8 @@ class _NativeSolver(Solver):
 
 def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
     """Return the iterations to print: the first, the last, and some in between."""
-    first, last, every = itershow
-    return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % every == 0]
+    first, last, interval = itershow
+    return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % interval == 0]
 
 
 def native_callback(callback: Any, like: Any, dual: Any = None) -> Callable[[int, Any], None] | None:
@@ -215,7 +215,7 @@ def native_callback(callback: Any, like: Any, dual: Any = None) -> Callable[[int
         return None
 
     def call(_: int, view: Any) -> None:
-        callback(as_given(view.x, like), *(() if dual is None else [as_given(view.state.y, dual)]))
+        callback(wrap_like(view.x, like), *(() if dual is None else [wrap_like(view.state.y, dual)]))
 
     return call
 
@@ -340,7 +340,7 @@ class FISTA(ISTA):
         `x` and `z` are ignored: the solver keeps both vectors from the last step.
         """
         x, update = super().step(x, show)
-        return x, as_given(self._state.ahead, self._like), update
+        return x, wrap_like(self._state.ahead, self._like), update
 
 
 # The functions
@@ -356,7 +356,7 @@ def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
         return solver._solve(y, x0, niter, options, show, itershow)
 
     solve.__doc__ = f"{kind.__doc__} Collective.\n\nReturns {results}."
-    return _spread(kind.__name__.lower(), solve, kind._options)
+    return _with_keywords(kind.__name__.lower(), solve, kind._options)
 
 
 cg = _function(CG, "the solution, the number of iterations, and the norms of the residual")
@@ -383,6 +383,6 @@ def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy
         real, imaginary = rand(*leaf.local_shape), rand(*leaf.local_shape)  # PyLops-MPI always draws both
         leaf[:] = real + 1j * imaginary if np.dtype(dtype).kind == "c" else real
     result = collops.power_iteration(operator, as_native(b_k, operator.domain), niter=niter, tol=tol)
-    for leaf, found in zip(leaves(b_k), to_layout(result.x, b_k.native.layout).leaves, strict=True):
-        leaf.native = reinterpret(found, leaf.native.layout)
+    for leaf, part in zip(leaves(b_k), to_layout(result.x, b_k.native.layout).leaves, strict=True):
+        leaf.native = reinterpret(part, leaf.native.layout)
     return result.details["eigenvalue"], b_k, result.iterations

@@ -32,9 +32,9 @@ def dottest(Op, u, v, nr=None, nc=None, rtol=1e-6, atol=1e-21, raiseerror=True, 
         raise AssertionError(f"Provided nr and nc do not match operator shape: {(nr, nc)} and {Op.shape}")
     pairs = (Op.matvec(u), v), (u, Op.rmatvec(v))
     # Gathered, as in PyLops-MPI: a vector may be replicated while the result beside it is split.
-    left, right = (np.vdot(*(engine_of(a := x.asarray()).to_host(a) for x in pair)) for pair in pairs)
-    passed = bool(np.isclose(left, right, rtol, atol))
-    text = f"Dot test {'passed' if passed else 'failed'}, v^H(Opu)={left} - u^H(Op^Hv)={right}"
+    forward, adjoint = (np.vdot(*(engine_of(a := x.asarray()).to_host(a) for x in pair)) for pair in pairs)
+    passed = bool(np.isclose(forward, adjoint, rtol, atol))
+    text = f"Dot test {'passed' if passed else 'failed'}, v^H(Opu)={forward} - u^H(Op^Hv)={adjoint}"
     if verb:
         print(text)
     if not passed and raiseerror:
@@ -132,11 +132,11 @@ def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None
         flat, ranks = x.native, x.size
         if stacking:
             sizes = [int(shape[0]) for shape in (self.local_shapes_m if towards_data else self.local_shapes_n)]
-            given = to_layout(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
+            vector = to_layout(flat, Layout.split(flat.size, ranks, sizes=sizes, mask=x.mask))
         else:
-            whole = Layout.split(self.dims if towards_data else self.dimsd, ranks, mask=x.mask)
-            given = to_layout(flat, whole.reshape(flat.size)).reshape(whole.shape)
-        return func(self, wrap(given, x, Partition.SCATTER)).ravel()
+            layout = Layout.split(self.dims if towards_data else self.dimsd, ranks, mask=x.mask)
+            vector = to_layout(flat, layout.reshape(flat.size)).reshape(layout.shape)
+        return func(self, wrap(vector, x, Partition.SCATTER)).ravel()
 
     return apply
 
@@ -247,11 +247,11 @@ def plot_local_arrays(arr: Any, title: str | None = None, vmin: Any = None, vmax
     >>> x[:] = 1.0
     >>> pylops_mpi.plot_local_arrays(x, "ones")
     """
-    whole = arr.native.gather(root=0)
+    full = arr.native.gather(root=0)
     if arr.rank == 0:
         import matplotlib.pyplot as plt
 
-        values = arr.native.engine.to_host(whole)
+        values = arr.native.engine.to_host(full)
         figure, axes = plt.subplots(1, arr.size, squeeze=False)
         for rank, ax in enumerate(axes[0]):
             part = values[arr.native.layout.slices(rank)]

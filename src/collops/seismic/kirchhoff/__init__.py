@@ -1,4 +1,4 @@
-"""Kirchhoff demigration and migration with kernels of our own, for CPUs and GPUs."""
+"""Kirchhoff demigration and migration, with kernels for CPUs and GPUs."""
 
 from __future__ import annotations
 

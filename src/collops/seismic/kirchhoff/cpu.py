@@ -1,18 +1,18 @@
 """Numba kernels of the Kirchhoff operator for host memory.
 
-Forward: a task is one source and a few receivers. It walks the image in pieces that stay in the first-level cache; for
-each piece the sample numbers and weights of a trace are computed first, in a loop that the compiler can vectorise, and
-scattered into the trace then. The finished trace is convolved while it is still in cache. Adjoint: a task is one
-piece of the image, which gathers from all traces in turn. No two tasks write the same memory.
+Forward: a task is one source and a few receivers. It processes the image in pieces that stay in the L1 cache. For each
+piece it first computes the sample indices and weights of a trace, in a loop that the compiler can vectorise, and then
+scatters into the trace. The finished trace is convolved while it is still in cache. Adjoint: a task is one piece of the
+image, which gathers from all traces in turn. No two tasks write the same memory.
 
-Times and weights on coarser nodes are interpolated first, a piece at a time: by the adjoint once for all sources.
-Weights and bands are loops of their own over a piece. A trace has one run of samples for each band: arrivals choose
-theirs, and each has its own wavelet.
+Times and weights on coarser nodes are interpolated first, a piece at a time; the adjoint interpolates once for all
+sources. Weights and bands are separate loops over a piece. A trace has one run of samples for each band, with its own
+wavelet; each arrival is added to the run of its band.
 
-Both apply to several images and their traces together, for which sample numbers and weights are computed once. Each
-point and each sample then has a number for each column, in one to four rows, the strips. Rows are as long as the tuple
-`columns`, so that their length is known at compile time and a row is a vector of the processor. Several strips, and
-several traces at a time, hide how long it takes to load, add to and store a row, which often is the one before.
+Forward and adjoint apply to batches of images (columns), and compute sample indices and weights once for all of them.
+Each point and each sample then has a value for each column, in one to four rows, the strips. Rows are as long as the
+tuple `columns`: the length is known at compile time, and a row is a SIMD vector. Several strips, and several traces at
+a time, hide the latency of loading, updating and storing a row, which is often the row of the previous update.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from collops.seismic.kirchhoff.weights import Bands, Weights
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
-_TRACES_AT_A_TIME = 4  # from which the adjoint adds to points of several columns
-_RECEIVERS_AT_A_TIME = 32  # of the adjoint from coarse tables
-_PIECE = 512  # image points whose sample numbers and weights are computed at a time
+_TRACES_AT_A_TIME = 4  # traces that the adjoint adds together to points of several columns
+_RECEIVERS_AT_A_TIME = 32  # of the adjoint with coarse tables
+_PIECE = 512  # image points whose sample indices and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
-_APART = 16  # beyond a piece or a block, so that arrays of it do not compete for the same lines of the cache
+_PADDING = 16  # elements after a piece or a block, so that its arrays do not compete for the same cache lines
 _TAPS = 8  # taps of the wavelet that are applied at a time
-_PART = 2048  # numbers that all taps are applied to at a time, in the first-level cache
-_BEHIND = 2  # samples after a trace: zeros, or the arrivals that are omitted
-_ROW_BYTES = 64  # of a strip of columns, a vector of the processor
-_STRIPS = 4  # of columns that are computed together
-_FILTERED = 1 << 23  # bytes of the filtered traces of several columns that the adjoint has at a time
-_MIN_COLUMNS = 3  # columns for which a row is faster than one column after the other
+_PART = 2048  # samples that all taps are applied to at a time, in the L1 cache
+_GUARD = 2  # samples after a trace: zeros, or the arrivals that are omitted
+_ROW_BYTES = 64  # of a strip of columns: a SIMD vector
+_STRIPS = 4  # maximum number of strips computed together
+_FILTERED = 1 << 23  # bytes of filtered traces of several columns that the adjoint holds at a time
+_MIN_COLUMNS = 3  # minimum number of columns for which a row is faster than one column after the other
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
-# Products and sums may be contracted; nothing else that would change results or hide a NaN.
+# Allow contraction of products and sums only: other options change results or hide NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
 
 
-def _row_addition(typing, columns, target, to, source, at, factors):
-    """Add rows of `source` to rows `to` of `target`: to each, those at `at`, times its factors.
+def _row_addition(typing, columns, target, target_rows, source, source_rows, factors):
+    """Add the `source_rows` of `source`, times factors, to each of the `target_rows` of `target`.
 
-    `to`, `at` and `factors` are tuples; a row `to` has a factor for each of `at`. Both arrays are flat. The compiler
-    cannot know that they do not overlap, and would make no vectors of rows.
+    The rows and `factors` are tuples; each target row has a factor for each source row. Both arrays are flat. Without
+    this function the compiler must assume that they overlap, and does not vectorise.
     """
     width = columns.count
 
@@ -70,36 +70,36 @@ def _row_addition(typing, columns, target, to, source, at, factors):
         vector = ir.VectorType(number, width) if width > 1 else number
         align = context.get_abi_sizeof(number)
 
-        def addresses(array, places):
+        def addresses(array, rows):
             data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
-            for place in range(signature.args[places].count):
-                row = builder.extract_value(arguments[places], place)
-                row = context.cast(builder, row, signature.args[places][place], types.intp)
+            for number in range(signature.args[rows].count):
+                row = builder.extract_value(arguments[rows], number)
+                row = context.cast(builder, row, signature.args[rows][number], types.intp)
                 yield builder.bitcast(builder.gep(data, [builder.mul(row, row.type(width))]), vector.as_pointer())
 
         def factor(number):
             value = builder.extract_value(arguments[5], number)
             if width == 1:
                 return value
-            one = builder.insert_element(vector(ir.Undefined), value, ir.IntType(32)(0))
-            return builder.shuffle_vector(one, vector(ir.Undefined), ir.VectorType(ir.IntType(32), width)([0] * width))
+            lane = builder.insert_element(vector(ir.Undefined), value, ir.IntType(32)(0))
+            return builder.shuffle_vector(lane, vector(ir.Undefined), ir.VectorType(ir.IntType(32), width)([0] * width))
 
         rows = [builder.load(address, align=align) for address in addresses(3, 4)]
-        for place, address in enumerate(addresses(1, 2)):
+        for target_number, address in enumerate(addresses(1, 2)):
             total = builder.load(address, align=align)
-            for number_of_row, row in enumerate(rows, place * len(rows)):
+            for number_of_row, row in enumerate(rows, target_number * len(rows)):
                 total = builder.fadd(total, builder.fmul(factor(number_of_row), row))
             builder.store(total, address, align=align)
         return context.get_dummy_value()
 
-    return types.void(columns, target, to, source, at, factors), generate
+    return types.void(columns, target, target_rows, source, source_rows, factors), generate
 
 
-def _square_transposition(typing, columns, source, at, apart, target, to, between):
+def _square_transposition(typing, columns, source, begin, stride, target, to_begin, to_stride):
     """Copy the transpose of a square block of one flat array into another; `columns` is as long as its rows.
 
-    The first row begins at element `at` of `source`, and consecutive rows are `apart` elements apart. In `target` the
-    first row begins at element `to`, and the spacing is `between`.
+    The first row begins at element `begin` of `source`, and consecutive rows are `stride` elements apart. In `target`
+    the first row begins at element `to_begin`, and the stride is `to_stride`.
     """
     width = columns.count
 
@@ -119,17 +119,17 @@ def _square_transposition(typing, columns, source, at, apart, target, to, betwee
         rows = [builder.load(address, align=align) for address in addresses(1)]
         halves = [[i // 2 + half + i % 2 * width for i in range(width)] for half in (0, width // 2)]
         masks = [ir.Constant(ir.VectorType(ir.IntType(32), width), half) for half in halves]
-        for _ in range(width.bit_length() - 1):  # each time, rows are merged with those half a square below
+        for _ in range(width.bit_length() - 1):  # each step merges rows with the rows half a square below
             pairs = zip(rows[: width // 2], rows[width // 2 :], strict=True)
             rows = [builder.shuffle_vector(a, b, mask) for a, b in pairs for mask in masks]
         for row, address in zip(rows, addresses(4), strict=True):
             builder.store(row, address, align=align)
         return context.get_dummy_value()
 
-    return types.void(columns, source, at, apart, target, to, between), generate
+    return types.void(columns, source, begin, stride, target, to_begin, to_stride), generate
 
 
-# Without `typing`, which Numba passes.
+# Numba passes the argument `typing`.
 _add_rows: Any = intrinsic(_row_addition)
 _transpose: Any = intrinsic(_square_transposition)
 
@@ -137,7 +137,7 @@ _transpose: Any = intrinsic(_square_transposition)
 @njit(**_OPTIONS)
 def _convolve(columns, strips, trace, taps, lead, padded, result):
     """Add traces, shifted by `lead` samples, correlated with taps whose number is a multiple of _TAPS."""
-    size, step = trace.size, 1 if len(columns) == 1 else strips  # the compiler knows that it is 1
+    size, step = trace.size, 1 if len(columns) == 1 else strips  # a compile-time constant for one column
     begin = lead * step * len(columns)
     padded[:begin] = 0
     padded[begin : begin + size] = trace
@@ -156,25 +156,27 @@ def _convolve(columns, strips, trace, taps, lead, padded, result):
 
 
 @njit(**_OPTIONS)
-def _copy_transpose(columns, source, at, apart, target, to, between, rows, size):
+def _copy_transpose(columns, source, begin, stride, target, to_begin, to_stride, rows, size):
     """Copy the transpose of a block of `rows` rows of length `size`; see :func:`_square_transposition`.
 
-    It takes the traces of several columns to the order of the kernels, or back. `source` may be read-only.
+    It converts the traces of several columns to the order of the kernels, or back. `source` may be read-only.
     """
     width = len(columns)
-    whole, whole_rows = size // width * width, rows // width * width
-    for row in range(0, whole_rows, width):
-        for i in range(0, whole, width):
-            _transpose(columns, source, at + row * apart + i, apart, target, to + i * between + row, between)
+    full_size, full_rows = size // width * width, rows // width * width
+    for row in range(0, full_rows, width):
+        for i in range(0, full_size, width):
+            _transpose(
+                columns, source, begin + row * stride + i, stride, target, to_begin + i * to_stride + row, to_stride
+            )
     for row in range(rows):
-        for i in range(whole if row < whole_rows else 0, size):
-            target[to + i * between + row] = source[at + row * apart + i]
+        for i in range(full_size if row < full_rows else 0, size):
+            target[to_begin + i * to_stride + row] = source[begin + row * stride + i]
 
 
 @njit(**_OPTIONS)
 def _interpolate(values, nodes, begin, n, line, result):
-    """Interpolate a row of values at nodes at the points from `begin` on; `line` is overwritten."""
-    shape, counts, place, step, part = nodes
+    """Interpolate a row of node values at the points from `begin` on; `line` is overwritten."""
+    shape, counts, node, step, weight = nodes
     nx, nz = shape[1], shape[2]
     of_x, of_z = shape[0], shape[0] + shape[1]
     done = 0
@@ -183,29 +185,29 @@ def _interpolate(values, nodes, begin, n, line, result):
         size = min(nz - depth, n - done)
         y, x, first_z, last_z = column // nx, of_x + column % nx, of_z + depth, of_z + depth + size - 1
         across, along = step[y] * counts[1] * counts[2], step[x] * counts[2]
-        first = (place[y] * counts[1] + place[x]) * counts[2]
-        low, high = place[first_z], place[last_z] + step[last_z] + 1
+        first = (node[y] * counts[1] + node[x]) * counts[2]
+        low, high = node[first_z], node[last_z] + step[last_z] + 1
         for k in range(low, high):
             near = values[first + k]
-            near += part[x] * (values[first + along + k] - near)
+            near += weight[x] * (values[first + along + k] - near)
             if across:
                 far = values[first + across + k]
-                far += part[x] * (values[first + across + along + k] - far)
-                near += part[y] * (far - near)
+                far += weight[x] * (values[first + across + along + k] - far)
+                near += weight[y] * (far - near)
             line[k] = near
         for i in range(size):
-            k = place[first_z + i]
-            result[done + i] = line[k] + part[first_z + i] * (line[k + step[first_z + i]] - line[k])
+            k = node[first_z + i]
+            result[done + i] = line[k] + weight[first_z + i] * (line[k + step[first_z + i]] - line[k])
         done += size
 
 
 @njit(**_OPTIONS)
-def _times_of(times, coarse, nodes, row, begin, n, line, rest, result):
-    """Return the times of a station at the points from `begin` on: those of a fine table, or computed in `result`."""
+def _times_of(times, coarse, nodes, row, begin, n, line, scratch, result):
+    """Return the times of a station at the points from `begin` on: from a fine table, or computed in `result`."""
     remainders, straight, spacing, latest, unit = coarse
     if not straight.shape[0]:
         return times[row, begin : begin + n]
-    _interpolate(remainders[row], nodes, begin, n, line, rest)
+    _interpolate(remainders[row], nodes, begin, n, line, scratch)
     slowness = straight[row, 0]
     nx, nz = nodes[0][1], nodes[0][2]
     done = 0
@@ -217,7 +219,7 @@ def _times_of(times, coarse, nodes, row, begin, n, line, rest, result):
         square = y * y + x * x
         for i in range(size):
             z = (depth + i) * spacing[2] - straight[row, 3]
-            samples = rest[done + i] + slowness * np.sqrt(square + z * z)
+            samples = scratch[done + i] + slowness * np.sqrt(square + z * z)
             result[done + i] = result.dtype.type(np.rint(min(samples, latest) * unit))
         done += size
     return result[:n]
@@ -231,42 +233,45 @@ def _fields_of(fields, nodes, row, begin, n, line, result):
 
 
 @njit(**_OPTIONS)
-def _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length):
-    """Compute the weights of a source and a receiver at points, from their fields, (fields, points), from there on.
+def _weigh(form, source, source_begin, receiver, receiver_begin, n, weight, length):
+    """Compute the weights of a source and a receiver at `n` points from their fields, of shape (fields, points).
 
-    `form` are the numbers of `Weights`: axes, whether oblique, whether spreading, and the limits of the dip. `length`
-    is overwritten.
+    `form` has the parameters of `Weights`: axes, oblique, spreads, and the two numbers of `steepest`. `length` is
+    overwritten.
     """
     axes, oblique, spreads, steepest, width = int(form[0]), form[1] > 0, form[2] > 0, form[3], form[4]
-    own, other = ours[0, ours_from : ours_from + n], theirs[0, theirs_from : theirs_from + n]
+    a, b = (source[0, source_begin : source_begin + n], receiver[0, receiver_begin : receiver_begin + n])
     for i in range(n):
-        weight[i] = own[i] * other[i]
+        weight[i] = a[i] * b[i]
     if axes > 0:
         length[:n] = 0
         for axis in range(1, 1 + axes):
-            own, other = ours[axis, ours_from : ours_from + n], theirs[axis, theirs_from : theirs_from + n]
+            a, b = (source[axis, source_begin : source_begin + n], receiver[axis, receiver_begin : receiver_begin + n])
             for i in range(n):
-                both = own[i] + other[i]
-                length[i] += both * both
+                total = a[i] + b[i]
+                length[i] += total * total
         if oblique:
             for i in range(n):
                 weight[i] *= np.sqrt(length[i])
-        if steepest >= 0:  # `own` and `other` are vertical here
+        if steepest >= 0:  # `a` and `b` are the vertical components here
             real = weight.dtype.type
-            zero, one, nothing = real(0), real(1), real(_NO_DIRECTION)
+            zero, unity, nothing = real(0), real(1), real(_NO_DIRECTION)
             for i in range(n):
-                both = own[i] + other[i]
-                part = (both * both - steepest * length[i]) / (width * (length[i] + nothing))
-                weight[i] *= min(max(part, zero), one)
+                total = a[i] + b[i]
+                part = (total * total - steepest * length[i]) / (width * (length[i] + nothing))
+                weight[i] *= min(max(part, zero), unity)
     if spreads:
-        own, other = ours[1 + axes, ours_from : ours_from + n], theirs[1 + axes, theirs_from : theirs_from + n]
+        a, b = (
+            source[1 + axes, source_begin : source_begin + n],
+            receiver[1 + axes, receiver_begin : receiver_begin + n],
+        )
         for i in range(n):
-            weight[i] /= np.sqrt(own[i] + other[i])
+            weight[i] /= np.sqrt(a[i] + b[i])
 
 
 @njit(**_OPTIONS)
 def _choose_rows(index, choice, nearest, begin, n, stride):
-    """Move sample numbers to the row of their band."""
+    """Shift sample indices to the run of their band."""
     for i in range(n):
         node = nearest[begin + i] if nearest.size else begin + i
         index[i] += np.uint32(choice[node]) * np.uint32(stride)
@@ -300,62 +305,65 @@ def _forward(
     real = image.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
-    bands, stride = len(taps), samples + _BEHIND
+    bands, stride = len(taps), samples + _GUARD
     is_coarse = coarse[1].shape[0] > 0
     for task in prange(sources * groups):
-        width, one = len(columns), real(1)  # known at compile time here, unlike outside the parallel loop
-        # Arrivals beyond the trace are collected after it; those of one column at its last sample, where none begins.
+        width, unity = len(columns), real(1)  # known at compile time here, unlike outside the parallel loop
+        # Arrivals beyond the trace are collected after it; with one column, at its last sample, which is unused.
         nothing = last if width == 1 else np.uint32(samples)
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
         count = min(_RECEIVERS_PER_TASK, receivers - first)
-        # Contributions to samples. One column has those to the sample after an arrival in an array of their own, by the
-        # number of the one before, as neighbours in the image often add to neighbouring samples.
+        # Contributions to samples. With one column, contributions to the sample after an arrival have a separate array,
+        # indexed by the sample before it, as neighbours in the image often add to neighbouring samples.
         step = strips * width
         extent = bands * stride * step
-        left = np.zeros(_RECEIVERS_PER_TASK * extent, image.dtype)
-        right = np.zeros_like(left) if width == 1 else left
-        index = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), np.uint32)
-        near = np.empty((_RECEIVERS_PER_TASK, _PIECE + _APART), image.dtype)
+        before = np.zeros(_RECEIVERS_PER_TASK * extent, image.dtype)
+        after = np.zeros_like(before) if width == 1 else before
+        index = np.empty((_RECEIVERS_PER_TASK, _PIECE + _PADDING), np.uint32)
+        near = np.empty((_RECEIVERS_PER_TASK, _PIECE + _PADDING), image.dtype)
         far = np.empty_like(near)
         weight = np.empty(_PIECE, image.dtype)
         length = np.empty(_PIECE, image.dtype)
         size = _PIECE if is_coarse else 0
-        ours_times, theirs_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
-        rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
+        source_times, receiver_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
+        scratch, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
         n_fields = 0
         if form is not None:
             n_fields = fields.shape[1]
-        ours_fields, theirs_fields = np.empty((n_fields, size), image.dtype), np.empty((n_fields, size), image.dtype)
+        source_buffer, receiver_buffer = (
+            np.empty((n_fields, size), image.dtype),
+            np.empty((n_fields, size), image.dtype),
+        )
         field_line = np.empty(line.size, image.dtype)
         for begin in range(0, points, _PIECE):
             n = min(_PIECE, points - begin)
             values = image[begin * step : (begin + n) * step]
-            outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
-            ours, ours_from = ours_fields, 0
+            outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, scratch, source_times)
+            s_fields, s_begin = source_buffer, 0
             if form is not None and fields.size:
                 if is_coarse:
-                    _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
+                    _fields_of(fields, nodes, source_rows[source], begin, n, field_line, source_buffer)
                 else:
-                    ours, ours_from = fields[source_rows[source]], begin
+                    s_fields, s_begin = fields[source_rows[source]], begin
             for r in range(count):
                 row, slot = receiver_rows[first + r], 0 if width == 1 else r
-                back = _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times)
+                back = _times_of(times, coarse, nodes, row, begin, n, line, scratch, receiver_times)
                 for i in range(n):
                     time = fixed(outward[i] + back[i])
                     k = np.uint32(time >> shift)
                     index[slot, i] = k if k < last else nothing
-                    whole = values[i] if width == 1 else one
-                    part = whole * (real(fixed(time & mask)) * scale)
+                    value = values[i] if width == 1 else unity
+                    part = value * (real(fixed(time & mask)) * scale)
                     far[slot, i] = part
-                    near[slot, i] = whole - part
+                    near[slot, i] = value - part
                 if form is not None:
                     if fields.size:
-                        theirs, theirs_from = fields[row], begin
+                        r_fields, r_begin = fields[row], begin
                         if is_coarse:
-                            _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields)
-                            theirs, theirs_from = theirs_fields, 0
-                        _weigh(form, ours, ours_from, theirs, theirs_from, n, weight, length)
+                            _fields_of(fields, nodes, row, begin, n, field_line, receiver_buffer)
+                            r_fields, r_begin = receiver_buffer, 0
+                        _weigh(form, s_fields, s_begin, r_fields, r_begin, n, weight, length)
                         for i in range(n):
                             near[slot, i] *= weight[i]
                             far[slot, i] *= weight[i]
@@ -364,15 +372,15 @@ def _forward(
                 if width == 1:
                     for i in range(n):
                         k = r * extent + index[0, i]
-                        left[k] += near[0, i]
-                        right[k] += far[0, i]
+                        before[k] += near[0, i]
+                        after[k] += far[0, i]
             if width > 1:
                 for i in range(n):
                     for r in range(count):
                         k, factors = (r * bands * stride + index[r, i]) * strips, (near[r, i], far[r, i])
                         for strip in range(strips):
                             to = k + strip
-                            _add_rows(columns, left, (to, to + strips), values, (i * strips + strip,), factors)
+                            _add_rows(columns, before, (to, to + strips), values, (i * strips + strip,), factors)
         padded = np.empty((samples + taps.shape[1]) * step, image.dtype)
         trace = np.empty(samples * step, image.dtype)
         for r in range(count):
@@ -382,16 +390,16 @@ def _forward(
             trace[:] = 0
             for band in range(bands):
                 first_number = r * extent + band * stride * step
-                a = left[first_number : first_number + samples * step]
+                a = before[first_number : first_number + samples * step]
                 if width == 1:
-                    b = right[first_number : first_number + samples]
+                    b = after[first_number : first_number + samples]
                     a[samples - 1] = 0
                     for i in range(samples - 1):
                         a[i + 1] += b[i]
                 _convolve(columns, strips, a, taps[band], lead, padded, trace)
             if width > 1:
-                place, apart = number * samples, traces.shape[1] * samples
-                _copy_transpose(columns, trace, 0, step, traces.reshape(-1), place, apart, samples, traces.shape[0])
+                start, pitch = number * samples, traces.shape[1] * samples
+                _copy_transpose(columns, trace, 0, step, traces.reshape(-1), start, pitch, samples, traces.shape[0])
 
 
 @njit(**_OPTIONS)
@@ -399,19 +407,19 @@ def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n
     """Add arrivals in four traces, which begin at these rows of `filtered`, to image points."""
     a, b, c, d = begins[0], begins[1], begins[2], begins[3]
     for i in range(n):
-        before = a + index[0, i], b + index[1, i], c + index[2, i], d + index[3, i]
-        whole = weight[0, i], weight[1, i], weight[2, i], weight[3, i]
-        far = whole[0] * fraction[0, i], whole[1] * fraction[1, i], whole[2] * fraction[2, i], whole[3] * fraction[3, i]
-        near = whole[0] - far[0], whole[1] - far[1], whole[2] - far[2], whole[3] - far[3]
+        arrivals = a + index[0, i], b + index[1, i], c + index[2, i], d + index[3, i]
+        w = weight[0, i], weight[1, i], weight[2, i], weight[3, i]
+        far = (w[0] * fraction[0, i], w[1] * fraction[1, i], w[2] * fraction[2, i], w[3] * fraction[3, i])
+        near = w[0] - far[0], w[1] - far[1], w[2] - far[2], w[3] - far[3]
         for strip in range(strips):
-            at = (
-                before[0] * strips + strip,
-                before[1] * strips + strip,
-                before[2] * strips + strip,
-                before[3] * strips + strip,
+            rows = (
+                arrivals[0] * strips + strip,
+                arrivals[1] * strips + strip,
+                arrivals[2] * strips + strip,
+                arrivals[3] * strips + strip,
             )
-            after = at[0] + strips, at[1] + strips, at[2] + strips, at[3] + strips
-            _add_rows(columns, total, (i * strips + strip,), filtered, at + after, near + far)
+            next_rows = (rows[0] + strips, rows[1] + strips, rows[2] + strips, rows[3] + strips)
+            _add_rows(columns, total, (i * strips + strip,), filtered, rows + next_rows, near + far)
 
 
 @njit(parallel=True, **_OPTIONS)
@@ -441,49 +449,49 @@ def _adjoint(
     receivers, first_trace = receiver_rows.size, begin_source * receiver_rows.size
     width, samples = len(columns), traces.shape[2]
     row_size = strips * width
-    extent = len(taps) * (samples + _BEHIND)  # samples of a filtered trace
+    extent = len(taps) * (samples + _GUARD)  # samples of a filtered trace
     points = image.size // row_size
     fixed = times.dtype.type
     real = image.dtype.type
-    one = real(1)
+    unity = real(1)
     shift, mask = fixed(bits), fixed((1 << bits) - 1)
-    # Arrivals beyond the trace read the zeros after it. Half the bytes of values stored with their slopes: the traces
-    # of a rank are more than its second-level cache holds, and every block of the image reads all of them.
+    # Arrivals beyond the trace read the zeros after it. Values are stored without slopes, which halves the memory
+    # traffic: the traces of a rank exceed its L2 cache, and every block of the image reads all of them.
     last, nothing = np.uint32(samples - 1), np.uint32(samples)
     rows = len(taps)
     is_coarse = coarse[1].shape[0] > 0
     step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
     for trace in prange((end_source - begin_source) * receivers):
         if width == 1:
-            given = traces[0, first_trace + trace]
+            raw = traces[0, first_trace + trace]
         else:
-            given = np.zeros(samples * row_size, image.dtype)
-            place, apart = (first_trace + trace) * samples, traces.shape[1] * samples
-            _copy_transpose(columns, traces.reshape(-1), place, apart, given, 0, row_size, traces.shape[0], samples)
+            raw = np.zeros(samples * row_size, image.dtype)
+            start, pitch = (first_trace + trace) * samples, traces.shape[1] * samples
+            _copy_transpose(columns, traces.reshape(-1), start, pitch, raw, 0, row_size, traces.shape[0], samples)
         padded = np.empty((samples + taps.shape[1]) * row_size, image.dtype)
-        first_number = trace * rows * (samples + _BEHIND) * row_size
-        filtered[first_number : first_number + rows * (samples + _BEHIND) * row_size] = 0
+        first_number = trace * rows * (samples + _GUARD) * row_size
+        filtered[first_number : first_number + rows * (samples + _GUARD) * row_size] = 0
         for band in range(rows):
-            begin = first_number + band * (samples + _BEHIND) * row_size
+            begin = first_number + band * (samples + _GUARD) * row_size
             result = filtered[begin : begin + samples * row_size]
-            _convolve(columns, strips, given, taps[band], lead, padded, result)
+            _convolve(columns, strips, raw, taps[band], lead, padded, result)
     for block in prange((points + _BLOCK - 1) // _BLOCK):
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
         total = image[begin * row_size : (begin + n) * row_size]
-        together = 1 if width == 1 else _TRACES_AT_A_TIME
-        slot, begins = 0, np.zeros(together, np.int64)
-        index = np.empty((together, _BLOCK + _APART), np.uint32)
-        fraction = np.zeros((together, _BLOCK + _APART), image.dtype)
+        batch = 1 if width == 1 else _TRACES_AT_A_TIME
+        slot, begins = 0, np.zeros(batch, np.int64)
+        index = np.empty((batch, _BLOCK + _PADDING), np.uint32)
+        fraction = np.zeros((batch, _BLOCK + _PADDING), image.dtype)
         weight = np.ones_like(fraction)
         length = np.empty(_BLOCK, image.dtype)
         size = _BLOCK if is_coarse else 0
-        ours_times, theirs_times = np.empty(size, times.dtype), np.empty((step, size), times.dtype)
-        rest, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
+        source_times, receiver_times = np.empty(size, times.dtype), np.empty((step, size), times.dtype)
+        scratch, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)
         n_fields = 0
         if form is not None:
             n_fields = fields.shape[1]
-        ours_fields, theirs_fields = (
+        source_buffer, receiver_buffer = (
             np.empty((n_fields, size), image.dtype),
             np.empty((step, n_fields, size), image.dtype),
         )
@@ -493,20 +501,20 @@ def _adjoint(
             if is_coarse:
                 for r in range(count):
                     row = receiver_rows[first + r]
-                    _times_of(times, coarse, nodes, row, begin, n, line, rest, theirs_times[r])
+                    _times_of(times, coarse, nodes, row, begin, n, line, scratch, receiver_times[r])
                     if form is not None:
-                        _fields_of(fields, nodes, row, begin, n, field_line, theirs_fields[r])
+                        _fields_of(fields, nodes, row, begin, n, field_line, receiver_buffer[r])
             for source in range(begin_source, end_source):
-                outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, rest, ours_times)
-                ours, ours_from = ours_fields, 0
+                outward = _times_of(times, coarse, nodes, source_rows[source], begin, n, line, scratch, source_times)
+                s_fields, s_begin = source_buffer, 0
                 if form is not None and fields.size:
                     if is_coarse:
-                        _fields_of(fields, nodes, source_rows[source], begin, n, field_line, ours_fields)
+                        _fields_of(fields, nodes, source_rows[source], begin, n, field_line, source_buffer)
                     else:
-                        ours, ours_from = fields[source_rows[source]], begin
+                        s_fields, s_begin = fields[source_rows[source]], begin
                 for r in range(count):
                     row = receiver_rows[first + r]
-                    back = theirs_times[r, :n] if is_coarse else times[row, begin : begin + n]
+                    back = receiver_times[r, :n] if is_coarse else times[row, begin : begin + n]
                     number = source * receivers + first + r - first_trace
                     for i in range(n):
                         time = fixed(outward[i] + back[i])
@@ -516,27 +524,27 @@ def _adjoint(
                     if form is not None:
                         if rows > 1:
                             choice = choices[choice_rows[first + r]]
-                            _choose_rows(index[slot], choice, nearest, begin, n, samples + _BEHIND)
+                            _choose_rows(index[slot], choice, nearest, begin, n, samples + _GUARD)
                         if fields.size:
-                            theirs, theirs_from = fields[row], begin
+                            r_fields, r_begin = fields[row], begin
                             if is_coarse:
-                                theirs, theirs_from = theirs_fields[r], 0
-                            _weigh(form, ours, ours_from, theirs, theirs_from, n, weight[slot], length)
+                                r_fields, r_begin = receiver_buffer[r], 0
+                            _weigh(form, s_fields, s_begin, r_fields, r_begin, n, weight[slot], length)
                     if width == 1:
                         value = filtered[number * extent : (number + 1) * extent]
                         for i in range(n):
-                            k, whole, far = index[0, i], one, fraction[0, i]
+                            k, amplitude, far = index[0, i], unity, fraction[0, i]
                             if form is not None:
-                                whole = weight[0, i]
-                                far *= whole
-                            _add_rows(columns, total, (i,), value, (k, k + 1), (whole - far, far))
+                                amplitude = weight[0, i]
+                                far *= amplitude
+                            _add_rows(columns, total, (i,), value, (k, k + 1), (amplitude - far, far))
                     else:
                         begins[slot] = number * extent
-                        slot = (slot + 1) % together
+                        slot = (slot + 1) % batch
                         if slot == 0:
                             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
         if slot > 0:
-            index[slot:] = nothing  # zeros, so that what else is left there does not count
+            index[slot:] = nothing  # zeros, so that the unused slots have no effect
             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
 
 
@@ -574,7 +582,7 @@ class NumbaKernels:
         # Convolution with the wavelet is correlation with its reverse.
         self._forward_filter = (reversed_taps, np.int64(size - 1 - center))
         self._adjoint_filter = (taps, np.int64(center))
-        self._filtered = rows * (scale.samples + _BEHIND)  # samples of a trace
+        self._filtered = rows * (scale.samples + _GUARD)  # samples of a trace
         self._points = tables.nodes.points
         self._width = _ROW_BYTES // dtype.itemsize
         self._kind = dtype.name, scale.fixed_type.itemsize == 8, weights is not None or bands is not None
@@ -602,23 +610,23 @@ class NumbaKernels:
             rows.fill(0)
             size = receivers * self._filtered * width  # of the filtered traces of a source
             step = sources if width == 1 else max(1, _FILTERED // max(1, size * rows.itemsize))
-            # Not kept: many operators, one for each shot, would together hold a copy of all data.
+            # Allocated for each call: kept by many operators, one for each shot, it would be a copy of all data.
             filtered = np.empty(receivers * min(step, sources) * self._filtered * width, rows.dtype)
             with _threads(self._threads):
                 for first in range(0, sources, max(1, step)):
                     last = min(first + step, sources)
-                    given = traces[some], first, last
-                    _adjoint(columns, strips, *given, *self._times, *self._adjoint_filter, filtered, rows)
+                    inputs = traces[some], first, last
+                    _adjoint(columns, strips, *inputs, *self._times, *self._adjoint_filter, filtered, rows)
             if width > 1:
                 images[some] = rows.reshape(-1, width).T[: some.stop - some.start]
 
     def _strips(self, count: int) -> Iterator[tuple[slice, tuple[int, ...], int]]:
-        """Yield the columns that are computed together, a tuple as long as a row of the kernels, and their number."""
+        """Yield the columns computed together, a tuple as long as a row of the kernels, and the number of strips."""
         begin = 0
         while begin < count:
             width = self._width if count - begin >= _MIN_COLUMNS else 1
             _compiled(*self._kind, width)
-            # Fewer columns than the fewest are left for themselves.
+            # The last columns, fewer than _MIN_COLUMNS, are computed one by one.
             strips = 1 if width == 1 else max(1, min(_STRIPS, (count - begin + width - _MIN_COLUMNS) // width))
             yield slice(begin, min(begin + strips * width, count)), (0,) * width, strips
             begin += strips * width
@@ -634,7 +642,7 @@ def _as_rows(images: np.ndarray, width: int) -> np.ndarray:
 
 
 def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
-    """Return NUMBA_NUM_THREADS if that is set in the environment, else this process' share of the cores, at least 1.
+    """Return NUMBA_NUM_THREADS if it is set in the environment, else this process' share of the cores, at least 1.
 
     `others` are the cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
     """
@@ -645,27 +653,27 @@ def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
 
 
 def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tuple[Any, ...]]:
-    """Return rows, times, coarse tables (one of both is empty) and nodes as the kernels take them."""
+    """Return row numbers, fine and coarse tables (one is empty) and nodes in the form that the kernels read."""
     scale, nodes = tables.scale, tables.nodes
     kind = scale.real_type.type
     times = np.asarray(tables.times)
     remainders, straight = np.empty((0, 0), kind), np.empty((0, 4), kind)
-    shape, counts = ((1,) * (3 - len(each)) + each for each in (nodes.shape, nodes.counts))
+    shape, counts = ((1,) * (3 - len(sizes)) + sizes for sizes in (nodes.shape, nodes.counts))
     spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
-    places = [np.empty(0, np.int64)] * 2 + [np.empty(0)]
+    cells = [np.empty(0, np.int64)] * 2 + [np.empty(0)]
     if tables.straight is not None:
         times, remainders, straight = np.empty((0, 0), scale.fixed_type), times, tables.straight
-        places = [np.concatenate(parts) for parts in zip(*(nodes.places(n) for n in shape), strict=True)]
+        cells = [np.concatenate(parts) for parts in zip(*(nodes.cells(n) for n in shape), strict=True)]
     unit = kind(2.0**scale.fraction_bits)
-    described = np.array(shape, np.int64), np.array(counts, np.int64), *places[:2], places[2].astype(kind)
+    lattice = np.array(shape, np.int64), np.array(counts, np.int64), *cells[:2], cells[2].astype(kind)
     coarse = remainders, straight, np.array(spacing, kind), kind(scale.latest), unit
-    return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, described
+    return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, lattice
 
 
 def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, Any, Any, Any, Any]:
-    """Return weights and bands as the kernels take them; of two that are not both None, one without elements is none.
+    """Return weights and bands in the form that the kernels read: all None, or empty arrays for the missing one.
 
-    Numba compiles no code for arguments that are None.
+    Numba omits the code for arguments that are None.
     """
     if weights is None and bands is None:
         return None, None, None, None, None
@@ -692,24 +700,23 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @cache
-def _compiled(dtype: str, wide: bool, with_factors: bool, width: int) -> None:
-    """Compile both directions for one pair of types and `width` columns, or load them from the cache on disk.
+def _compiled(dtype: str, long_times: bool, with_factors: bool, width: int) -> None:
+    """Compile forward and adjoint for one pair of types and `width` columns, or load them from the cache on disk.
 
-    No later call compiles then.
-    One process at a time: Numba's index of its cache does not support two writers.
+    Later calls do not compile. One process at a time: the index of Numba's cache does not support concurrent writers.
     """
     import fcntl
 
     dispatcher: Any = _forward
     folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
-    taps, one = np.zeros(_TAPS, dtype), np.zeros(width, dtype)
-    tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if wide else 2, dtype)
+    taps, image = np.zeros(_TAPS, dtype), np.zeros(width, dtype)
+    tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if long_times else 2, dtype)
     bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
     times = (*_stations(tables), np.int64(1), taps.dtype.type(1), *_factors(tables, None, bands))
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
         columns, traces = (0,) * width, np.zeros((1, 0, 2), dtype)
         filter_ = taps[np.newaxis], np.int64(0)
-        _forward(columns, 1, one, *times, *filter_, traces)
-        _adjoint(columns, 1, traces, 0, 0, *times, *filter_, np.zeros(0, dtype), one)
+        _forward(columns, 1, image, *times, *filter_, traces)
+        _adjoint(columns, 1, traces, 0, 0, *times, *filter_, np.zeros(0, dtype), image)

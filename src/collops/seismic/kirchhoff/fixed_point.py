@@ -5,8 +5,9 @@ sum of a source and a receiver time is then exact; in float32 the fraction that 
 keep only about four digits at the end of a thousand samples. A time takes 8 bytes for float64 operators. For float32
 operators it takes 4 bytes if those keep the error below 1e-5, up to 8,191 samples, and 8 bytes on longer traces.
 
-Tables on coarser nodes hold reals instead: what is left of a time after that of the straight ray, which the kernels
-compute. It is smooth also around the station, unlike the time itself, and zero in a constant velocity.
+Tables on coarser nodes hold floating-point remainders: the time minus the time along the straight ray, which the
+kernels compute. Unlike the time itself, the remainder is smooth also around the station; it is zero in a constant
+velocity.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _LONGEST = 1 << 30  # samples; the kernels' sample numbers, of two times, are 32
 
 @dataclass(frozen=True)
 class Scale:
-    """How seconds become fixed-point numbers, for an operator in float32 or float64."""
+    """The conversion of seconds to fixed-point numbers, for an operator in float32 or float64."""
 
     interval: float  # of the samples of a trace, in seconds
     samples: int
-    early: int  # samples by which times may lie before the first sample
+    early: int  # maximum number of samples by which times precede the first sample
     dtype: np.dtype
 
     def __post_init__(self) -> None:
@@ -40,15 +41,15 @@ class Scale:
             raise UnsupportedTypeError(f"Kirchhoff operators are float32 or float64, not {self.dtype}")
         if self.latest >= _LONGEST:
             raise InputError(
-                f"traces of {self.samples} samples with times up to {self.early} samples early are too long; the "
-                f"two together must be less than {_LONGEST}"
+                f"traces of {self.samples} samples with times up to {self.early} samples before the first are too "
+                f"long; the sum of both must be less than {_LONGEST}"
             )
 
     @property
     def fixed_type(self) -> np.dtype:
         """Integer type of the numbers."""
-        narrow = self.dtype.itemsize == 4 and self._free_bits(32) >= _SUFFICIENT_BITS
-        return np.dtype(np.int32 if narrow else np.int64)
+        fits_int32 = self.dtype.itemsize == 4 and self._free_bits(32) >= _SUFFICIENT_BITS
+        return np.dtype(np.int32 if fits_int32 else np.int64)
 
     @property
     def real_type(self) -> np.dtype:
@@ -57,16 +58,16 @@ class Scale:
 
     @property
     def latest(self) -> int:
-        """Where times are cut off, in samples; added to any other time it is after the last sample."""
+        """Upper limit of a time, in samples; added to any other time it lies after the last sample."""
         return self.samples + self.early
 
     @property
     def fraction_bits(self) -> int:
-        """Fractional bits, such that the sum of two times that were cut off fits."""
+        """Number of fractional bits; the sum of two times within the limit does not overflow."""
         return min(self._free_bits(8 * self.fixed_type.itemsize), _MANTISSA_BITS[self.dtype])
 
     def _free_bits(self, width: int) -> int:
-        """Bits of an integer besides the sign and the largest sum of two times."""
+        """Bits of an integer that the sign and the largest sum of two times leave free."""
         return width - 1 - int(2 * self.latest).bit_length()
 
     def fixed(self, samples: np.ndarray) -> np.ndarray:
@@ -77,9 +78,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class FixedTables:
-    """Travel times of stations, one row each, and which of the rows belong to the sources and the receivers.
+    """Travel times of stations, one row each, and the row numbers of the sources and the receivers.
 
-    Operators of different shots share the rows, and have the numbers of theirs only (`of`).
+    Operators of different shots share the table and differ in their row numbers (`select`).
 
     Examples
     --------
@@ -99,7 +100,7 @@ class FixedTables:
     # On coarser nodes, (stations, 4): samples per metre; y (0 in 2-D), x and z in metres from the first image point
     straight: Any = None
     spacing: tuple[float, ...] = ()  # of the image points, in metres
-    # Root mean square, in samples, by which interpolated times are wrong, at the station where it is the largest.
+    # Root mean square error of interpolated times, in samples, at the station with the largest error.
     error: float = 0.0
 
     @classmethod
@@ -108,15 +109,15 @@ class FixedTables:
     ) -> FixedTables:
         """Convert tables of seconds, of shapes (sources, …) and (receivers, …) with the same image axes.
 
-        Infinity means that nothing arrives. Times may be negative if recording began late; arrivals before the first
-        sample are omitted. Traces have at least two `samples`, at an `interval` in seconds, and the operator `dtype`
-        float32 or float64. Raises InputError if shapes differ, or a time is NaN or minus infinity.
+        Infinity marks points without an arrival. Times may be negative if recording began late; arrivals before the
+        first sample are omitted. Traces have at least two `samples`, at an `interval` in seconds; the operator has the
+        `dtype` float32 or float64. Raises InputError if shapes differ, or a time is NaN or minus infinity.
         """
         source_times, receiver_times = np.asarray(source_times), np.asarray(receiver_times)
         if source_times.ndim < 2 or source_times.shape[1:] != receiver_times.shape[1:]:
             raise InputError(
-                f"travel times of shapes {source_times.shape} and {receiver_times.shape} have no image axes in common; "
-                "give (sources, *image) and (receivers, *image)"
+                f"travel times of shapes {source_times.shape} and {receiver_times.shape} have different image axes; "
+                "pass (sources, *image) and (receivers, *image)"
             )
         early = early_samples(source_times, receiver_times, interval)
         scale, nodes = Scale(float(interval), int(samples), early, np.dtype(dtype)), Nodes(source_times.shape[1:])
@@ -126,23 +127,23 @@ class FixedTables:
             row[:] = scale.fixed(seconds.reshape(-1) / interval)
         return cls(times, scale, nodes, np.arange(sources), np.arange(sources, sources + receivers))
 
-    def of(self, sources: np.ndarray, receivers: np.ndarray) -> FixedTables:
-        """Return the same tables for other rows."""
+    def select(self, sources: np.ndarray, receivers: np.ndarray) -> FixedTables:
+        """Return the same tables with other rows as sources and receivers."""
         return replace(self, sources=np.asarray(sources), receivers=np.asarray(receivers))
 
-    def only(self) -> tuple[FixedTables, np.ndarray]:
-        """Return tables of the rows in use alone, copied into memory, and the numbers of these rows."""
+    def compact(self) -> tuple[FixedTables, np.ndarray]:
+        """Return tables that hold only the rows in use, copied into memory, and the numbers of these rows."""
         used, rows = np.unique(np.concatenate([self.sources, self.receivers]), return_inverse=True)
         straight = None if self.straight is None else self.straight[used]
         fewer = replace(self, times=np.array(self.times[used]), straight=straight)
-        return fewer.of(rows[: len(self.sources)], rows[len(self.sources) :]), used
+        return fewer.select(rows[: len(self.sources)], rows[len(self.sources) :]), used
 
-    def on(self, engine: Engine) -> FixedTables:
+    def to_engine(self, engine: Engine) -> FixedTables:
         """Return the same tables in the memory of an engine."""
         straight = None if self.straight is None else engine.from_host(self.straight)
         return replace(self, times=engine.from_host(self.times), straight=straight)
 
-    def at(self, row: int) -> np.ndarray:
+    def station_times(self, row: int) -> np.ndarray:
         """Return the fixed-point times of a station at all image points, flat."""
         if self.straight is None:
             return self.times[row]
@@ -152,13 +153,13 @@ class FixedTables:
 
 
 def distance(shape: tuple[int, ...], spacing: tuple[float, ...], position: Any) -> np.ndarray:
-    """Return how far the points of an image are from a position, both counted in metres from the first point."""
-    apart = [step * np.arange(n) - place for n, step, place in zip(shape, spacing, position, strict=True)]
-    return np.sqrt(sum(part**2 for part in np.ix_(*apart)))
+    """Return the distances of the image points from a position, which is relative to the first point, in metres."""
+    offsets = [step * np.arange(n) - coordinate for n, step, coordinate in zip(shape, spacing, position, strict=True)]
+    return np.sqrt(sum(part**2 for part in np.ix_(*offsets)))
 
 
 def early_samples(source_times: np.ndarray, receiver_times: np.ndarray, interval: float) -> int:
-    """Return by how many samples times in seconds lie before zero; raise InputError for NaN and minus infinity."""
+    """Return the number of samples from the earliest time to zero; raise InputError for NaN and minus infinity."""
     return max(
         int(np.ceil(max(0.0, -_earliest(times, what)) / interval))
         for times, what in ((source_times, "source"), (receiver_times, "receiver"))
@@ -172,6 +173,6 @@ def _earliest(times: np.ndarray, what: str) -> float:
     smallest = float(times.min())  # NaN if any is
     if not np.isfinite(smallest) and not smallest > 0:
         raise InputError(
-            f"the {what} travel times contain NaN or minus infinity; give seconds, or infinity where nothing arrives"
+            f"the {what} travel times contain NaN or minus infinity; pass seconds, or infinity where no wave arrives"
         )
     return 0.0 if np.isinf(smallest) else smallest

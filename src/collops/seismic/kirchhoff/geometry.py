@@ -14,17 +14,20 @@ _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A uniform grid of image points, ordered (``y``,) ``x``, ``z``: increasing coordinates, and their spacing."""
+class ImageGrid:
+    """A uniform grid of image points with axes (``y``,) ``x``, ``z``: increasing coordinates, and their spacing.
+
+    Unlike `collops.seismic.survey.Grid`, it may begin at any depth.
+    """
 
     axes: tuple[np.ndarray, ...]
     spacing: tuple[float, ...]
 
     @classmethod
-    def from_axes(cls, z: Any, x: Any, y: Any = None) -> Grid:
+    def from_axes(cls, z: Any, x: Any, y: Any = None) -> ImageGrid:
         """Check the axes of an image: at least two points each, finite, increasing and uniform."""
-        given = (x, z) if y is None else (y, x, z)
-        checked = [_uniform_axis(name, axis) for name, axis in zip(_AXIS_NAMES[len(given)], given, strict=True)]
+        axes = (x, z) if y is None else (y, x, z)
+        checked = [_uniform_axis(name, axis) for name, axis in zip(_AXIS_NAMES[len(axes)], axes, strict=True)]
         return cls(tuple(axis for axis, _ in checked), tuple(spacing for _, spacing in checked))
 
     @property
@@ -42,29 +45,33 @@ class Grid:
         """Number of points."""
         return math.prod(self.shape)
 
-    def distance(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Return the distances of grid points from a position, in metres; `at` is as in `apart`."""
-        return np.sqrt(sum(part**2 for part in self.apart(position, at)))
+    def distance(self, position: np.ndarray, indices: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the distances of grid points from a position, in metres; for `indices` see `offsets`."""
+        return np.sqrt(sum(part**2 for part in self.offsets(position, indices)))
 
-    def apart(self, position: np.ndarray, at: tuple[np.ndarray, ...]) -> list[np.ndarray]:
-        """Return the coordinates of grid points relative to a position; `at` has their indices, from `numpy.ix_`."""
-        return [axis[index] - place for axis, index, place in zip(self.axes, at, position, strict=True)]
+    def offsets(self, position: np.ndarray, indices: tuple[np.ndarray, ...]) -> list[np.ndarray]:
+        """Return the coordinates of grid points relative to a position; `indices` are from `numpy.ix_`."""
+        return [
+            axis[number] - coordinate for axis, number, coordinate in zip(self.axes, indices, position, strict=True)
+        ]
 
     def value_at(self, values: np.ndarray, position: np.ndarray) -> float:
-        """Interpolate values on the grid linearly at a position; the nearest ones continue beyond its edge."""
+        """Interpolate values on the grid linearly at a position; beyond the edge, return the nearest value."""
         from scipy.ndimage import map_coordinates
 
-        place = (position - [axis[0] for axis in self.axes]) / np.array(self.spacing)
-        return float(map_coordinates(values, place[:, np.newaxis], order=1, mode="nearest")[0])
+        node = (position - [axis[0] for axis in self.axes]) / np.array(self.spacing)
+        return float(map_coordinates(values, node[:, np.newaxis], order=1, mode="nearest")[0])
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sources, the receivers, which all record every source, the image grid, and the time axis.
+    """The geometry of a Kirchhoff operator with one fixed spread: all receivers record every source.
+
+    For shots with different receivers use :class:`collops.seismic.survey.Geometry`.
 
     Attributes
     ----------
-    grid : Grid
+    grid : ImageGrid
         The image points.
     sources, receivers : numpy.ndarray
         Coordinates in metres, float64 of shape (positions, axes of the grid).
@@ -84,7 +91,7 @@ class Geometry:
     ((6, 5), (3, 2, 50))
     """
 
-    grid: Grid
+    grid: ImageGrid
     sources: np.ndarray
     receivers: np.ndarray
     interval: float
@@ -99,7 +106,7 @@ class Geometry:
         InputError
             If axes are not uniform, or positions are not finite or have other coordinates than the grid.
         """
-        grid = Grid.from_axes(z, x, y)
+        grid = ImageGrid.from_axes(z, x, y)
         interval, samples = _time_axis(t)
         stations = _positions("sources", sources, grid), _positions("receivers", receivers, grid)
         return cls(grid, *stations, interval, samples)
@@ -120,14 +127,14 @@ class Geometry:
                 if off.any():
                     first = int(np.flatnonzero(off)[0])
                     raise InputError(
-                        f"{what}[:, {first}] is at {name} = {values[first]:g}, off the model, which goes from "
-                        f"{axis[0]:g} to {axis[-1]:g}; enlarge the model or leave it out ({int(off.sum())} such "
-                        "positions)"
+                        f"{what}[:, {first}] is at {name} = {values[first]:g}, outside the model, which extends from "
+                        f"{axis[0]:g} to {axis[-1]:g}; enlarge the model or remove the {int(off.sum())} {what} "
+                        "outside"
                     )
 
 
-def _positions(what: str, positions: Any, grid: Grid) -> np.ndarray:
-    """Return coordinates given as rows (``y``,) ``x``, ``z`` as float64 of shape (positions, axes)."""
+def _positions(what: str, positions: Any, grid: ImageGrid) -> np.ndarray:
+    """Return coordinates with rows (``y``,) ``x``, ``z`` as float64 of shape (positions, axes)."""
     values = finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
         raise InputError(
@@ -148,16 +155,16 @@ def _time_axis(t: Any) -> tuple[float, int]:
 
 
 def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
-    """Return a finite 1-D wavelet as float64, and the index of its time zero, which is one of its own."""
+    """Return a finite 1-D wavelet as float64, and the index of its time zero, after checking both."""
     taps = finite_array("wavelet", wavelet)
     if taps.ndim != 1 or taps.size == 0:
         raise InputError(f"wavelet must be a 1-D array with at least one sample; got shape {taps.shape}")
     try:
         index = int(center)
-        whole = index == center
+        is_integer = index == center
     except (TypeError, ValueError, OverflowError):
-        index, whole = -1, False
-    if not whole or not 0 <= index < taps.size:
+        index, is_integer = -1, False
+    if not is_integer or not 0 <= index < taps.size:
         raise InputError(f"wavelet_center must be an index of the wavelet, 0 to {taps.size - 1}; got {center!r}")
     return taps, index
 
@@ -169,21 +176,21 @@ def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
     step = float(axis[1] - axis[0])
     if step <= 0:
         raise InputError(f"{name} must increase; its first step is {step:g}")
-    # An axis made in single precision is uniform to its own rounding only.
-    given = np.asarray(values).dtype
-    rounding = np.finfo(given).eps if given.kind == "f" else np.finfo(np.float64).eps
+    # A float32 axis is uniform only up to float32 rounding.
+    input_dtype = np.asarray(values).dtype
+    rounding = np.finfo(input_dtype).eps if input_dtype.kind == "f" else np.finfo(np.float64).eps
     tolerance = 1e-3 * step + 2 * float(rounding) * float(np.abs(axis).max())
     steps = np.diff(axis)
     if np.abs(steps - step).max() > tolerance:
         raise InputError(
-            f"{name} must be uniform; its steps go from {steps.min():g} to {steps.max():g}: "
+            f"{name} must be uniform; its steps range from {steps.min():g} to {steps.max():g}: "
             "resample onto a uniform axis"
         )
     return axis, step
 
 
 def finite_array(name: str, values: Any) -> np.ndarray:
-    """Return values as float64; `name` is for the error if they are not finite real numbers."""
+    """Return values as float64; raise InputError, which names them, if they are not finite real numbers."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:

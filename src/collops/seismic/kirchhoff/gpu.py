@@ -14,17 +14,17 @@ from collops.extend.engines import cuda_module
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
 
-# Measured on an H100: of blocks of 1 x 1 to 5 x 5 traces, 256 to 1024 threads and 1 to 4 points the fastest, or nearly.
+# Measured on an H100 with blocks of 1 x 1 to 5 x 5 traces, 256 to 1024 threads and 1 to 4 points: (nearly) the fastest.
 _FORWARD_THREADS = 512  # as in kirchhoff.cu
 _SHAPES = ((2, 4), (1, 4), (2, 2), (1, 2), (1, 1))  # sources and receivers of a block
-_MIN_POINTS = 16  # of a thread; where it would have fewer, blocks get fewer traces
-_SAMPLE = 8  # bytes of shared memory, for two integers
-_BESIDE = 34  # samples of shared memory beside a window, as in kirchhoff.cu
+_MIN_POINTS = 16  # per thread; below it, blocks get fewer traces
+_SAMPLE = 8  # bytes of shared memory per sample, for two integers
+_PADDING = 34  # samples of shared memory in addition to a window, as in kirchhoff.cu
 _SCALE_BLOCKS, _SCALE_THREADS = 64, 256  # as in kirchhoff.cu
 # Measured on an H200 with images of 401 x 300 and 81 x 60 points, at times that differ by 0.2 to 2.5 samples a depth.
 _ADJOINT_THREADS = 256
-_ADJOINT_BLOCKS = 16  # to have in total for each multiprocessor, so that the last wave is short
-_NOWHERE = np.intp(0)  # the address of tables that a kernel does not read
+_ADJOINT_BLOCKS = 16  # total number per multiprocessor, so that the last wave is short
+_NULL = np.intp(0)  # the address of tables that a kernel does not read
 
 
 @cache
@@ -41,7 +41,7 @@ def _options(
     tables: FixedTables, shape: tuple[int, int], window: int, rows: int, weights: Weights | None, numbered: bool
 ) -> tuple[str, ...]:
     """Return the macros for types, unrolling, sizes, bands, weights and rows."""
-    # The tables are read at four points at a time, unless that takes too many registers.
+    # Kernels read the tables at four points at a time, unless that takes too many registers.
     plain = tables.scale.fixed_type.itemsize == 4 and tables.straight is None and weights is None
     options = [f"-DSOURCES={shape[0]}", f"-DRECEIVERS={shape[1]}", f"-DPOINTS={4 if plain else 1}"]
     options += [f"-DWINDOW={window}", f"-DBANDS={rows}"]
@@ -57,7 +57,7 @@ def _options(
 
 
 def _parts(groups: int, at_a_time: int, most: int) -> int:
-    """Return into how many parts to divide the image: the fewest that nearly fill the last wave of blocks."""
+    """Return the number of parts of the image: the smallest that nearly fills the last wave of blocks."""
 
     def used(parts: int) -> float:
         return groups * parts / (-(-groups * parts // at_a_time) * at_a_time)
@@ -69,30 +69,30 @@ def _parts(groups: int, at_a_time: int, most: int) -> int:
 def _arguments(
     tables: FixedTables, dims: tuple[int, ...], weights: Weights | None, bands: Bands | None
 ) -> tuple[bool, tuple[Any, ...]]:
-    """Return whether the kernels look up numbers of rows, and their arguments for tables, weights and bands."""
+    """Return whether the kernels look up row numbers, and their arguments for tables, weights and bands."""
     import cupy
 
     receivers = len(tables.receivers)
-    # Consecutive rows are read from the first one on, in which case the kernels look up no numbers.
+    # Consecutive rows are read from the first one on, without a look-up of row numbers.
     choices = np.arange(receivers) if bands is None else bands.receivers
     of_stations = tables.sources, tables.receivers
     numbered = tables.straight is not None or not all(map(_consecutive, (*of_stations, choices)))
     times, fields = cupy.asarray(tables.times), None if weights is None else cupy.asarray(weights.fields)
-    first, rows = [slice(None)] * 2, [cupy.asarray(each, dtype=np.int32) for each in (*of_stations, choices)]
+    slices, rows = [slice(None)] * 2, [cupy.asarray(numbers, dtype=np.int32) for numbers in (*of_stations, choices)]
     choice = None if bands is None else cupy.asarray(bands.choice)
     if not numbered:
-        first, rows = [slice(int(each[0]), None) for each in of_stations], [_NOWHERE] * 3
+        slices, rows = [slice(int(numbers[0]), None) for numbers in of_stations], [_NULL] * 3
         choice = None if choice is None else choice[int(choices[0]) :]
-    factors = [_NOWHERE] * 2 if fields is None else [fields[each] for each in first]
-    straight = _NOWHERE if tables.straight is None else cupy.asarray(tables.straight)
+    factors = [_NULL] * 2 if fields is None else [fields[part] for part in slices]
+    straight = _NULL if tables.straight is None else cupy.asarray(tables.straight)
     dip = map(tables.scale.dtype.type, (0, 1) if weights is None else weights.steepest)
     spacing = (0.0,) * (3 - len(tables.spacing)) + tables.spacing
     arguments = (
-        *(times[each] for each in first),
+        *(times[part] for part in slices),
         *rows[:2],
         straight,
         *factors,
-        _NOWHERE if choice is None else choice,
+        _NULL if choice is None else choice,
         rows[2],
         *dip,
         *_int32(receivers, tables.scale.samples, math.prod(dims[:-1]), dims[-1], dims[-2] if len(dims) > 1 else 1),
@@ -120,11 +120,11 @@ def kernels(
 class CudaKernels:
     """Forward and adjoint on one device for one set of travel-time tables.
 
-    Nothing is allocated after construction and nothing synchronises with the device, so that both directions can be
-    captured in a CUDA graph. Tables that are on the device are not copied. Blocks that share a trace or an image point
-    add to it in any order: results agree from call to call to rounding; with `repeatable`, to the bit, which may take
-    longer: at most two blocks share a trace, and none a point. `dims` is the shape of the image. `wavelets` has a row
-    of taps for each band, and `center` is the index of their tap at time zero.
+    All memory is allocated at construction, and the host never waits for the device, so that forward and adjoint
+    can be captured in a CUDA graph. Tables that are on the device are not copied. Blocks that share a trace or an image
+    point add to it in any order, and results of two calls differ by rounding. With `repeatable` they agree bitwise,
+    which may be slower: at most two blocks share a trace, and each point belongs to one block. `dims` is the shape of
+    the image. `wavelets` has a row of taps for each band, and `center` is the index of their tap at time zero.
     """
 
     def __init__(
@@ -157,25 +157,25 @@ class CudaKernels:
         row = self._bands * n_samples
         self._scratch = cupy.zeros(2 * self._traces * row, dtype=self._dtype)
 
-        # What sums of arrivals do not exceed, and how large an arrival typically is, where the image is one.
+        # The upper bound of sums of arrivals, and the typical size of an arrival, for an image of ones.
         bound, typical = (1.0, 1.0) if weights is None else (weights.bound, weights.typical)
         self._sum_bounds = np.float64(columns * depths * bound), np.float64(typical)
         self._scale = cupy.ones(1)
-        self._found, self._ticket = cupy.zeros(3 * _SCALE_BLOCKS), cupy.zeros(1, np.uint32)
+        self._scale_partials, self._ticket = cupy.zeros(3 * _SCALE_BLOCKS), cupy.zeros(1, np.uint32)
 
         # Forward: one block for every group of traces, part of the image and window of samples.
         device = cupy.cuda.Device()
         multiprocessors, points = device.attributes["MultiProcessorCount"], columns * depths
         most = device.attributes["MaxSharedMemoryPerBlockOptin"] // _SAMPLE
-        shape = self._shape(points, most // (row + _BESIDE), multiprocessors)
+        shape = self._shape(points, most // (row + _PADDING), multiprocessors)
         traces = math.prod(shape)
-        window = min(row, most // traces - _BESIDE)
+        window = min(row, most // traces - _PADDING)
         module = _module(device.id, _options(tables, shape, window, self._bands, weights, numbered))
         self._choose_scale = module.get_function("choose_scale")
         self._forward_kernel = module.get_function("forward")
         self._adjoint_kernel = module.get_function("adjoint")
         self._convolve = module.get_function("convolve")
-        self._forward_shared = _SAMPLE * traces * (window + _BESIDE)
+        self._forward_shared = _SAMPLE * traces * (window + _PADDING)
         self._forward_kernel.max_dynamic_shared_size_bytes = self._forward_shared
         registers = -(-self._forward_kernel.num_regs // 8) * 8 * _FORWARD_THREADS
         at_a_time = min(
@@ -197,14 +197,14 @@ class CudaKernels:
         self._adjoint_sizes = _int32(self._sources, receivers)
 
     def _groups(self, shape: tuple[int, int]) -> int:
-        """Return how many blocks all traces need if each computes those of so many sources and receivers."""
+        """Return the number of blocks for all traces if each has this number of sources and receivers."""
         return -(-self._sources // shape[0]) * -(-self._receivers // shape[1])
 
     def _shape(self, points: int, most: int, multiprocessors: int) -> tuple[int, int]:
-        """Return the sources and receivers of a block of the forward kernel, with at most so many traces.
+        """Return the numbers of sources and receivers of a block of the forward kernel, with at most `most` traces.
 
-        The more traces, the less often tables are read. But four of five must exist, and all multiprocessors must get
-        something to do.
+        More traces in a block reduce reads of the tables. But at least four fifths of them must exist, and all
+        multiprocessors must have work.
         """
 
         def suits(shape: tuple[int, int]) -> bool:
@@ -225,11 +225,11 @@ class CudaKernels:
         self._choose_scale(
             (_SCALE_BLOCKS,),
             (_SCALE_THREADS,),
-            (image, np.int64(image.size), *self._sum_bounds, self._found, self._ticket, self._scale),
+            (image, np.int64(image.size), *self._sum_bounds, self._scale_partials, self._ticket, self._scale),
         )
         raw = self._scratch[: self._bands * self._traces * self._samples]
         if self._forward_grid[1] > 1:
-            raw.fill(0)  # the parts of the image add to it
+            raw.fill(0)  # the blocks of all parts of the image add to it
         self._forward_kernel(
             self._forward_grid,
             (_FORWARD_THREADS,),
@@ -253,9 +253,9 @@ class CudaKernels:
         )
 
     def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
-        """Convolve the rows of every trace and add them; for the adjoint, a trace into rows of pairs.
+        """Convolve the rows of every trace and add them; for the adjoint, convolve a trace into rows of pairs.
 
-        A pair is a value and the difference to the next one.
+        A pair is a value and the difference from the next value.
         """
         tile = 511 if as_pairs else 512
         self._convolve(

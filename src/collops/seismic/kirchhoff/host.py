@@ -1,4 +1,4 @@
-"""The kernels of the Kirchhoff operator for host memory, by Numba or plain NumPy."""
+"""The kernels of the Kirchhoff operator for host memory, in Numba or plain NumPy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def kernels(
     threads: int | None,
     deterministic: bool,
 ) -> Any:
-    """Return the kernels of a :class:`LocalKirchhoff`, by Numba if it is installed. They are always `deterministic`.
+    """Return the kernels of a :class:`LocalKirchhoff`, in Numba if it is installed. They are always `deterministic`.
 
-    Both directions also take several columns, one after the other.
+    Forward and adjoint also accept several images, one after the other.
     """
     if name not in (None, "numba", "numpy"):
         raise InputError(f"kernels must be 'numba' or 'numpy', not {name!r}")
@@ -46,7 +46,7 @@ def kernels(
 
 
 class _NumpyKernels:
-    """Forward and adjoint in plain NumPy, one trace at a time: for machines without Numba, and to check the kernels."""
+    """Forward and adjoint in plain NumPy, one trace at a time: without Numba, and as a reference in tests."""
 
     def __init__(
         self, tables: FixedTables, wavelets: np.ndarray, center: int, weights: Weights | None, bands: Bands | None
@@ -90,7 +90,7 @@ class _NumpyKernels:
         return images, traces.reshape(len(images), len(tables.sources) * len(tables.receivers), self._size[1])
 
     def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
-        """Yield for each trace the points that arrive in it, the sample before each, the fraction after, the weight."""
+        """Yield for each trace its image points, the sample before each arrival, the fraction after it, the weight."""
         tables, weights, bands = self._tables, self._weights, self._bands
         scale, nodes = tables.scale, tables.nodes
         mask = (1 << scale.fraction_bits) - 1
@@ -102,15 +102,15 @@ class _NumpyKernels:
                 row: nodes.refine(weights.fields[row]) for row in {*tables.sources.tolist(), *tables.receivers.tolist()}
             }
         )
-        back = [tables.at(row) for row in tables.receivers]
+        back = [tables.station_times(row) for row in tables.receivers]
         for source in tables.sources:
-            outward = tables.at(source)
+            outward = tables.station_times(source)
             for number, receiver in enumerate(tables.receivers):
                 time = outward + back[number]
                 index = time >> scale.fraction_bits
                 points = np.flatnonzero((index >= 0) & (index < scale.samples - 1))
                 fraction = np.ldexp((time[points] & mask).astype(float), -scale.fraction_bits)
-                weight = 1.0 if weights is None else weights.of_pair(fields[source], fields[receiver])[points]
+                weight = 1.0 if weights is None else weights.pair_weight(fields[source], fields[receiver])[points]
                 if bands is not None:
                     index = index + bands.choice[bands.receivers[number]][nearest].astype(index.dtype) * scale.samples
                 yield points, index[points], fraction, weight

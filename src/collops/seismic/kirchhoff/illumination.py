@@ -1,4 +1,4 @@
-"""The diagonal of the normal operator of Kirchhoff modelling: how strongly the data depend on each image point."""
+"""The diagonal of the normal operator of Kirchhoff modelling (illumination)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
 
     Notes
     -----
-    A trace depends on a point by the wavelet, at the sample :math:`i` before the arrival with the weight :math:`1 - f`,
-    and at the next one with :math:`f`. The squared norm of this column is
+    An image point adds to a trace the wavelet at the sample :math:`i` before the arrival, times :math:`1 - f`, and at
+    the next sample, times :math:`f`. The squared norm of this column is
     :math:`(1 - f)^2 e_i + 2 f (1 - f) c_i + f^2 e_{i+1}`, where :math:`e_i` is the energy of the wavelet at sample
-    :math:`i`, within the record and after the weights, and :math:`c_i` its product with itself one sample later.
+    :math:`i`, within the record and with the weights, and :math:`c_i` its autocorrelation at lag 1.
 
     Examples
     --------
@@ -61,17 +61,17 @@ def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weig
     total = np.zeros(tables.nodes.points)
     mask = (1 << bits) - 1
     unsigned = np.dtype(tables.scale.fixed_type.str.replace("i", "u"))
-    none = unsigned.type(samples - 1)  # for arrivals before the first sample, at the last or after it
-    back = [tables.at(row) for row in tables.receivers]
+    outside = unsigned.type(samples - 1)  # for arrivals before the first sample, at the last or after it
+    back = [tables.station_times(row) for row in tables.receivers]
     for source, row in enumerate(tables.sources):
-        outward = tables.at(row)
+        outward = tables.station_times(row)
         for receiver in range(len(back)):
             e, c = energy[source, receiver], product[source, receiver, :-1]
-            # The same as a polynomial of f; only the places of arrivals within the trace have coefficients.
-            zero, one, two = np.zeros((3, samples))
-            zero[:-1], one[:-1], two[:-1] = e[:-1], 2 * (c - e[:-1]), e[:-1] - 2 * c + e[1:]
+            # The same as a polynomial of f; coefficients are nonzero only for arrivals within the trace.
+            constant, linear, quadratic = np.zeros((3, samples))
+            constant[:-1], linear[:-1], quadratic[:-1] = e[:-1], 2 * (c - e[:-1]), e[:-1] - 2 * c + e[1:]
             time = outward + back[receiver]
-            index = np.minimum((time >> bits).view(unsigned), none)
+            index = np.minimum((time >> bits).view(unsigned), outside)
             far = (time & mask) * 2.0**-bits
-            total += (two[index] * far + one[index]) * far + zero[index]
+            total += (quadratic[index] * far + linear[index]) * far + constant[index]
     return np.maximum(total, 0)

@@ -25,11 +25,11 @@ class LocalKirchhoff:
     Parameters
     ----------
     tables : FixedTables
-        Travel times of stations, and which of them are sources and receivers; see :meth:`FixedTables.from_seconds`.
+        Travel times of the sources and receivers; see :meth:`FixedTables.from_seconds`.
     dims : sequence of int
         Shape of the image, depth last.
     wavelet : array
-        Taps of the wavelet that every trace is convolved with, at the sampling interval of the traces.
+        Taps of the wavelet, at the sampling interval of the traces.
     wavelet_center : int
         Index of the tap at time zero.
     weights : Weights, optional
@@ -37,26 +37,26 @@ class LocalKirchhoff:
     bands : Bands, optional
         Filters against aliasing; by default none.
     engine : str or Engine, optional
-        ``"numpy"`` or ``"cupy"``: where the operator works; by default the environment's COLLOPS_ENGINE, or NumPy.
+        ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
     kernels : {"numba", "numpy"}, optional
         On the numpy engine: the multi-threaded kernels (the default), or plain NumPy, which is many times slower.
         Without Numba, plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default NUMBA_NUM_THREADS, or else all cores of this process.
     deterministic : bool, optional
-        Whether results on a device have the same bits in every run, which takes longer; on hosts they always have.
-        The environment's COLLOPS_DETERMINISTIC asks for it everywhere.
+        Whether results on a device are bitwise reproducible, which is slower; on hosts they always are. The
+        environment's COLLOPS_DETERMINISTIC requests it for all operators.
 
     Attributes
     ----------
     shape : tuple of int
-        Numbers of data samples and of image points.
+        Number of data samples and number of image points.
     dtype : numpy.dtype
         float32 or float64.
     dims, dimsd : tuple of int
         Shapes of the image and of the data: (sources, receivers, samples).
     engine : Engine
-        Where the operator works.
+        The engine of the operator.
 
     Raises
     ------
@@ -74,13 +74,13 @@ class LocalKirchhoff:
         \Lambda\left(\frac{t - \tau(s, p) - \tau(r, p)}{\Delta t}\right)
 
     where :math:`\Lambda` is the hat function, that is, linear interpolation between the two nearest samples. The
-    weights :math:`W` are 1 without `weights`. Each of the `bands` has a wavelet :math:`w_b`, and the image
-    points :math:`P_b(r)` that arrive with it at a receiver; without, there is one wavelet for all. Arrivals
-    before the first sample, at the last or after it are omitted. Travel times are stored as integers, with relative
-    errors below 1e-5 in float32 on traces of any length; for float64 operators, and for float32 operators on
-    more than 8,191 samples, they take 8 bytes a number instead of 4. Taps at the ends of the wavelet that are below the
-    rounding error are omitted. Devices add in no fixed order unless `deterministic` is true, so that results agree from
-    call to call to rounding; on hosts they do not depend on the number of threads.
+    weights :math:`W` are 1 without `weights`. Each of the `bands` has a wavelet :math:`w_b`, and for each receiver the
+    image points :math:`P_b(r)` that use it; without `bands` there is one wavelet. Arrivals before the first sample, at
+    the last or after it are omitted. Travel times are stored as integers, with relative errors below 1e-5 in float32 on
+    traces of any length; for float64 operators, and for float32 operators on more than 8,191 samples, they take 8 bytes
+    a number instead of 4. Taps at the ends of the wavelet that are below the rounding error are omitted. Unless
+    `deterministic` is true, the summation order on devices varies, and results of two calls differ by rounding; on
+    hosts results do not depend on the number of threads.
 
     Examples
     --------
@@ -116,19 +116,17 @@ class LocalKirchhoff:
         self.dimsd = (len(tables.sources), len(tables.receivers), tables.scale.samples)
         self.dtype = tables.scale.dtype
         self.shape = (math.prod(self.dimsd), points)
-        for what, table in (("weights", weights and weights.fields), ("bands", bands and bands.choice)):
+        for name, table in (("weights", weights and weights.fields), ("bands", bands and bands.choice)):
             if table is not None and table.shape[-1] != nodes.size:
-                raise InputError(f"{what} of shape {table.shape} do not fit {nodes.size} points of the travel times")
+                raise InputError(f"{name} of shape {table.shape} do not fit {nodes.size} points of the travel times")
         if weights is not None and len(weights.fields) != len(tables.times):
             raise InputError(f"weights of {len(weights.fields)} stations do not fit times of {len(tables.times)}")
         if bands is not None and len(bands.receivers) != len(tables.receivers):
             raise InputError(f"bands of {len(bands.receivers)} receivers do not fit {len(tables.receivers)}")
-        taps, center = _audible(*checked_wavelet(wavelet, wavelet_center), self.dtype)
+        taps, center = _significant_taps(*checked_wavelet(wavelet, wavelet_center), self.dtype)
         wavelets, center = (taps[np.newaxis], center) if bands is None else bands.wavelets(taps, center)
         if self.engine.traced:
-            raise UnsupportedTypeError(
-                f"there are no Kirchhoff kernels for the {self.engine.name} engine; use numpy or cupy"
-            )
+            raise UnsupportedTypeError(f"Kirchhoff operators need the engine numpy or cupy, not {self.engine.name}")
         # An object whose forward(image, traces) and adjoint(traces, image) fill flat arrays.
         self._kernels = _kernels_of(self.engine).kernels(
             tables,
@@ -185,16 +183,16 @@ class LocalKirchhoff:
 
 
 class StreamedKirchhoff:
-    """A local Kirchhoff operator that is made for each application, and freed after it, so that it takes no memory.
+    """A local Kirchhoff operator that is constructed for each application and freed after it, to save memory.
 
     Parameters
     ----------
     make : callable
         Returns the :class:`LocalKirchhoff`.
     tables : FixedTables
-        Its tables, for the numbers of its traces and samples.
+        Its tables, which determine the numbers of traces and samples.
     points : int
-        Its number of image points.
+        Number of image points.
     """
 
     capturable = False
@@ -220,18 +218,20 @@ class StreamedKirchhoff:
         return self._make().adjoint_columns(Y, out)
 
 
-def check_arrays(engine: Engine, given: Engine, dtype: np.dtype) -> None:
-    """Raise UnsupportedTypeError for arrays that an operator on `engine` cannot take. NumPy's works for JAX, too."""
-    if given is not engine and not (given.traced and engine.memory == "host"):
-        raise UnsupportedTypeError(f"this Kirchhoff operator works on arrays of {engine.name}, not of {given.name}")
+def check_arrays(engine: Engine, actual: Engine, dtype: np.dtype) -> None:
+    """Raise UnsupportedTypeError for arrays that an operator on `engine` does not accept; host operators accept JAX."""
+    if actual is not engine and not (actual.traced and engine.memory == "host"):
+        raise UnsupportedTypeError(f"this Kirchhoff operator needs arrays of {engine.name}, not of {actual.name}")
     if dtype.kind == "c":
-        raise UnsupportedTypeError("a Kirchhoff operator is real; apply it to the real and the imaginary part")
+        raise UnsupportedTypeError(
+            "a Kirchhoff operator needs real arrays; apply it to the real and the imaginary part separately"
+        )
 
 
-def _audible(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
+def _significant_taps(taps: np.ndarray, center: int, dtype: np.dtype) -> tuple[np.ndarray, int]:
     """Omit taps at both ends that are below the rounding error: a third to a half of a Ricker wavelet.
 
-    Together they are below a quarter of the distance of neighbouring numbers at the largest tap.
+    The sum of their magnitudes is below a quarter of the floating-point spacing at the largest tap.
     """
     sizes = np.abs(taps)
     limit = 0.125 * float(np.finfo(dtype).eps) * float(sizes.max())

@@ -15,7 +15,9 @@ from collops.extend.arrays import extent
 
 @dataclass(frozen=True)
 class Nodes:
-    """Every `factor`-th image point along each axis, and the last one; between them tables are interpolated linearly.
+    """The nodes of a table: every `factor`-th image point along each axis, and the last one.
+
+    Between nodes tables are interpolated linearly.
 
     Parameters
     ----------
@@ -73,17 +75,17 @@ class Nodes:
         )
 
     def inside(self, box: Sequence[slice]) -> tuple[slice, ...]:
-        """Return the nodes of a box of image points that `around` returned, as slices of the nodes along each axis."""
+        """Return the nodes of a box from `around`, as slices of the nodes along each axis."""
         counts = Nodes(extent(box), self.factor).counts
         return tuple(
             slice(part.start // self.factor, part.start // self.factor + count)
             for part, count in zip(box, counts, strict=True)
         )
 
-    def places(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return for each point of an axis of so many: the node at or before it, the next one's distance, the weight.
+    def cells(self, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return for each of `size` points of an axis: the node at or before it, the step to the next, its weight.
 
-        The distance, in nodes, is 0 for points at a node, so that no node beyond the last one is read.
+        The step, in nodes, is 0 for points at a node, so that no node beyond the last one is read.
         """
         node, beyond = np.divmod(np.arange(size), self.factor)
         width = np.minimum(self.factor, size - 1 - node * self.factor)  # the last cell may be smaller
@@ -95,15 +97,17 @@ class Nodes:
         leading = values.shape[: values.ndim - len(self.shape)]
         return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
-    def refine(self, values: Any, at: Sequence[np.ndarray] | None = None) -> np.ndarray:
-        """Interpolate values at the nodes, (…, size), to all image points, flat, or to those `at` these indices."""
-        if self.factor == 1 and at is None:
+    def refine(self, values: Any, indices: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """Interpolate values at the nodes, (…, size), to all image points, flat, or to points with these indices."""
+        if self.factor == 1 and indices is None:
             return values
         values = np.asarray(values, np.float64)
         leading = values.shape[:-1]
         values = values.reshape(*leading, *self.counts)
         for axis, size in enumerate(self.shape):
-            node, step, weight = self.places(size) if at is None else (each[at[axis]] for each in self.places(size))
+            node, step, weight = (
+                self.cells(size) if indices is None else (table[indices[axis]] for table in self.cells(size))
+            )
             axis += len(leading)
             before, after = np.take(values, node, axis), np.take(values, node + step, axis)
             values = before + (after - before) * weight.reshape(-1, *[1] * (values.ndim - 1 - axis))
@@ -113,13 +117,13 @@ class Nodes:
         """Return the node nearest to each image point, (points,)."""
         flat = np.zeros((), np.int64)
         for size, count in zip(self.shape, self.counts, strict=True):
-            node, step, weight = self.places(size)
+            node, step, weight = self.cells(size)
             flat = flat[..., np.newaxis] * count + node + step * (weight > 0.5)
         return flat.ravel()
 
 
 def checked_factor(factor: Any) -> int:
-    """Return a factor of `Nodes`; raise InputError if it is no whole number of at least 1."""
+    """Return a factor of `Nodes`; raise InputError unless it is a positive integer."""
     if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or factor < 1:
-        raise InputError(f"coarsen must be a whole number of at least 1, not {factor!r}")
+        raise InputError(f"coarsen must be an integer of at least 1, not {factor!r}")
     return int(factor)

@@ -1,4 +1,4 @@
-"""The Kirchhoff operator on all ranks: each models and migrates its own shots, or its own part of the image."""
+"""The distributed Kirchhoff operator: each rank models and migrates its own shots, or its own part of the image."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ class KirchhoffOptions:
     Parameters
     ----------
     wavelet : array
-        Taps of the wavelet, at the sampling interval. With an amplitude, the wavelet of a wave that came straight from
-        a source.
+        Taps of the wavelet, at the sampling interval. With an amplitude, the wavelet of the direct wave.
     wavelet_center : int
         Index of the tap at time zero.
     weighting : Weighting
-        Amplitude, aperture and limit of the dip; none by default.
+        Amplitude, aperture and dip limit; none by default.
     antialias : bool or float
-        Whether to filter each arrival by a triangle as long as its delay from one receiver to the next, so that the
-        operator is not steeper than the receivers sample. A number is their spacing in metres; by default it is the
-        distance to the nearest receiver.
+        Whether to filter each arrival with a triangle as long as its delay between neighbouring receivers, which
+        prevents operator aliasing. A number is the receiver spacing in metres; by default it is the distance to the
+        nearest receiver.
     dtype : dtype
         float32 or float64.
     engine, kernels, threads, deterministic : optional
@@ -69,7 +68,7 @@ class KirchhoffOptions:
 
 @dataclass(frozen=True)
 class _Modelling:
-    """Tables of this rank's stations, from which local operators of some shots are made."""
+    """Tables of this rank's stations; `local` makes the operator of some shots from them."""
 
     geometry: Geometry
     options: KirchhoffOptions
@@ -77,7 +76,7 @@ class _Modelling:
     scale: Scale
     wavelet: tuple[np.ndarray, int]
     shares: list[range]  # shots of each rank
-    tables: FixedTables  # of this rank's shots; of all, if the image is split
+    tables: FixedTables  # of this rank's shots; of all shots if the image is split
     weights: Weights | None
     bands: Bands | None
     source_rows: np.ndarray  # row of each source in the tables
@@ -85,7 +84,7 @@ class _Modelling:
     threads: int | None
 
     @classmethod
-    def of(
+    def create(
         cls,
         geometry: Geometry,
         travel_times: TravelTimes,
@@ -95,7 +94,7 @@ class _Modelling:
     ) -> _Modelling:
         """Check the arguments and compute the tables; with `boxes`, of all stations at this rank's points. Collective.
 
-        Each table is computed by one of the ranks that need it, and sent to the others.
+        One of the ranks that need a table computes it and sends it to the others.
         """
         grid, sources = geometry.grid, len(geometry.sources)
         with collective_errors(comm):
@@ -129,7 +128,7 @@ class _Modelling:
             boxes=boxes,
         )
         source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]
-        tables, bands = tables.of(source_rows[slices[comm.rank]], receiver_rows), None
+        tables, bands = tables.select(source_rows[slices[comm.rank]], receiver_rows), None
         if filters:
             (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet[0]))
         threads = options.threads
@@ -140,14 +139,14 @@ class _Modelling:
         return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)
 
     def on_engine(self) -> _Modelling:
-        """Return the same with its tables in the memory of the engine, where several operators share them."""
-        there = self.engine
-        weights, bands = self.weights and self.weights.on(there), self.bands and self.bands.on(there)
-        return replace(self, tables=self.tables.on(there), weights=weights, bands=bands)
+        """Return a copy with its tables in the memory of the engine, where several operators share them."""
+        engine = self.engine
+        weights, bands = self.weights and self.weights.to_engine(engine), self.bands and self.bands.to_engine(engine)
+        return replace(self, tables=self.tables.to_engine(engine), weights=weights, bands=bands)
 
     def tables_of(self, shots: range) -> FixedTables:
         """Return the tables of some shots."""
-        return self.tables.of(self.source_rows[shots.start : shots.stop], self.receiver_rows)
+        return self.tables.select(self.source_rows[shots.start : shots.stop], self.receiver_rows)
 
     def local(self, shots: range) -> LocalKirchhoff:
         """Return the local operator of some shots."""
@@ -166,9 +165,10 @@ class _Modelling:
 
 
 class KirchhoffOperator(VStack):
-    r"""Kirchhoff modelling (forward) and migration (adjoint) of a replicated image, the shots spread over the ranks.
+    r"""Kirchhoff modelling (forward) and migration (adjoint) of a replicated image, the shots split over the ranks.
 
-    Forward sends no message, adjoint one allreduce of the image. Collective; every rank passes the same arguments.
+    Forward does not communicate, adjoint takes one allreduce of the image. Collective; every rank passes the same
+    arguments.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class KirchhoffOperator(VStack):
     shots : range
         The sources of this rank.
     local : LocalKirchhoff
-        The operator of this rank, whose notes have the equation.
+        The operator of this rank; its notes have the equation.
 
     Raises
     ------
@@ -219,18 +219,18 @@ class KirchhoffOperator(VStack):
     ``"3d"``   :math:`1 / (4 \pi r)`                          derivative
     ========== ============================================== ===============
 
-    A plane reflector below a constant velocity thus returns the wavelet times its coefficient and the amplitude of a
-    straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreadings follow from
-    the first arrivals and the transport equation [2]_, [3]_; they follow ray theory, without transmission losses.
-    Smooth the velocity over a wavelength: where two wavefronts meet, and at interfaces, amplitudes are
-    limited to 0.14 to 7.4 times the amplitudes of straight rays. With weights the tables take 3 to 5 times the memory.
+    The echo of a plane reflector below a constant velocity is thus the wavelet times the reflection coefficient and the
+    amplitude of a straight ray from the mirror image of the source. Where the velocity varies, amplitudes and spreading
+    are computed from the first arrivals by the transport equation [2]_, [3]_: ray theory, without transmission losses.
+    Smooth the velocity over a wavelength: where wavefronts cross, and at interfaces, amplitudes are clipped to 0.14 to
+    7.4 times the amplitudes of straight rays. With weights the tables take 3 to 5 times the memory.
 
-    The triangle filters against aliasing [4]_ are applied to copies of the traces, from which each image point
-    takes one [5]_; lengths grow by factors of 1.4. All weights and filters are in forward and adjoint alike.
+    The triangle filters against aliasing [4]_ are applied to copies of the traces, and each image point uses one of the
+    copies [5]_; their lengths grow by factors of 1.4. Forward and adjoint apply the same weights and filters.
 
-    With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels add times of straight rays
-    to interpolated differences from them, which are exact in a constant velocity. Weights are interpolated as they
-    are, so that they are only right beyond some nodes from a station.
+    With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels interpolate the difference from
+    the time of the straight ray, which is exact in a constant velocity. Weights are interpolated directly, and are
+    accurate only beyond a few nodes from a station.
 
     References
     ----------
@@ -266,7 +266,7 @@ class KirchhoffOperator(VStack):
         comm: Communicator | None = None,
     ) -> None:
         comm = communicator_or_world(comm)
-        modelling = _Modelling.of(geometry, travel_times, options, comm)
+        modelling = _Modelling.create(geometry, travel_times, options, comm)
         self.dims, self.dimsd, self.shots = geometry.grid.shape, geometry.data_shape, modelling.shares[comm.rank]
         with collective_errors(comm):
             self.local = modelling.local(self.shots)
@@ -274,17 +274,17 @@ class KirchhoffOperator(VStack):
 
 
 class SplitKirchhoff(SplitImage):
-    """Kirchhoff modelling and migration of an image that is split over the ranks, for images that one cannot hold.
+    """Kirchhoff modelling and migration of an image that is split over the ranks, if it does not fit on one rank.
 
-    A rank has its points only, with tables of all stations there. Forward sends one reduce-scatter, and adjoint one
-    allgather, of the traces of each block of shots of about 64 million samples. Collective.
+    A rank holds its own points, with tables of all stations there. For each block of shots (about 64 million samples),
+    forward takes one reduce-scatter of the traces, and adjoint one allgather. Collective.
 
     Parameters
     ----------
     geometry, travel_times, options, comm
         As for :class:`KirchhoffOperator`.
     layout : Layout
-        Layout of the image, split over the ranks along any axes, such as by ``Layout.split(dims, comm.size)``.
+        Layout of the image, split over the ranks along any axes, such as ``Layout.split(dims, comm.size)``.
 
     Attributes
     ----------
@@ -330,7 +330,7 @@ class SplitKirchhoff(SplitImage):
         with collective_errors(comm):
             layout = _checked_layout(layout, geometry, comm)
             boxes = boxes_of(layout, checked_factor(travel_times.coarsen), comm.size)
-        modelling = _Modelling.of(geometry, travel_times, options, comm, boxes).on_engine()
+        modelling = _Modelling.create(geometry, travel_times, options, comm, boxes).on_engine()
         blocks = shot_blocks(modelling.shares, math.prod(geometry.data_shape))
         points, a_shot = modelling.tables.nodes.points, len(geometry.receivers) * geometry.samples
 
@@ -339,7 +339,7 @@ class SplitKirchhoff(SplitImage):
                 return []
             if len(blocks) == 1:
                 return [modelling.local(shots)]
-            # Only the traces of one block are in the memory of kernels at a time.
+            # Kernels hold the traces of one block at a time.
             return [StreamedKirchhoff(partial(modelling.local, shots), modelling.tables_of(shots), points)]
 
         with collective_errors(comm):
@@ -426,11 +426,11 @@ def _checked_layout(layout: Any, geometry: Geometry, comm: Communicator) -> Layo
     """Return the layout of the image after checking its shape and its ranks."""
     shape = geometry.grid.shape
     if not isinstance(layout, Layout):
-        raise LayoutError(f"the layout of the image is a Layout, not {type_name(layout)}")
+        raise LayoutError(f"the layout of the image must be a Layout, not {type_name(layout)}")
     if layout.shape != shape or layout.ranks != comm.size:
         raise LayoutError(
-            f"an image of shape {shape} on {comm.size} ranks has another layout than {layout}: "
-            f"take Layout.split({shape}, {comm.size})"
+            f"an image of shape {shape} on {comm.size} ranks cannot have the layout {layout}: "
+            f"use Layout.split({shape}, {comm.size})"
         )
     return layout
 
@@ -445,6 +445,6 @@ def threads_of_rank(comm: Communicator, engine: Engine, kernels: str | None = No
         return None
     from collops.seismic.kirchhoff.cpu import thread_count
 
-    places = comm.allgather_metadata([platform.node(), sorted(available_cores())])
-    here = places.pop(comm.rank)
-    return thread_count(tuple(frozenset(place[1]) for place in places if place is not None and place[0] == here[0]))
+    nodes = comm.allgather_metadata([platform.node(), sorted(available_cores())])
+    node = nodes.pop(comm.rank)
+    return thread_count(tuple(frozenset(other[1]) for other in nodes if other is not None and other[0] == node[0]))

@@ -1,6 +1,6 @@
 """Amplitude, direction and spreading of the rays of one station, from its table of travel times.
 
-Times are split into those of straight rays, whose singularity at the station is known, and a smooth remainder. Upwind
+Times are split into times of straight rays, whose singularity at the station is known, and a smooth remainder. Upwind
 differences carry the remainder, the amplitude and the spreading along the rays; in the order of the travel times these
 are triangular systems.
 
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 
 _NEAR = 1.5  # cells around the station in which rays are straight
-_CORRECTIONS = 6  # of the remainder; after them amplitudes in a constant gradient are right to 2 %
-_KINK = 0.1  # of the slowness: a larger change of slope within a cell is where two wavefronts meet, or an interface
-_SIDEWAYS = 1e-3  # of the slowness: smallest share of a neighbour from which a ray may come
-_FOCUS = 2.0  # largest logarithm of an amplitude over that of straight rays: ray theory fails beyond
+_CORRECTIONS = 6  # iterations for the remainder; amplitudes in a constant gradient are then accurate to 2 %
+_KINK = 0.1  # of the slowness: a larger change of slope within a cell marks crossing wavefronts or an interface
+_SIDEWAYS = 1e-3  # of the slowness: minimum weight of an upwind neighbour
+_FOCUS = 2.0  # maximum logarithm of the amplitude relative to straight rays; ray theory fails beyond
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Rays:
     spreading: np.ndarray  # integral of the velocity along the ray, m^2/s: v r along straight rays
 
 
-def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np.ndarray) -> Rays:
-    r"""Return the rays that belong to the first arrivals from one position, in 2-D or 3-D.
+def trace_rays(times: np.ndarray, grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> Rays:
+    r"""Return the rays of the first arrivals from one position, in 2-D or 3-D.
 
-    In a constant velocity the rays are straight, and the times are not read. Elsewhere the remainder
-    :math:`\delta = \tau - r / v_0` is solved for again from the eikonal equation with the rays of `times`, since
+    In a constant velocity the rays are straight, and the times are not read. Otherwise the remainder
+    :math:`\delta = \tau - r / v_0` is computed again from the eikonal equation with the rays of `times`, since
     fast-marching times are not smooth enough to be differentiated twice. Then the transport equation
 
     .. math:: 2 \nabla\tau\cdot\nabla A + A \nabla^2\tau = 0, \qquad \nabla\tau\cdot\nabla\sigma = 1
 
-    gives the amplitude relative to that of straight rays and the spreading :math:`\sigma`.
+    gives the amplitude relative to straight rays, and the spreading :math:`\sigma`.
 
     Parameters
     ----------
     times : array
         Seconds, of the shape of the grid, without NaN; a constant may be added to all.
-    grid : Grid
+    grid : ImageGrid
         The image points.
     position : array
         Coordinates of the station, one for each axis.
@@ -62,53 +62,53 @@ def trace_rays(times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np
         Velocity at the points of the grid, m/s.
     """
     spacing, axes = np.array(grid.spacing), len(grid.axes)
-    at = grid.value_at(velocity, position)
-    away = np.stack(np.meshgrid(*(a - p for a, p in zip(grid.axes, position, strict=True)), indexing="ij"))
-    distance = np.sqrt((away**2).sum(axis=0))
-    # Half a cell from the station, its amplitude is about the mean over the cell.
+    speed = grid.value_at(velocity, position)
+    radial = np.stack(np.meshgrid(*(a - p for a, p in zip(grid.axes, position, strict=True)), indexing="ij"))
+    distance = np.sqrt((radial**2).sum(axis=0))
+    # Within half a cell of the station, use the amplitude at half a cell: about the mean over the cell.
     radius = np.maximum(distance, spacing.min() / 2)
-    away /= radius
-    amplitude = np.sqrt(at / (8 * np.pi * radius)) if axes == 2 else 1 / (4 * np.pi * radius)
+    radial /= radius
+    amplitude = np.sqrt(speed / (8 * np.pi * radius)) if axes == 2 else 1 / (4 * np.pi * radius)
     if velocity.min() == velocity.max():
-        return Rays(amplitude, away, at * radius)
+        return Rays(amplitude, radial, speed * radius)
 
     slowness = 1 / velocity
     near = distance <= _NEAR * spacing.max()
     ring = (distance > 1.9 * spacing.max()) & (distance < 3.1 * spacing.max())
-    straight = distance * (slowness - 1 / at) / 2
-    rest = times - distance / at
-    if ring.any():  # a solver that starts at a front around the station leaves a constant
-        rest -= np.median((rest - straight)[ring])
+    straight = distance * (slowness - 1 / speed) / 2
+    remainder = times - distance / speed
+    if ring.any():  # solvers that start at a front around the station add a constant to all times
+        remainder -= np.median((remainder - straight)[ring])
     upwind = _Upwind(times, grid.spacing)
 
-    towards = away / at + _gradient(rest, grid)
+    towards = radial / speed + _gradient(remainder, grid)
     towards *= slowness / np.maximum(_norm(towards), np.finfo(float).tiny)
-    solved = upwind.solve(towards, slowness**2 - (towards * away).sum(axis=0) / at, slowness, near, straight)
-    # Where two wavefronts meet, or the velocity jumps, the times of the solver are better.
+    solved = upwind.solve(towards, slowness**2 - (towards * radial).sum(axis=0) / speed, slowness, near, straight)
+    # Where wavefronts cross, or the velocity jumps, the input times are more accurate.
     cell = spacing.min() * slowness
-    rest = np.where(np.abs(solved - rest) > cell, rest, solved)
+    remainder = np.where(np.abs(solved - remainder) > cell, remainder, solved)
     for _ in range(_CORRECTIONS):
-        towards = away / at + _gradient(rest, grid)
+        towards = radial / speed + _gradient(remainder, grid)
         missing = slowness**2 - (towards**2).sum(axis=0)
-        missing[_kinks(rest, grid, slowness)] = 0
-        rest = rest + np.clip(upwind.solve(2 * towards, missing, slowness, near), -cell, cell)
+        missing[_kinks(remainder, grid, slowness)] = 0
+        remainder = remainder + np.clip(upwind.solve(2 * towards, missing, slowness, near), -cell, cell)
 
-    slope = _gradient(rest, grid)
+    slope = _gradient(remainder, grid)
     curvature = sum(_gradient(part, grid)[axis] for axis, part in enumerate(slope))
-    outward = (slope * away).sum(axis=0)
-    towards = away / at + slope
-    smooth = ~_kinks(rest, grid, slowness)
+    outward = (slope * radial).sum(axis=0)
+    towards = radial / speed + slope
+    smooth = ~_kinks(remainder, grid, slowness)
     logarithm = upwind.solve(towards, smooth * ((axes - 1) / (2 * radius) * outward - curvature / 2), slowness, near)
-    spreading = upwind.solve(towards, -at * outward, slowness, near)
+    spreading = upwind.solve(towards, -speed * outward, slowness, near)
     return Rays(
         amplitude * np.exp(np.clip(logarithm, -_FOCUS, _FOCUS)),
         towards / np.maximum(_norm(towards), np.finfo(float).tiny),
-        at * radius * np.clip(1 + spreading / (at * radius), np.exp(-_FOCUS), np.exp(_FOCUS)),
+        speed * radius * np.clip(1 + spreading / (speed * radius), np.exp(-_FOCUS), np.exp(_FOCUS)),
     )
 
 
 class _Upwind:
-    """The equation ``towards . grad u = rate`` in upwind differences, at points in the order of their travel times."""
+    """Upwind differences for ``towards . grad u = rate``, at points in the order of their travel times."""
 
     def __init__(self, times: np.ndarray, spacing: tuple[float, ...]) -> None:
         self._order = np.argsort(times, axis=None, kind="stable")
@@ -131,32 +131,32 @@ class _Upwind:
         known: np.ndarray,
         values: np.ndarray | float = 0.0,
     ) -> np.ndarray:
-        """Return u, with `values` where it is `known` and where no ray comes from a neighbour."""
+        """Return u; it is `values` where it is `known`, and where no neighbour is upwind."""
         from scipy.sparse import csr_matrix
         from scipy.sparse.linalg import spsolve_triangular
 
-        least = _SIDEWAYS * slowness.ravel()
+        min_share = _SIDEWAYS * slowness.ravel()
         rows, columns, entries, diagonal = [self._rank], [self._rank], [], np.zeros(slowness.size)
         for (side, earlier), part in zip(self._sides, towards, strict=True):
-            share = np.maximum(part.ravel() * np.sign(side), least) * np.abs(side) * ~known.ravel()
-            here = np.flatnonzero(share)
+            share = np.maximum(part.ravel() * np.sign(side), min_share) * np.abs(side) * ~known.ravel()
+            reached = np.flatnonzero(share)
             diagonal += share
-            rows.append(self._rank[here])
-            columns.append(earlier[here])
-            entries.append(-share[here])
-        first = diagonal == 0
-        diagonal[first] = 1
-        right = np.where(first.reshape(rate.shape), values, rate).ravel()
+            rows.append(self._rank[reached])
+            columns.append(earlier[reached])
+            entries.append(-share[reached])
+        starts = diagonal == 0
+        diagonal[starts] = 1
+        right_side = np.where(starts.reshape(rate.shape), values, rate).ravel()
         matrix = csr_matrix(
             (np.concatenate([diagonal, *entries]), (np.concatenate(rows), np.concatenate(columns))),
-            shape=(first.size, first.size),
+            shape=(starts.size, starts.size),
         )
-        result = np.empty(first.size)
-        result[self._order] = spsolve_triangular(matrix, right[self._order])
+        result = np.empty(starts.size)
+        result[self._order] = spsolve_triangular(matrix, right_side[self._order])
         return result.reshape(rate.shape)
 
 
-def _gradient(values: np.ndarray, grid: Grid) -> np.ndarray:
+def _gradient(values: np.ndarray, grid: ImageGrid) -> np.ndarray:
     """Return the gradient, shape (axes, ...)."""
     edge = 1 if min(values.shape) < 3 else 2
     return np.asarray(np.gradient(values, *grid.spacing, edge_order=edge))
@@ -166,13 +166,13 @@ def _norm(vectors: np.ndarray) -> np.ndarray:
     return np.sqrt((vectors**2).sum(axis=0))
 
 
-def _kinks(values: np.ndarray, grid: Grid, slowness: np.ndarray) -> np.ndarray:
-    """Return where the slope changes by more than _KINK of the slowness from one cell to the next."""
-    found = np.zeros(values.shape, bool)
+def _kinks(values: np.ndarray, grid: ImageGrid, slowness: np.ndarray) -> np.ndarray:
+    """Return a mask of points where the slope changes by more than _KINK of the slowness between cells."""
+    kinks = np.zeros(values.shape, bool)
     for axis, step in enumerate(grid.spacing):
         change = np.zeros(values.shape)
         inner = [slice(None)] * values.ndim
         inner[axis] = slice(1, -1)
         change[tuple(inner)] = np.abs(np.diff(values, 2, axis)) / step
-        found |= change > _KINK * slowness
-    return found
+        kinks |= change > _KINK * slowness
+    return kinks

@@ -19,15 +19,15 @@ from collops.seismic.kirchhoff.nodes import Nodes
 __all__ = ["SplitImage", "boxes_of", "shot_blocks"]
 
 BLOCK = 1 << 26
-"""Samples of the traces of a block of shots, about."""
+"""Approximate number of samples in a block of shots."""
 
 
 class SplitImage(LinearOperator):
-    """Modelling of traces that are split by shots, from an image of which each rank has a box of points.
+    """Modelling of traces that are split by shots, from an image that is split into boxes, one for each rank.
 
-    Forward: every rank models what its points contribute to a block of shots of all ranks, and one reduce-scatter adds
-    the contributions where the traces belong. Adjoint: one allgather of the traces of a block, which every rank
-    migrates to its points. No part of the image is sent. Ranks need not have points, nor shots.
+    Forward: every rank models the contributions of its points to a block of shots of all ranks, and one reduce-scatter
+    adds them on the ranks that own the traces. Adjoint: one allgather of the traces of a block, which every rank
+    migrates to its points. The image is never sent. Ranks may have no points or no shots.
 
     Collective: one metadata message.
 
@@ -36,16 +36,15 @@ class SplitImage(LinearOperator):
     layout : Layout
         The image.
     boxes : sequence of tuples of slices
-        The points that the local operators of each rank have: its own, and others around them; see `boxes_of`.
+        The image points of each rank's local operators: its own points, and points around them; see `boxes_of`.
     blocks : sequence of sequences of sequences of LocalKirchhoff
-        For each block and each rank that has their traces, the local operators of this rank; nothing if it has no
-        points.
+        For each block and each rank that owns traces, the local operators of this rank; empty if it has no points.
     sizes : sequence of sequences of int
-        For each block the numbers of samples that the ranks have.
+        For each block the number of samples on each rank.
     dtype : dtype
-        That of the local operators.
+        Dtype of the local operators.
     engine : Engine
-        Theirs.
+        Engine of the local operators.
     comm : Communicator
         The ranks.
     """
@@ -66,15 +65,17 @@ class SplitImage(LinearOperator):
             comm.allgather_metadata(all(op.capturable for block in blocks for ops in block for op in ops))
         )
         self._blocks, self._sizes, self._engine, self._buffers = blocks, sizes, engine, Buffers()
-        own, held = layout.slices(comm.rank), boxes[comm.rank]
-        self._held = extent(held)
-        self._around = [(a.start - b.start, b.stop - a.stop) for a, b in zip(own, held, strict=True)]
-        self._inner = tuple(slice(before, before + n) for (before, _), n in zip(self._around, extent(own), strict=True))
+        local_box, enlarged_box = layout.slices(comm.rank), boxes[comm.rank]
+        self._held = extent(enlarged_box)
+        self._around = [(a.start - b.start, b.stop - a.stop) for a, b in zip(local_box, enlarged_box, strict=True)]
+        self._inner = tuple(
+            slice(before, before + n) for (before, _), n in zip(self._around, extent(local_box), strict=True)
+        )
 
     def gathered(self, data: Any, engine: Engine) -> Iterator[tuple[Any, Any]]:
         """Yield each local operator with its traces, from the local part of an array in the range. Collective.
 
-        All ranks exhaust it: each block takes one allgather.
+        All ranks must exhaust the iterator: each block takes one allgather.
         """
         rank, begin = self.comm.rank, 0
         for block, sizes in zip(self._blocks, self._sizes, strict=True):
@@ -89,11 +90,11 @@ class SplitImage(LinearOperator):
                 first += op.shape[0]
 
     def own_points(self, values: Any) -> Any:
-        """Return values at the points of the local operators, flat, at this rank's own points, in their shape."""
+        """Cut flat values at the points of the local operators to this rank's own points, in their shape."""
         return values.reshape(self._held)[self._inner]
 
     def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
-        # All ranks raise what a local operator would on the ranks that have some.
+        # All ranks raise the errors that only ranks with local operators would raise otherwise.
         check_arrays(self._engine, x.engine, x.dtype)
         apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
         engine = x.engine
@@ -102,7 +103,7 @@ class SplitImage(LinearOperator):
         return filled(out, engine.linear_map(*maps, x.local_array, out.local_array.shape))
 
     def _model(self, image: Any, engine: Engine, memory: Any) -> Any:
-        """Return this rank's traces from its points, in `memory` if that is given."""
+        """Return this rank's traces from its points, in `memory` if it is not None."""
         rank, begin, parts = self.comm.rank, 0, []
         image = self._enlarged(image, engine)
         for block, sizes in zip(self._blocks, self._sizes, strict=True):
@@ -120,7 +121,7 @@ class SplitImage(LinearOperator):
         return engine.xp.concatenate(parts) if memory is None else memory
 
     def _contributions(self, block: Sequence[Sequence[Any]], sizes: Sequence[int], image: Any, engine: Engine) -> Any:
-        """Return what this rank adds to the traces of a block, of shape (ranks, the most samples of a rank)."""
+        """Return this rank's contributions to the traces of a block, shape (ranks, maximum samples of a rank)."""
         xp, widest = engine.xp, max(sizes)
         memory = self._buffers.local("block", (len(sizes), widest), self.dtype, engine)
         rows = []
@@ -152,7 +153,7 @@ class SplitImage(LinearOperator):
         return self.own_points(engine.xp.zeros(size, self.dtype) if total is None else total)
 
     def _enlarged(self, image: Any, engine: Engine) -> Any:
-        """Return an image at the points of the local operators, flat, with zeros at those that are not this rank's."""
+        """Return an image at the points of the local operators, flat, with zeros at points of other ranks."""
         if not any(map(any, self._around)):
             return image.reshape(-1)
         memory = self._buffers.local("enlarged", self._held, self.dtype, engine)
@@ -164,20 +165,20 @@ class SplitImage(LinearOperator):
 
 
 def boxes_of(layout: Layout, factor: int, ranks: int) -> list[tuple[slice, ...]]:
-    """Return the points at which each rank needs tables: its own, and those up to the nodes around them.
+    """Return the points at which each rank needs tables: its own points, enlarged to the surrounding nodes.
 
     Raises LayoutError if more than one rank has the same points.
     """
     if sum(layout.local_size(rank) for rank in range(ranks)) != layout.size:
-        raise LayoutError(f"an image is replicated, or split without replicas, unlike {layout}")
+        raise LayoutError(f"the layout of an image must be replicated, or split without replicas, not {layout}")
     nodes = Nodes(layout.shape, factor)
     return [nodes.around(layout.slices(rank)) for rank in range(ranks)]
 
 
 def shot_blocks(shares: Sequence[range], samples: int) -> list[list[range]]:
-    """Divide the shots of each rank into blocks; all have `samples` together. Return for each block each rank's shots.
+    """Divide the shots of each rank into blocks, and return for each block each rank's shots.
 
-    A block has about `BLOCK` samples, and at least one shot of the rank that has the most.
+    A block has about `BLOCK` of the total `samples`, and at least one shot of the rank with the most shots.
     """
     most = max(map(len, shares))
     count = max(1, min(most, -(-samples // BLOCK)))

@@ -17,17 +17,17 @@ from collops.extend.applications import in_words
 from collops.extend.arrays import extent
 from collops.extend.communication import collective_errors
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["distinct_rows", "tables_of_stations"]
 
-_ROUND = 1 << 26  # bytes of whole tables that a rank computes before it cuts and sends them, about
+_ROUND = 1 << 26  # approximate size in bytes of the full tables that a rank computes before it cuts and sends them
 
 
 def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct ones of rows, in order of appearance, and for each row the number of its equal."""
+    """Return the distinct rows, in order of appearance, and for each row the index of its distinct row."""
     distinct, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     number = np.empty_like(order)
@@ -39,7 +39,7 @@ def tables_of_stations(
     seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
     positions: np.ndarray,
     velocity: np.ndarray,
-    grid: Grid,
+    grid: ImageGrid,
     scale: Scale,
     needed: Sequence[np.ndarray],
     comm: Communicator,
@@ -57,44 +57,44 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        Returns the travel times from a station, given its number, to image points, given their indices along each axis
-        as `numpy.ix_` returns them: all points, or those of `Nodes.with_middles`, where the error is measured.
+        Takes the number of a station and the indices of image points along each axis, from `numpy.ix_`; returns the
+        travel times in seconds. The points are all points, or `Nodes.with_middles`, where the error is measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
         Velocity at the points of the grid, m/s.
-    grid, scale : Grid, Scale
+    grid, scale : ImageGrid, Scale
         The image points; the samples.
     needed : sequence of arrays
         For each rank the numbers of its stations, increasing.
     comm : Communicator
         The ranks.
     start : float
-        Time of the first sample. Each of two stations is credited with half of it, so that any may be a source.
+        Time of the first sample. Half of it is subtracted from the time of each station, so that any may be a source.
     factor : int
-        Tables have every so many image points along each axis, and the kernels interpolate.
+        Tables hold every `factor`-th image point along each axis, and the kernels interpolate.
     weighting : Weighting, optional
         Amplitudes and apertures; none by default.
     folder : Path, optional
-        Keep the tables of all stations in a file of this folder, which all ranks share and which is gone when the last
-        of them ends, instead of this rank's in its memory and messages.
+        Keep the tables of all stations in a file of this folder instead of memory. All ranks share the file; it is
+        deleted when the last rank ends.
     boxes : sequence of tuples of slices, optional
         For each rank the image points at which it needs tables (`Nodes.around`); all by default. All ranks then need
-        the same stations. Their tables are computed whole, a few at a time, and cut. Not with a folder.
+        the same stations. Full tables are computed, a few at a time, and cut. Not with a folder.
 
     Returns
     -------
     tables, weights
-        Without rows of sources and receivers (`FixedTables.of`); weights None without `weighting`.
+        Without rows of sources and receivers (see `FixedTables.select`); weights are None without `weighting`.
     rows : array
-        The row of each station that this rank needs; others have any number.
+        The row of each station that this rank needs; undefined for other stations.
     """
     owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
     weighting = None if weighting is None or weighting.none else weighting
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
     kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
     computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting)
-    own, first = needed[comm.rank], [0] * len(grid.axes)
+    local_stations, first = needed[comm.rank], [0] * len(grid.axes)
     if boxes is not None:
         rows = np.arange(len(positions))
         times, fields = _cut(computed.fill, owner, nodes, boxes, kinds, comm)
@@ -103,17 +103,17 @@ def tables_of_stations(
         rows = np.arange(len(positions))
         times, fields = _in_file(computed.fill, owner, nodes, kinds, folder, comm)
     else:
-        rows = np.searchsorted(own, np.arange(len(positions)))
+        rows = np.searchsorted(local_stations, np.arange(len(positions)))
         times, fields = _in_memory(computed.fill, owner, nodes, kinds, needed, comm)
     straight, error = None, 0.0
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
-        straight[rows[own], 0] = [computed.slowness(station) for station in own]
-        straight[rows[own], 4 - len(grid.axes) :] = positions[own] - [
+        straight[rows[local_stations], 0] = [computed.slowness(station) for station in local_stations]
+        straight[rows[local_stations], 4 - len(grid.axes) :] = positions[local_stations] - [
             axis[0] + step * number for axis, step, number in zip(grid.axes, grid.spacing, first, strict=True)
         ]
         error = float(comm.allreduce(np.array(computed.error), "max"))
-    tables = FixedTables(times, scale, nodes, own[:0], own[:0], straight, grid.spacing, error)
+    tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
@@ -128,7 +128,7 @@ class _Computation:
         seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
         positions: np.ndarray,
         velocity: np.ndarray,
-        grid: Grid,
+        grid: ImageGrid,
         scale: Scale,
         start: float,
         nodes: Nodes,
@@ -146,22 +146,25 @@ class _Computation:
         """Fill rows with the tables of stations."""
         grid, scale, nodes, weighting = self._grid, self._scale, self._nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
-        some = nodes.with_middles()
-        lattice, whole = np.ix_(*some), np.ix_(*map(np.arange, grid.shape))
-        at_nodes = np.ix_(*map(np.searchsorted, some, nodes.along))
+        indices = nodes.with_middles()
+        lattice, all_points = np.ix_(*indices), np.ix_(*map(np.arange, grid.shape))
+        at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
         for station, row in zip(stations, rows, strict=True):
-            after, position = self._seconds(int(station), whole if everywhere else lattice), self._positions[station]
+            seconds, position = (
+                self._seconds(int(station), all_points if everywhere else lattice),
+                self._positions[station],
+            )
             if weighting is not None:
-                bounded = np.minimum(after, scale.latest * scale.interval)
+                bounded = np.minimum(seconds, scale.latest * scale.interval)
                 fields[row] = nodes.coarsen(weighting.fields_of(bounded, grid, position, self._velocity))
-            samples = (after - self._start / 2) / scale.interval
+            samples = (seconds - self._start / 2) / scale.interval
             if nodes.factor == 1:
                 times[row] = scale.fixed(samples.reshape(-1))
                 continue
             samples = samples[lattice] if everywhere else samples
-            rest = samples - self.slowness(station) * grid.distance(position, lattice)
-            times[row] = rest[at_nodes].ravel()
-            error = nodes.refine(times[row], some) - rest.ravel()
+            remainder = samples - self.slowness(station) * grid.distance(position, lattice)
+            times[row] = remainder[at_nodes].ravel()
+            error = nodes.refine(times[row], indices) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
 
@@ -178,10 +181,10 @@ def _in_memory(
     comm: Communicator,
 ) -> list[np.ndarray]:
     """Return the tables of the stations that this rank needs. Collective."""
-    mine = np.flatnonzero(owner == comm.rank)
-    tables = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
+    local_stations = np.flatnonzero(owner == comm.rank)
+    tables = [np.empty((len(local_stations), *shape, nodes.size), dtype) for shape, dtype in kinds]
     with collective_errors(comm):
-        fill(mine.tolist(), range(len(mine)), *tables)
+        fill(local_stations.tolist(), range(len(local_stations)), *tables)
     return [_shared(table, owner, needed, comm) for table in tables]
 
 
@@ -189,10 +192,10 @@ def _in_file(
     fill: Callable[..., None], owner: np.ndarray, nodes: Nodes, kinds: _Kinds, folder: Path, comm: Communicator
 ) -> list[np.ndarray]:
     """Return the tables of all stations, in a file of a folder, which all ranks map. Collective."""
-    mine = np.flatnonzero(owner == comm.rank).tolist()
+    local_stations = np.flatnonzero(owner == comm.rank).tolist()
     tables = [_mapped((len(owner), *shape, nodes.size), dtype, folder, comm) for shape, dtype in kinds]
     with collective_errors(comm):
-        fill(mine, mine, *tables)
+        fill(local_stations, local_stations, *tables)
         for table in tables:
             if isinstance(table, np.memmap):
                 table.flush()  # for ranks on other machines
@@ -217,7 +220,7 @@ def _mapped(shape: tuple[int, ...], dtype: np.dtype, folder: Path, comm: Communi
 
 
 def _file(folder: Path, size: int) -> str:
-    """Return the name of a new file of so many bytes."""
+    """Return the name of a new file of `size` bytes."""
     try:
         number, name = tempfile.mkstemp(".tables", "collops-", folder)
     except OSError as problem:
@@ -235,13 +238,13 @@ def _file(folder: Path, size: int) -> str:
 
 
 def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:
-    """Return the rank that computes each station: of those that need it, one that has the least to do; -1 for none."""
+    """Return the rank that computes each station: the least loaded rank that needs it; -1 if none does."""
     owner, load = np.full(stations, -1), np.zeros(len(needed), np.int64)
     users: list[list[int]] = [[] for _ in range(stations)]
     for rank, numbers in enumerate(needed):
         for station in numbers:
             users[station].append(rank)
-    for station in sorted(range(stations), key=lambda each: len(users[each])):
+    for station in sorted(range(stations), key=lambda number: len(users[number])):
         if users[station]:
             owner[station] = min(users[station], key=lambda rank: load[rank])
             load[owner[station]] += 1
@@ -249,18 +252,18 @@ def _owners(needed: Sequence[np.ndarray], stations: int) -> np.ndarray:
 
 
 def _shared(table: np.ndarray, owner: np.ndarray, needed: Sequence[np.ndarray], comm: Communicator) -> np.ndarray:
-    """Return the rows of the stations that this rank needs, from those that the ranks computed. Collective."""
+    """Return the rows of the stations that this rank needs, from the rows that the ranks computed. Collective."""
     from collops import StarForest
 
     if comm.size == 1 or not table.shape[1]:
         return table if comm.size == 1 else np.empty((len(needed[comm.rank]), *table.shape[1:]), table.dtype)
-    place = np.empty(len(owner), np.int64)
+    owner_row = np.empty(len(owner), np.int64)
     for rank in range(comm.size):
         (computed,) = np.nonzero(owner == rank)
-        place[computed] = np.arange(len(computed))
-    own = needed[comm.rank]
-    forest = StarForest(comm, len(table), None, owner[own], place[own])
-    rows = forest.bcast(table, np.empty((len(own), *table.shape[1:]), table.dtype))
+        owner_row[computed] = np.arange(len(computed))
+    local_stations = needed[comm.rank]
+    forest = StarForest(comm, len(table), None, owner[local_stations], owner_row[local_stations])
+    rows = forest.bcast(table, np.empty((len(local_stations), *table.shape[1:]), table.dtype))
     forest.free()
     return rows
 
@@ -275,27 +278,27 @@ def _cut(
 ) -> list[np.ndarray]:
     """Return the tables of all stations at the nodes of this rank's box. Collective.
 
-    Each rank computes those of its stations at all `nodes`, about `_ROUND` bytes at a time, and sends every rank its
-    part.
+    Each rank computes the tables of its stations at all `nodes`, about `_ROUND` bytes at a time, and sends every rank
+    its part.
     """
-    places = [nodes.inside(box) for box in boxes]
-    sizes = [math.prod(extent(place)) for place in places]
+    parts = [nodes.inside(box) for box in boxes]
+    sizes = [math.prod(extent(part)) for part in parts]
     tables = [np.empty((len(owner), *shape, sizes[comm.rank]), dtype) for shape, dtype in kinds]
     a_station = nodes.size * sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
     at_a_time = comm.size * max(1, _ROUND // a_station)
     for first in range(0, len(owner), at_a_time):
         stations = first + np.argsort(owner[first : first + at_a_time], kind="stable")  # as they arrive
         counts = np.bincount(owner[stations], minlength=comm.size).tolist()
-        mine = stations[owner[stations] == comm.rank]
-        whole = [np.empty((len(mine), *shape, nodes.size), dtype) for shape, dtype in kinds]
+        local_stations = stations[owner[stations] == comm.rank]
+        full_tables = [np.empty((len(local_stations), *shape, nodes.size), dtype) for shape, dtype in kinds]
         with collective_errors(comm):
-            fill(mine.tolist(), range(len(mine)), *whole)
-        for table, computed, (shape, _) in zip(tables, whole, kinds, strict=True):
+            fill(local_stations.tolist(), range(len(local_stations)), *full_tables)
+        for table, computed, (shape, _) in zip(tables, full_tables, kinds, strict=True):
             if 0 in shape:
                 continue
-            values = computed.reshape(len(mine), *shape, *nodes.counts)
-            pieces = [values[(..., *place)].ravel() for place in places]
+            values = computed.reshape(len(local_stations), *shape, *nodes.counts)
+            pieces = [values[(..., *part)].ravel() for part in parts]
             received = [count * math.prod(shape) * sizes[comm.rank] for count in counts]
-            parts = comm.alltoallv(np.concatenate(pieces), [piece.size for piece in pieces], received)
-            table[stations] = parts.reshape(len(stations), *table.shape[1:])
+            received_values = comm.alltoallv(np.concatenate(pieces), [piece.size for piece in pieces], received)
+            table[stations] = received_values.reshape(len(stations), *table.shape[1:])
     return tables

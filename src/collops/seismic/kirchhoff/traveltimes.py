@@ -16,18 +16,18 @@ import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.kirchhoff.fixed_point import early_samples
-from collops.seismic.kirchhoff.geometry import Geometry, Grid, finite_array
+from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid, finite_array
 from collops.seismic.kirchhoff.nodes import checked_factor
 
 Mode = Literal["analytic", "eikonal", "byot"]
 
-_STRAIGHT_CELLS = 5.0  # distance from a source within which rays are straight, in cells
-_POINTS_OF_RAY = 17  # of a straight ray, at which its slowness is interpolated
+_STRAIGHT_CELLS = 5.0  # distance from a source within which rays are taken as straight, in cells
+_POINTS_OF_RAY = 17  # number of points of a straight ray at which the slowness is interpolated
 
 
 @dataclass(frozen=True)
 class TravelTimes:
-    """The travel-time table of a Kirchhoff operator: how it is computed, or its arrays.
+    """The travel-time table of a Kirchhoff operator: the method that computes it, or its arrays.
 
     Parameters
     ----------
@@ -35,13 +35,13 @@ class TravelTimes:
         First arrivals in a velocity model (needs scikit-fmm), straight rays in a constant velocity, or `arrays`
         ("bring your own tables", as PyLops calls it).
     velocity : float or array, optional
-        Metres per second: a number, or (mode ``"eikonal"``) an array of the image's shape. Mode ``"byot"`` takes
-        either, and needs it for amplitudes and a limit of the dip only.
+        Velocity in m/s: a number, or (mode ``"eikonal"``) an array of the image's shape. Mode ``"byot"`` takes
+        either, and needs it only for amplitudes and a dip limit.
     arrays : tuple of two arrays, optional
-        Mode ``"byot"``: seconds, shapes (points, sources) and (points, receivers), points in C order of the image.
-        Infinity means that nothing arrives.
+        Mode ``"byot"``: times in s, shapes (points, sources) and (points, receivers), points in C order of the image.
+        Infinity marks points without an arrival.
     coarsen : int
-        Compute the table at every so many image points along each axis only. Not in mode ``"byot"``.
+        Compute the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
 
     Raises
     ------
@@ -66,12 +66,12 @@ class TravelTimes:
         if self.arrays is not None and self.mode != "byot":
             raise InputError(f"travel_times are for mode 'byot'; mode {self.mode!r} computes them")
         if checked_factor(self.coarsen) != 1 and self.mode == "byot":
-            raise InputError("coarsen is not for times that are given: compute them, or give a coarser image")
+            raise InputError("coarsen needs computed travel times: use another mode, or pass a coarser image")
 
     def fitted(self, geometry: Geometry, needs_velocity: bool) -> TravelTimes:
-        """Return the same with velocity and arrays checked against a geometry, in float64 and of its shapes.
+        """Return a copy with velocity and arrays checked against a geometry, in float64 and with its shapes.
 
-        `needs_velocity` says that weights need the velocity at all points even if the times are given.
+        With `needs_velocity`, weights need the velocity at all points also in mode ``"byot"``.
         """
         grid = geometry.grid
         if self.mode == "byot":
@@ -85,31 +85,31 @@ class TravelTimes:
         return replace(self, velocity=checked_velocity(self.velocity, grid, self.mode))
 
     def early(self, geometry: Geometry, sources: slice) -> int:
-        """Return by how many samples the times from some of the sources, or to a receiver, lie before zero."""
+        """Return the number of samples from the earliest time of these sources and all receivers to zero."""
         if self.arrays is None:
             return 0
         outward, back = self.arrays
         return early_samples(outward[:, sources], back, geometry.interval)
 
     def seconds(self, geometry: Geometry, positions: np.ndarray) -> Callable[[int, tuple[np.ndarray, ...]], np.ndarray]:
-        """Return a function of the number of a station and of image points, as `tables_of_stations` takes it.
+        """Return the callable `seconds` for `tables_of_stations`.
 
-        `positions` are the coordinates of all stations; for given arrays, sources and then receivers.
+        `positions` are the coordinates of all stations; in mode ``"byot"``, sources and then receivers.
         """
         grid, velocity = geometry.grid, self.velocity
         if self.mode == "analytic":
-            return lambda station, at: analytic(grid, positions[station], velocity, at)
+            return lambda station, indices: analytic(grid, positions[station], velocity, indices)
         if self.mode == "eikonal":
-            return lambda station, at: eikonal(grid, positions[station], velocity)[at]
+            return lambda station, indices: eikonal(grid, positions[station], velocity)[indices]
         assert self.arrays is not None
         (outward, back), sources = self.arrays, len(geometry.sources)
 
-        def given(station: int, at: tuple[np.ndarray, ...]) -> np.ndarray:
+        def from_arrays(station: int, indices: tuple[np.ndarray, ...]) -> np.ndarray:
             # A column at a time: the arrays may be mapped from files.
             column = outward[:, station] if station < sources else back[:, station - sources]
-            return column.reshape(grid.shape)[at]
+            return column.reshape(grid.shape)[indices]
 
-        return given
+        return from_arrays
 
 
 def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
@@ -126,16 +126,16 @@ def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.nda
     return outward, back
 
 
-def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
-    """Return the velocity as the mode needs it: a positive number, or an array of the grid's shape."""
+def checked_velocity(velocity: Any, grid: ImageGrid, mode: str) -> Any:
+    """Return the velocity in the form that the mode needs: a positive number, or an array of the grid's shape."""
     if velocity is None:
-        raise InputError(f"mode {mode!r} needs a velocity: a number, or an array of shape {grid.shape}")
+        raise InputError(f"mode {mode!r} needs a velocity in m/s: a number, or an array of shape {grid.shape}")
     values = finite_array("velocity", velocity)
     if not np.all(values > 0):
         raise InputError(f"velocity must be positive everywhere; its smallest value is {values.min():g}")
     if mode == "analytic":
         if values.size != 1:
-            raise InputError("mode 'analytic' needs one number as velocity; use mode 'eikonal' for a velocity grid")
+            raise InputError("mode 'analytic' needs a constant velocity; use mode 'eikonal' for a velocity grid")
         return float(values.reshape(()))
     if values.size == 1:
         return np.full(grid.shape, float(values.reshape(())))
@@ -144,24 +144,24 @@ def checked_velocity(velocity: Any, grid: Grid, mode: str) -> Any:
     return values
 
 
-def analytic(grid: Grid, position: np.ndarray, velocity: float, at: tuple[np.ndarray, ...]) -> np.ndarray:
+def analytic(grid: ImageGrid, position: np.ndarray, velocity: float, indices: tuple[np.ndarray, ...]) -> np.ndarray:
     """Return the travel times along straight rays from a position to grid points, in seconds, float64.
 
-    `at` is as in `Grid.apart`.
+    For `indices` see `ImageGrid.offsets`.
     """
-    squares = [part**2 for part in grid.apart(position, at)]
-    # x and z first, as PyLops adds them, so that both agree to the last bit.
+    squares = [part**2 for part in grid.offsets(position, indices)]
+    # PyLops adds x and z first: with the same order, both agree to the last bit.
     distance = squares[-2] + squares[-1]
     if len(squares) == 3:
         distance = distance + squares[0]
     return np.sqrt(distance) / velocity
 
 
-def eikonal(grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
     """Return the first arrivals from a position in seconds, by second-order fast marching [1]_; float64.
 
-    The position may be between grid points. The error of fast marching is largest next to a source. Within a few cells
-    rays are therefore straight, with the slowness integrated along them, and the scheme starts from a wavefront of
+    The position may lie between grid points. The error of fast marching is largest next to a source. Within a few cells
+    of it, times are therefore the slowness integrated along straight rays, and the scheme starts from a wavefront of
     these times. `velocity` has the shape of the grid, in any memory order. Raises InputError if scikit-fmm is not
     installed.
     """
@@ -175,23 +175,23 @@ def eikonal(grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarra
     straight[near] *= _mean_slowness(grid, position, np.argwhere(near), velocity)
     if near.all():
         return straight
-    # The largest wavefront that lies among these points; in very slow ones, it is at the nearest of them.
+    # The largest wavefront within these points; in very slow velocities, the wavefront at the nearest point.
     rim = straight[near & (distance > (_STRAIGHT_CELLS - 2) * cell)]
     start = max(float(rim.min()), float(straight.min()))
     front = np.where(near, grid.value_at(velocity, position) * (straight - start), distance)
     # scikit-fmm ignores the memory order of both.
     front, velocity = np.ascontiguousarray(front), np.ascontiguousarray(velocity, np.float64)
     beyond = np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing), order=2))
-    # Along no path is a wave earlier than its first arrival.
+    # A straight ray cannot arrive before the first arrival.
     return np.minimum(straight, start + beyond)
 
 
-def _mean_slowness(grid: Grid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+def _mean_slowness(grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
     """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
     from scipy.ndimage import map_coordinates
 
-    place = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
-    points = np.linspace(place, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
+    start = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
+    points = np.linspace(start, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
     speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
     return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))
 
@@ -202,5 +202,5 @@ def require_eikonal_solver() -> None:
         import skfmm  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "mode 'eikonal' needs scikit-fmm: pip install 'collops[eikonal]', or give travel times with mode 'byot'"
+            "mode 'eikonal' needs scikit-fmm: pip install 'collops[eikonal]', or pass travel times with mode 'byot'"
         ) from error

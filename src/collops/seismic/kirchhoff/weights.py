@@ -1,7 +1,7 @@
-"""Factors of arrivals in the kernels (spreading, obliquity, apertures), and the wavelets of arrivals.
+"""Weights of arrivals in the kernels (spreading, obliquity, apertures), and the wavelets of arrivals.
 
-A weight belongs to a source, a receiver and an image point. Its separable part and the directions of the rays are
-tables for each station; the kernels compute the rest of them, which saves a table for each pair.
+A weight depends on a source, a receiver and an image point. Each station has tables of the separable factor and of
+the ray directions; the kernels compute the weights from them, which avoids a table for each pair.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.engines import Engine
 from collops.seismic.kirchhoff.fixed_point import FixedTables
-from collops.seismic.kirchhoff.geometry import Grid
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.rays import trace_rays
 
 Amplitude = Literal["none", "2d", "2.5d", "3d"]
 
 _AXES = {"2d": 2, "2.5d": 2, "3d": 3}
-_TAPER = 0.8  # of an aperture; from there to its end weights fall to zero
-_TAIL = 1e-4  # of the largest tap: where the differentiated wavelet is cut off
+_TAPER = 0.8  # fraction of an aperture at which the taper to zero begins
+_TAIL = 1e-4  # of the largest tap: the differentiated wavelet is cut off below it
 
 
 @dataclass(frozen=True)
 class Weighting:
-    """How arrivals are weighted; without arguments, all alike.
+    """The weighting of arrivals; without arguments, all arrivals have the same weight.
 
     Parameters
     ----------
@@ -38,11 +38,11 @@ class Weighting:
         :class:`KirchhoffOperator`): ``"2d"`` from line sources, ``"2.5d"`` from point sources above a medium that does
         not vary in y, both for 2-D images, and ``"3d"`` for 3-D images.
     aperture : float, optional
-        Horizontal distance in metres from the source and from the receiver at which weights fall to zero, from four
-        fifths of it on. By default there is no limit.
+        Maximum horizontal distance in metres from the source and from the receiver. Weights taper to zero from 80 % of
+        it. By default there is no limit.
     dip : float, optional
-        Dip in degrees, below 90, at which weights fall to zero, from four fifths of it on. It is the dip of a reflector
-        which bisects the two rays. By default there is no limit.
+        Maximum dip in degrees, below 90, of the reflector that would reflect one ray into the other. Weights taper to
+        zero from 80 % of it. By default there is no limit.
 
     Raises
     ------
@@ -69,10 +69,10 @@ class Weighting:
             raise InputError(f"max_dip must be an angle between 0 and 90 degrees, not {self.dip!r}")
 
     def check(self, axes: int) -> None:
-        """Raise InputError if the amplitude is not one of an image with so many axes."""
+        """Raise InputError if the amplitude does not suit an image with this number of axes."""
         if _AXES.get(self.amplitude, axes) != axes:
             fit = "'3d'" if axes == 3 else "'2d' (line sources) or '2.5d' (point sources)"
-            raise InputError(f"amplitude {self.amplitude!r} is not for a {axes}-D image: use {fit}")
+            raise InputError(f"amplitude {self.amplitude!r} does not suit a {axes}-D image: use {fit}")
 
     @property
     def none(self) -> bool:
@@ -85,23 +85,23 @@ class Weighting:
         return self.amplitude != "none" or self.dip is not None
 
     def wavelet(self, taps: np.ndarray, center: int, interval: float) -> tuple[np.ndarray, int]:
-        """Return the wavelet that belongs to the amplitude: its derivative of order 1 (3-D), 1/2 (2-D, 2.5-D) or 0."""
+        """Return the wavelet for the amplitude: its derivative of order 1 (3-D), 1/2 (2-D, 2.5-D) or 0 (none)."""
         order = {"none": 0.0, "3d": 1.0}.get(self.amplitude, 0.5)
         return _differentiate(taps, center, interval, order) if order else (taps, center)
 
     def fields(self, axes: int) -> int:
-        """Return the numbers that a station has at each point of an image with so many axes."""
+        """Return the number of fields of a station, for an image with this number of axes."""
         return 0 if self.none else 1 + axes * self.traces_rays + (self.amplitude == "2.5d")
 
-    def fields_of(self, times: np.ndarray, grid: Grid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """Return the fields of a station for `Weights` from its travel times in seconds; the first axis counts them."""
+    def fields_of(self, times: np.ndarray, grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+        """Compute a station's fields for `Weights`, ``(fields, *grid.shape)``, from its travel times in seconds."""
         weight = np.ones(grid.shape)
         parts: list[np.ndarray] = []
         if self.traces_rays:
             rays = trace_rays(times, grid, position, velocity)
             parts = [*rays.direction]
             if self.amplitude != "none":
-                # Each of the two stations of a trace gets half of the factor that belongs to the image point.
+                # The factor of the image point is divided between the two stations of a trace.
                 weight = rays.amplitude * np.sqrt(math.prod(grid.spacing) / velocity)
             if self.amplitude == "2.5d":
                 weight = weight / (2 * np.pi) ** 0.25
@@ -115,12 +115,12 @@ class Weighting:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one rank's traces, as the kernels read them.
+    """The weights of one rank's traces, in the form that the kernels read.
 
-    A station has these fields at each point: its factor; if rays are traced, the components of the direction of its
-    ray, depth last; in 2.5-D its spreading. The weight of a trace is the product of the two factors, times the
-    length of the sum q of the two directions (the obliquity) if there is an amplitude, over the root of the
-    sum of the spreadings in 2.5-D, times a taper of the dip of q.
+    A station has these fields at each point: its factor; if rays are traced, the components of the ray direction,
+    depth last; in 2.5-D its spreading. The weight of a trace is the product of the two factors. With an amplitude it is
+    multiplied by the length of q, the sum of the two directions (the obliquity); in 2.5-D it is divided by the square
+    root of the sum of the spreadings; with a dip limit it is multiplied by a taper of the dip of q.
     """
 
     fields: Any  # (stations, fields, nodes): the rows of FixedTables
@@ -128,7 +128,7 @@ class Weights:
 
     @property
     def axes(self) -> int:
-        """Components of a direction; 0 without."""
+        """Number of components of a direction; 0 without ray tracing."""
         return self.fields.shape[1] - 1 - self.spreads if self.weighting.traces_rays else 0
 
     @property
@@ -143,9 +143,9 @@ class Weights:
 
     @property
     def steepest(self) -> tuple[float, float]:
-        """Squared cosine of the dip at which the weight is zero, and by how much it is larger where the taper begins.
+        """Squared cosine of the maximum dip, and its increase to the dip where the taper begins.
 
-        The first is -1 if all dips have the same weight.
+        The first is -1 if the dip is not limited.
         """
         if self.weighting.dip is None:
             return -1.0, 1.0
@@ -154,7 +154,7 @@ class Weights:
 
     @property
     def bound(self) -> float:
-        """A number that no weight exceeds."""
+        """Upper bound of the weights."""
         if not len(self.fields):
             return 1.0
         bound = float(self.fields[:, 0].max()) ** 2 * (2.0 if self.oblique else 1.0)
@@ -162,36 +162,36 @@ class Weights:
 
     @property
     def typical(self) -> float:
-        """The order of magnitude of the weights that are not zero."""
+        """Order of magnitude of the nonzero weights."""
         factors = self.fields[:, 0]
         typical = (float(factors.sum()) / max(int((factors != 0).sum()), 1)) ** 2
         return typical / math.sqrt(2 * float(self.fields[:, -1].mean())) if self.spreads and typical else typical
 
-    def on(self, engine: Engine) -> Weights:
+    def to_engine(self, engine: Engine) -> Weights:
         """Return the same weights in the memory of an engine."""
         return replace(self, fields=engine.from_host(self.fields))
 
-    def of_pair(self, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    def pair_weight(self, source: np.ndarray, receiver: np.ndarray) -> np.ndarray:
         """Return the weight of one trace at each point, float64, from the fields of its stations."""
-        ours, theirs = ours.astype(float), theirs.astype(float)
-        weight = ours[0] * theirs[0]
+        source, receiver = source.astype(float), receiver.astype(float)
+        weight = source[0] * receiver[0]
         if self.axes:
-            sums = ours[1 : 1 + self.axes] + theirs[1 : 1 + self.axes]
+            sums = source[1 : 1 + self.axes] + receiver[1 : 1 + self.axes]
             squares = (sums**2).sum(axis=0)
             if self.oblique:
                 weight *= np.sqrt(squares)
             zero, width = self.steepest
             if zero >= 0:
                 weight *= np.clip((sums[-1] ** 2 - zero * squares) / (width * np.maximum(squares, 1e-30)), 0, 1)
-        return weight / np.sqrt(ours[-1] + theirs[-1]) if self.spreads else weight
+        return weight / np.sqrt(source[-1] + receiver[-1]) if self.spreads else weight
 
 
 @dataclass(frozen=True)
 class Bands:
-    """Low-passed wavelets against operator aliasing, and which of them each receiver gets at each point.
+    """Low-pass filtered wavelets against operator aliasing, and the choice for each receiver and image point.
 
-    Copies of the traces with different bands, from which the migration chooses by the local slope, are the method of
-    [1]_; the filters are the triangles of [2]_.
+    The migration chooses between differently filtered copies of the traces by the local slope, as in [1]_; the filters
+    are the triangles of [2]_.
 
     References
     ----------
@@ -201,7 +201,7 @@ class Bands:
        Expanded Abstracts, pp. 1282-1285, 1994.
     """
 
-    lengths: tuple[int, ...]  # of the sides of the triangles in samples; 1 is no filter
+    lengths: tuple[int, ...]  # of the sides of the triangles in samples; 1 leaves traces unfiltered
     choice: Any  # (rows, nodes), uint8; the nearest node counts
     receivers: np.ndarray  # the row of each receiver
 
@@ -209,13 +209,12 @@ class Bands:
     def between(
         cls, spreads: Sequence[FixedTables], positions: np.ndarray, spacing: float | None, longest: int
     ) -> list[Bands]:
-        """Choose triangles as long as the delay from one receiver to the next, for each of some spreads.
+        """Choose triangles as long as the delay between neighbouring receivers, for each spread.
 
-        The slope of a receiver's times along the spread is the largest towards its nearest receivers, two of
-        them in 2-D and four in 3-D. It is multiplied by `spacing` in metres, by default the distance to the
-        nearest one. `positions` are the coordinates of the stations, (stations, axes), all rows of the same tables; a
-        receiver that has the same neighbours in several spreads has one row of choices. No triangle is longer
-        than `longest` samples.
+        The delay is the largest slope of the times towards the nearest receivers, two in 2-D and four in 3-D, times
+        `spacing` in metres, by default the distance to the nearest receiver. `positions` are the coordinates of the
+        stations, (stations, axes); all spreads are rows of the same tables. A receiver with the same neighbours in
+        several spreads has one row of choices. Triangles have at most `longest` samples.
         """
         from scipy.spatial import cKDTree
 
@@ -230,28 +229,30 @@ class Bands:
                 positions[tables.receivers], axis=0, return_index=True, return_inverse=True
             )
             count = max(0, min(2 * (positions.shape[1] - 1), len(distinct) - 1))
-            # One more, as the nearest is the receiver itself.
-            distances, others = (each.reshape(-1, count + 1) for each in cKDTree(distinct).query(distinct, count + 1))
-            for station, place in zip(tables.receivers, inverse.reshape(-1), strict=True):
-                near = tables.receivers[first[others[place, 1:]]].tolist()
+            # Query one more: the nearest is the receiver itself.
+            distances, neighbours = (
+                each.reshape(-1, count + 1) for each in cKDTree(distinct).query(distinct, count + 1)
+            )
+            for station, index in zip(tables.receivers, inverse.reshape(-1), strict=True):
+                near = tables.receivers[first[neighbours[index, 1:]]].tolist()
                 key = (int(station), *near)
                 if key not in row_of:
                     row_of[key] = len(choices)
                     needed = np.zeros(tables.nodes.size, np.float32)
                     if near:
-                        own, gap = _at_nodes(tables, station), distances[place, 1] if spacing is None else spacing
-                        for apart, other in zip(distances[place, 1:], near, strict=True):
-                            delay = np.abs(own - _at_nodes(tables, other)) * (gap / apart * unit)
+                        times, gap = _at_nodes(tables, station), distances[index, 1] if spacing is None else spacing
+                        for distance, neighbour in zip(distances[index, 1:], near, strict=True):
+                            delay = np.abs(times - _at_nodes(tables, neighbour)) * (gap / distance * unit)
                             np.maximum(needed, delay, out=needed)
                     choices.append(np.minimum(np.searchsorted(sizes, needed), sizes.size - 1).astype(np.uint8))
                 rows[-1].append(row_of[key])
-        choice = np.stack(choices) if choices else np.empty((0, 0), np.uint8)  # of a rank without shots
+        choice = np.stack(choices) if choices else np.empty((0, 0), np.uint8)  # empty on a rank without shots
         used = np.unique(choice)
         choice = np.searchsorted(used, choice).astype(np.uint8)
         lengths = tuple(sizes[used].tolist())
         return [cls(lengths, choice, np.array(each, np.int64)) for each in rows]
 
-    def on(self, engine: Engine) -> Bands:
+    def to_engine(self, engine: Engine) -> Bands:
         """Return the same bands in the memory of an engine."""
         return replace(self, choice=engine.from_host(self.choice))
 
@@ -270,11 +271,11 @@ class Bands:
 
 def _at_nodes(tables: FixedTables, row: int) -> np.ndarray:
     """Return the fixed-point times of a station at the nodes."""
-    return tables.nodes.coarsen(tables.at(row).reshape(tables.nodes.shape))
+    return tables.nodes.coarsen(tables.station_times(row).reshape(tables.nodes.shape))
 
 
 def checked_antialias(antialias: Any) -> tuple[bool, float | None]:
-    """Return whether to protect against aliasing, and the receivers' spacing in metres if it is given."""
+    """Return whether to filter against aliasing, and the receivers' spacing in metres or None."""
     if isinstance(antialias, bool | np.bool_):
         return bool(antialias), None
     if not _between_zero_and(math.inf, antialias):
@@ -288,7 +289,7 @@ def _between_zero_and(limit: float, value: Any) -> bool:
 
 
 def _differentiate(taps: Sequence[float] | np.ndarray, center: int, interval: float, order: float) -> tuple[Any, int]:
-    """Return the causal derivative of a wavelet of order 1/2 or 1, in 1/s to that power, and its index of time zero.
+    """Return the causal derivative of a wavelet, of order 1/2 or 1 in seconds, and its index of time zero.
 
     The half-derivative has a tail, which is cut off where it stays below _TAIL of the largest tap.
     """
@@ -298,6 +299,6 @@ def _differentiate(taps: Sequence[float] | np.ndarray, center: int, interval: fl
     padded[before : before + taps.size] = taps
     frequencies = 2j * np.pi * np.fft.rfftfreq(padded.size, interval)
     result = np.fft.irfft(np.fft.rfft(padded) * frequencies**order, padded.size)
-    heard = np.flatnonzero(np.abs(result) > _TAIL * np.abs(result).max())
-    begin, end = min(heard[0], before + center), max(heard[-1], before + center) + 1
+    significant = np.flatnonzero(np.abs(result) > _TAIL * np.abs(result).max())
+    begin, end = min(significant[0], before + center), max(significant[-1], before + center) + 1
     return result[begin:end], before + center - int(begin)

@@ -1,4 +1,4 @@
-"""Migrate by least squares: Kirchhoff modelling from travel times, inverted by CGLS, and the results."""
+"""Least-squares migration: Kirchhoff modelling from travel times, inverted by CGLS, and the results."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NOISE = 0.1
 def run(job: Job[Options]) -> Findings:
     """Migrate a seismic survey by least squares, with a Kirchhoff operator and CGLS (or FISTA or ADMM: --regularise).
 
-    By default it synthesises a survey over faulted, dipping layers and compares the image with the true reflectivity.
-    With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it chooses the
-    number of iterations after which an image of some shots predicts the others best. Writes image.png, convergence.png,
-    result.zarr, and result.html, an interactive page; for a survey from a file also image, adjoint, predicted and
-    residual as SEG-Y.
+    By default it migrates a synthetic survey over faulted, dipping layers and compares the image with the true
+    reflectivity. With --survey and --velocity it migrates a survey from a file. Without --iterations and --damp, it
+    chooses the number of iterations after which an image of some shots best predicts the others. Writes image.png,
+    convergence.png, result.zarr, and the interactive page result.html; for a survey from a file also the SEG-Y files
+    image, adjoint, predicted and residual.
     """
     problem = read(job)
     tables: list[Any] | None = [] if _illuminates(job.options) and _exact(job.options, problem) else None
@@ -38,18 +38,18 @@ def run(job: Job[Options]) -> Findings:
     problem = condition(job, problem, operator)
     data = weigh(job, problem, operator)
     diagonal, preconditioner = precondition(job, problem, data, tables)
-    found = data.invert(_held_out(job, problem), result_bytes(problem, job.options), preconditioner)
-    spread = None
+    migration = data.invert(_held_out(job, problem), result_bytes(problem, job.options), preconditioner)
+    deviation = None
     if job.options.uncertainty is not None:
-        spread = data.deviation(job.options.uncertainty, found, preconditioner)
-    data.explain(found.image)
+        deviation = data.deviation(job.options.uncertainty, migration, preconditioner)
+    data.explain(migration.image)
     shots = shot_fields(problem.survey, data.compared())
-    quality = judge(job, problem, data, found)
-    return findings(job, problem, data, found, Judgement(diagonal, spread, quality, shots))
+    quality = judge(job, problem, data, migration)
+    return findings(job, problem, data, migration, Judgement(diagonal, deviation, quality, shots))
 
 
 def read(job: Job[Options]) -> Problem:
-    """Read or synthesise the survey, without the data of a synthetic one. Collective."""
+    """Read or synthesise the survey; a synthetic survey has no data yet. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
         if comm.rank == 0:
@@ -66,9 +66,9 @@ def read(job: Job[Options]) -> Problem:
 def kirchhoff(job: Job[Options], problem: Problem, tables: list[Any] | None = None) -> Any:
     """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective.
 
-    Tables that do not fit into the memory are streamed from a file in the folder of the results, or the one around it.
-    The image is split where neither it nor they fit otherwise, unless the traces are streamed.
-    Travel times are appended to `tables`.
+    Tables that do not fit into the memory are streamed from a file in the folder of the results, or its parent. The
+    image is split if neither it nor the tables fit otherwise, unless the traces are streamed. Travel times are appended
+    to `tables`.
     """
     options, survey, grid = job.options, problem.survey, problem.grid
     out, before = Path(options.out).absolute(), len(survey.notes)
@@ -78,7 +78,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[Any] | None = No
             engine=job.engine,
             antialias=options.antialias,
             coarsen=options.coarsen,
-            folder=next(each for each in (out, *out.parents) if each.is_dir()),
+            folder=next(folder for folder in (out, *out.parents) if folder.is_dir()),
             split=options.split_image or (False if problem.streamed else None),
             kept=tables,
         )
@@ -98,7 +98,7 @@ def condition(job: Job[Options], problem: Problem, operator: Any) -> Problem:
         noise = _NOISE if options.noise is None else options.noise
         clean = model_traces(job, problem, operator)
         traces, norm = with_noise(clean, survey.shots, noise, options.seed, job.comm)
-        # SEG-Y holds float32. Rounded likewise, a survey gives the same image with and without a file.
+        # SEG-Y holds float32: round, so that a survey gives the same image with and without a file.
         survey.traces = [shot.astype(np.float32) for shot in traces]
         for file in options.survey_files:
             parameters = {"velocity": problem.expression, "mode": problem.mode, "frequency": problem.frequency}
@@ -111,8 +111,8 @@ def condition(job: Job[Options], problem: Problem, operator: Any) -> Problem:
 def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.ndarray]:
     """Model the traces of the true reflectivity; return one array per shot of this rank. Collective."""
     if problem.truth is None:
-        raise InputError("a recorded survey has no true reflectivity to model")
-    return problem.survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, problem.truth))))
+        raise InputError("modelling needs a synthetic survey: a recorded survey has no true reflectivity")
+    return problem.survey.by_shot(job.on_host(operator.forward(job.distribute(operator.domain, problem.truth))))
 
 
 def weigh(job: Job[Options], problem: Problem, operator: Any) -> Any:
@@ -127,7 +127,7 @@ def weigh(job: Job[Options], problem: Problem, operator: Any) -> Any:
 def precondition(
     job: Job[Options], problem: Problem, data: Any, tables: list[Any] | None
 ) -> tuple[np.ndarray | None, Any]:
-    """Return the diagonal of the normal operator, and a preconditioner, each where the options need it. Collective."""
+    """Return the diagonal of the normal operator and a preconditioner, each None unless needed. Collective."""
     options, diagonal = job.options, None
     if _illuminates(options):
         with job.stage("illumination"):
@@ -152,12 +152,12 @@ def _illuminates(options: Options) -> bool:
 
 
 def _exact(options: Options, problem: Problem) -> bool:
-    """Return whether that diagonal can be computed from travel times alone."""
+    """Return whether the diagonal can be computed from travel times alone."""
     return problem.weighting.none and not options.antialias
 
 
 def _held_out(job: Job[Options], problem: Problem) -> list[np.ndarray] | None:
-    """Return which traces of each shot of this rank judge images of the others, where the data determine an option."""
+    """Return masks of held-out traces for each shot of this rank, or None if all options are given."""
     options, survey = job.options, problem.survey
     if (options.iterations is None and options.damp is None) or (options.regularise and options.weight is None):
         held = held_out(survey.geometry, float(problem.velocity[..., 0].mean()) / problem.frequency)
@@ -165,12 +165,12 @@ def _held_out(job: Job[Options], problem: Problem) -> list[np.ndarray] | None:
     return None
 
 
-def judge(job: Job[Options], problem: Problem, data: Any, found: Migration) -> Quality | None:
-    """Make common-image gathers and spectra with the option gathers, which is for traces in memory only. Collective."""
+def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) -> Quality | None:
+    """Make common-image gathers and spectra with the option gathers, which needs traces in memory. Collective."""
     if job.options.gathers is None:
         return None
     with job.stage("common-image gathers"):
-        images = {"adjoint_image": found.adjoint, "image": found.image}
+        images = {"adjoint_image": migration.adjoint, "image": migration.image}
         traces = data.twice_weighted(), data.explained
         return examine(problem, data.modelling, *traces, images, job.options.gathers, job.engine)
 
@@ -193,15 +193,15 @@ def illumination(problem: Problem, operator: Any, tables: list[Any]) -> np.ndarr
 
 
 def _split_illumination(problem: Problem, operator: Any, tables: list[Any]) -> np.ndarray:
-    """Do the same for a split image: each rank finds it at its points, for the traces of all ranks."""
+    """Do the same for a split image: each rank computes it at its points, for the traces of all ranks."""
     from collops import DistributedArray
     from collops.seismic.kirchhoff.illumination import normal_diagonal
 
-    parts = [each.weights for each in problem.conditioned or ()]
+    parts = [shot.weights for shot in problem.conditioned or ()]
     weights = problem.survey.array(parts, dtype=operator.dtype, engine="numpy")
     diagonal = np.zeros(tables[0].nodes.points)
     gathered = operator.gathered(weights.local_array, weights.engine)  # nothing on ranks without points
     for (_, counts), table in zip(gathered, tables, strict=False):
         diagonal += normal_diagonal(table, *problem.wavelet, None if (counts == 1).all() else counts)
-    own: Any = operator.domain
-    return DistributedArray(own, operator.comm, operator.own_points(diagonal)).gather()
+    layout: Any = operator.domain
+    return DistributedArray(layout, operator.comm, operator.own_points(diagonal)).gather()

@@ -1,4 +1,4 @@
-"""Conjugate gradients on the normal equations of a survey, and the choice of their number of iterations."""
+"""Conjugate gradients on the normal equations of a survey, and the choice of the number of iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collops.seismic.survey.normal import NormalEquations
 
 
 class _Numbers(NamedTuple):
-    """The numbers of an iteration of CG, and the squared norm of the solution."""
+    """The scalars of a CG iteration, and the squared norm of the solution."""
 
     residual: Any
     curvature: Any
@@ -22,7 +22,7 @@ class _Numbers(NamedTuple):
 
 
 class _NormalCG(PreconditionedCG):
-    """CG on normal equations, which knows how much of the data its iterates explain."""
+    """CG on normal equations that tracks the energy of the data that its iterates explain."""
 
     name = "CG on the normal equations"
     numbers = _Numbers
@@ -34,7 +34,7 @@ class _NormalCG(PreconditionedCG):
         return state
 
     def step(self, A: Any, state: Any) -> Any:
-        """Take a step of CG, and find the squared norm of the solution where damping needs it."""
+        """Take a CG step, and compute the squared norm of the solution if it is damped."""
         state = super().step(A, state)
         size = 0.0 * state.numbers[0]
         if takes_part(self.damp):
@@ -43,9 +43,9 @@ class _NormalCG(PreconditionedCG):
         return state
 
     def details(self, state: Any, history: Any) -> dict[str, Any]:
-        """Add the decrease of the squared residual of the data, from the first iterate to each [Hestenes and Stiefel].
+        """Add the decrease of the squared data residual since the first iterate [Hestenes and Stiefel].
 
-        A step of length alpha = product / curvature lowers the objective by alpha times the product before it.
+        A step of length alpha = product / curvature lowers the objective by alpha times the product before the step.
         """
         before, curvature = history.product[:-1], history.curvature[1:]
         steps = np.divide(before**2, curvature, out=np.zeros_like(before), where=curvature > 0)
@@ -55,8 +55,8 @@ class _NormalCG(PreconditionedCG):
 def minimise(A: Any, y: Any, *, damp: float, M: Any, **run: Any) -> SolverResult:
     """Solve ``(A + damp**2) x = y`` by CG with the preconditioner ``M @ M.H``, from zero. Collective.
 
-    The details have ``explained``, an array: the energy of the data less the squared norm of their residual before the
-    first iteration and after each.
+    The details have the array ``explained``: the energy of the data minus the squared norm of their residual, before
+    the first iteration and after each.
     """
     M = None if M is None else M @ M.H
     return solve(_NormalCG(damp=damp * damp, precision=precision_of(y.dtype), M=M), A, y, parts=[M], **run)
@@ -65,7 +65,7 @@ def minimise(A: Any, y: Any, *, damp: float, M: Any, **run: Any) -> SolverResult
 def cross_validated(
     used: NormalEquations, held: NormalEquations, *, method: Callable[..., SolverResult], patience: int, **run: Any
 ) -> np.ndarray:
-    """Do the same as `collops.solvers.cross_validate` by the equations of two parts of the data. Collective."""
+    """Do the same as `collops.solvers.cross_validate` with normal equations of two parts of the data. Collective."""
     if not (used.energy and held.energy):
         return np.ones(1)
     shares = [1.0]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 _MAX_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
-_MAX_NORMS = 500  # of the line of convergence
-_MAX_MARKS = 60  # that are larger than the line
+_MAX_NORMS = 500  # number of points of the convergence plot
+_MAX_MARKS = 60  # maximum number of points with large markers
 _IMAGES = {
     "image": "least-squares image",
     "adjoint_image": "adjoint image",
@@ -36,7 +36,7 @@ _GATHERS = {"data": "recorded", "explained": "explained by the image", "data_res
 def write_page(folder: Path) -> Path:
     """Write ``result.html`` next to ``result.zarr`` in the folder of the results; return its path.
 
-    The page loads nothing but the folder ``shots`` beside it, which has a file for each shot of ``result.zarr``.
+    The page loads only files of the folder ``shots`` in the same folder, one for each shot of ``result.zarr``.
     """
     group = open_node(folder / "result.zarr")
     fields = {name: np.asarray(open_node(group, name)) for name in group.array_keys()}
@@ -57,7 +57,7 @@ def write_page(folder: Path) -> Path:
         kinds=numbers["kinds"],
         seconds=seconds,
         longest=max(map(sum, seconds)) or 1.0,
-        milliseconds=[[f"rank {rank}", *(f"{1e3 * one:.3g}" for one in row)] for rank, row in enumerate(seconds)],
+        milliseconds=[[f"rank {rank}", *(f"{1e3 * value:.3g}" for value in row)] for rank, row in enumerate(seconds)],
         run=_run(numbers),
     )
     with atomic(folder / "shots") as shots:
@@ -72,7 +72,7 @@ def write_page(folder: Path) -> Path:
 
 
 def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
-    """Return the traces of a shot, as signed roots: a byte then holds weak echoes more accurately than strong ones."""
+    """Return the traces of a shot as signed square roots, for which a byte resolves weak echoes better."""
     offset = fields["offset"][rows]
     steps = np.diff(offset)
     roots = {
@@ -81,8 +81,8 @@ def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
     return {
         "channel": fields["channel"][rows].tolist(),
         "offset": _round(offset),
-        "even": bool(len(steps) and np.ptp(steps) <= 0.1 * abs(steps.mean())),  # else the axis has trace numbers
-        **{name: _packed(each, np.int8) for name, each in roots.items()},
+        "even": bool(len(steps) and np.ptp(steps) <= 0.1 * abs(steps.mean())),  # otherwise the axis has trace numbers
+        **{name: _packed(values, np.int8) for name, values in roots.items()},
     }
 
 
@@ -101,11 +101,11 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
     return facts
 
 
-# The page holds arrays as integers and a scale: 16 bits give the values at the pointer to a part in 30 000.
+# The page holds arrays as integers and a scale: 16 bits resolve the displayed values to 1 in 30 000.
 
 
 def section(image: np.ndarray) -> np.ndarray:
-    """Return an image of shape ``(nx, nz)``: of a 3-D one, its section in the middle of the axis y."""
+    """Return an image of shape ``(nx, nz)``: a 2-D image, or the section of a 3-D image in the middle of axis y."""
     return image if image.ndim == 2 else image[len(image) // 2]
 
 
@@ -123,12 +123,12 @@ def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def _packed(values: np.ndarray, kind: type[np.signedinteger] = np.int16) -> dict[str, Any]:
     """Return values as integers of a type, their scale, and the value of 0."""
     low, high = (float(end) for end in (values.min(), values.max())) if values.size else (0.0, 0.0)
-    # Zero stays exactly zero in arrays of both signs.
+    # Zero is represented exactly in arrays of both signs.
     middle = 0.0 if low <= 0 <= high else (low + high) / 2
     scale = max(high - middle, middle - low) / np.iinfo(kind).max or 1.0
-    whole = np.rint((values.astype(np.float64) - middle) / scale).astype(np.dtype(kind).newbyteorder("<"))
-    text = base64.b64encode(np.ascontiguousarray(whole).tobytes()).decode("ascii")
-    return {"bytes": whole.itemsize, "scale": scale, "middle": middle, "values": text}
+    integers = np.rint((values.astype(np.float64) - middle) / scale).astype(np.dtype(kind).newbyteorder("<"))
+    text = base64.b64encode(np.ascontiguousarray(integers).tobytes()).decode("ascii")
+    return {"bytes": integers.itemsize, "scale": scale, "middle": middle, "values": text}
 
 
 def _round(values: np.ndarray) -> list[float]:
@@ -171,4 +171,4 @@ def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _words(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return ", ".join(_words(one) for one in value) if isinstance(value, list) else str(value)
+    return ", ".join(_words(item) for item in value) if isinstance(value, list) else str(value)

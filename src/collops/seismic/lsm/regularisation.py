@@ -1,4 +1,4 @@
-"""Penalties on the image of a migration, the solvers that minimise with them, and preconditioners."""
+"""Penalties on the image of a migration, their solvers, and preconditioners."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ METHODS = {None: "CGLS", "laplacian": "CGLS", "dip": "CGLS", "tv": "ADMM", "l1":
 """The solver for each kind of regularisation."""
 
 TRIED = (0.3, 0.1, 0.03, 0.01, 0.003)
-"""The weights from which the data choose."""
+"""The candidate weights if the data determine the weight."""
 
-_INNER = 5  # iterations of CGLS in one of ADMM
-_JUMP = 0.1  # of the image, over its largest amplitude, that ADMM tries to keep first
+_INNER = 5  # CGLS iterations in one ADMM iteration
+_JUMP = 0.1  # jump of the image, relative to its largest amplitude, that the first ADMM iteration preserves
 _SMOOTH = 3.0  # points: standard deviation of the average over which dips are estimated
-_PROBES, _MIN_DIAGONAL = 8, 1e-3  # of the diagonal: number, and its smallest value over the largest
-_WAVELENGTHS = 4  # extent of the windows with spectra of their own
-_FADE = 0.05  # standard deviation of the average over estimates of the diagonal, of the image's extent
+_PROBES, _MIN_DIAGONAL = 8, 1e-3  # number of probes; minimum of the diagonal relative to its maximum
+_WAVELENGTHS = 4  # extent of the windows of local spectra
+_FADE = 0.05  # standard deviation of the average over estimates of the diagonal, relative to the image's extent
 
 
 @dataclass(frozen=True)
 class Penalty:
-    r"""What an image is to be besides explaining the data: its `method` minimises the misfit with this penalty.
+    r"""A penalty on the image; `method` minimises the sum of the data misfit and the penalty.
 
     With the weight :math:`w`, the adjoint image :math:`x = A^T d` and the estimate of :math:`\|A\|` in `Gradient`:
 
     - ``"laplacian"``: :math:`\|d - A m\|^2 + (w \|A\|)^2 \|\nabla^2 m\|^2`
-    - ``"dip"``: the same with the derivative along reflectors, as they dip in the adjoint image
+    - ``"dip"``: the same with the derivative along the reflectors of the adjoint image
     - ``"tv"``: :math:`\tfrac12 \|d - A m\|^2 + w \|x\|_\infty \sum |\nabla m|`
     - ``"l1"``: :math:`\tfrac12 \|d - A m\|^2 + w \|x\|_\infty \|m\|_1`
 
@@ -63,7 +63,7 @@ class Penalty:
         return lambda A, y, **run: cgls(*self._stacked(weight, A, y), **least_squares, **run)
 
     def normal_method(self, weight: float, damp: float, M: Any) -> Callable[..., SolverResult]:
-        """Return the same for normal equations, of quadratic penalties."""
+        """Return the same for normal equations, with a quadratic penalty."""
         from collops.seismic.lsm.normal import minimise
 
         def solve(A: Any, y: Any, **run: Any) -> SolverResult:
@@ -75,10 +75,10 @@ class Penalty:
         return solve
 
     def residuals(self, solution: Solution) -> np.ndarray:
-        """Return the norms of the residual: with the penalty, except that of ``"l1"``."""
+        """Return the norms of the residual; they include the penalty, except for ``"l1"``."""
         if self.kind != "tv":
             return solution.residuals
-        return np.sqrt(2 * np.maximum(solution.details["objective"], 0))  # those of ADMM are of its splitting
+        return np.sqrt(2 * np.maximum(solution.details["objective"], 0))  # ADMM's residuals are of its splitting
 
     def _stacked(self, weight: float, A: Any, y: Any) -> tuple[Any, Any]:
         from collops import StackedArray, StackedVStack, zeros_like
@@ -104,15 +104,15 @@ class Penalty:
 
     @cached_property
     def _step(self) -> float:
-        """A step of gradients that is not too long."""
+        """A stable step length of gradient iterations."""
         from collops import power_iteration
 
-        found = power_iteration(self.operator.H @ self.operator, self.gradient.x, niter=30, tol=1e-3)
-        return 1 / (1.05 * float(found.details["eigenvalue"]))
+        result = power_iteration(self.operator.H @ self.operator, self.gradient.x, niter=30, tol=1e-3)
+        return 1 / (1.05 * float(result.details["eigenvalue"]))
 
     @cached_property
     def _roughness(self) -> Any:
-        """The operator of a quadratic penalty: its domain and its range are the image."""
+        """The operator of a quadratic penalty; its domain and its range have the layout of the image."""
         from collops import Diagonal, FirstDerivative, Laplacian
 
         layout = self.operator.domain
@@ -121,13 +121,13 @@ class Penalty:
             ones = (1,) * len(layout.shape)
             return Laplacian(layout, axes=range(len(ones)), weights=ones, sampling=ones, **options)
         if len(layout.shape) != 2:
-            raise InputError("--regularise dip is for 2-D images: use laplacian, tv or l1")
+            raise InputError("--regularise dip needs a 2-D image: use laplacian, tv or l1")
         from pylops.utils.signalprocessing import slope_estimate
 
-        image = self.job.whole(self.gradient.x).astype(np.float64)
-        # The direction across reflectors, from that of depth: (-sin, cos) along (x, z).
+        image = self.job.gather(self.gradient.x).astype(np.float64)
+        # The direction across reflectors, relative to the depth axis: (-sin, cos) along (x, z).
         across, _ = slope_estimate(image.T, smooth=_SMOOTH, dips=True)
-        along = [self.job.spread(layout, part.T) for part in (np.cos(across), -np.sin(across))]
+        along = [self.job.distribute(layout, part.T) for part in (np.cos(across), -np.sin(across))]
         lateral, deep = (FirstDerivative(layout, axis, order=5, **options) for axis in (0, 1))
         return Diagonal(along[0]) @ lateral + Diagonal(along[1]) @ deep
 
@@ -142,20 +142,20 @@ def probed_diagonal(job: Job[Any], normal: Any) -> np.ndarray:
     from collops.extend.solvers import probe_diagonal
 
     estimate = probe_diagonal(normal, _PROBES, dtype=job.options.dtype, engine=job.engine.name)
-    diagonal = job.whole(estimate.value).astype(np.float64)
+    diagonal = job.gather(estimate.value).astype(np.float64)
     return gaussian_filter(diagonal, [max(1.0, _FADE * extent) for extent in diagonal.shape])
 
 
 def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
-    """Return the preconditioner that divides by the root of a diagonal, at least a thousandth of its largest value."""
+    """Return the preconditioner that divides by the root of a diagonal, limited to a thousandth of its maximum."""
     from collops import Diagonal
 
     floor = _MIN_DIAGONAL * float(diagonal.max())
-    return Diagonal(job.spread(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
+    return Diagonal(job.distribute(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
 
 
 def local_inverse_root(job: Job[Any], normal: Any, wavelength: float, grid: Grid) -> Any:
-    """Return the preconditioner that divides by the root of local spectra of a normal operator. Collective."""
+    """Return the preconditioner that divides by the root of the normal operator's local spectra. Collective."""
     from collops.extend.solvers import local_spectra
 
     steps = (grid.dy, grid.dx, grid.dz)[-len(grid.shape) :]

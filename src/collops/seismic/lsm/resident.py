@@ -24,9 +24,9 @@ class ResidentSurvey:
     job : Job
         The run.
     problem : Problem
-        The problem; its `conditioned` traces count.
+        The problem, with `conditioned` traces.
     operator : LinearOperator
-        Its operator.
+        The operator of the problem.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class ResidentSurvey:
     normal : LinearOperator
         The normal operator.
     left_out : int
-        Traces of all ranks that do not count.
+        Number of excluded traces of all ranks.
     """
 
     streamed = False
@@ -50,10 +50,10 @@ class ResidentSurvey:
         self._job, self._survey, self.modelling = job, problem.survey, operator
         self._conditioned: Sequence[Conditioned] = problem.conditioned or ()
         self.left_out, changes = traces_left_out(job, problem, self._conditioned)
-        self.operator, self.traces = operator, [each.traces for each in self._conditioned]
+        self.operator, self.traces = operator, [shot.traces for shot in self._conditioned]
         if changes:
-            parts = [(each.traces * each.trust[:, None]).astype(each.traces.dtype) for each in self._conditioned]
-            weights = vector(job, operator, [each.weights for each in self._conditioned])
+            parts = [(shot.traces * shot.trust[:, None]).astype(shot.traces.dtype) for shot in self._conditioned]
+            weights = vector(job, operator, [shot.weights for shot in self._conditioned])
             self.operator, self.traces = Diagonal(weights) @ operator, parts
         self.normal = self.operator.H @ self.operator
         self.explained: list[np.ndarray] = []
@@ -68,23 +68,23 @@ class ResidentSurvey:
         """Find the image; see `invert`. Collective."""
         return invert(self._job, self.operator, self.traces, held, more_bytes, preconditioner)
 
-    def deviation(self, samples: int, found: Migration, preconditioner: Any) -> Uncertainty:
+    def deviation(self, samples: int, migration: Migration, preconditioner: Any) -> Uncertainty:
         """Find the standard deviation of the image from samples of the posterior. Collective."""
-        counted = sum(int(np.count_nonzero(each.weights)) for each in self._conditioned)
-        residual = float(found.solution.residuals[-1])
-        run = found.image, residual, counted, found.damp, preconditioner
+        counted = sum(int(np.count_nonzero(shot.weights)) for shot in self._conditioned)
+        residual = float(migration.solution.residuals[-1])
+        run = migration.image, residual, counted, migration.damp, preconditioner
         return uncertainty(self._job, samples, self.operator, *run)
 
     def explain(self, image: np.ndarray) -> None:
-        """Model the traces of an image, without gain and with the polarity of the file, but muted. Collective.
+        """Model the traces of an image, muted, without gain and with the polarity of the file. Collective.
 
-        From then on the traces of the survey, too, are those that were conditioned, without gain.
+        The traces of the survey are replaced by the conditioned traces without gain.
         """
         job, survey, operator = self._job, self._survey, self.modelling
-        self.explained = survey.by_shot(job.on_host(operator.forward(job.spread(operator.domain, image))))
-        survey.traces = [each.without_gain for each in self._conditioned]
-        for values, each in zip(self.explained, self._conditioned, strict=False):
-            values *= each.mute / each.gain
+        self.explained = survey.by_shot(job.on_host(operator.forward(job.distribute(operator.domain, image))))
+        survey.traces = [shot.without_gain for shot in self._conditioned]
+        for values, shot in zip(self.explained, self._conditioned, strict=False):
+            values *= shot.mute / shot.gain
 
     def compared(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """Yield the number of each shot, its traces, and the traces that `explain` modelled."""
@@ -98,23 +98,23 @@ class ResidentSurvey:
         return modelled, recorded - modelled
 
     def twice_weighted(self) -> list[np.ndarray]:
-        """Return the traces times their squared weights, which the adjoint image sums."""
-        return [own * each.weights for own, each in zip(self.traces, self._conditioned, strict=True)]
+        """Return the traces times their squared weights, as in the adjoint image."""
+        return [traces * shot.weights for traces, shot in zip(self.traces, self._conditioned, strict=True)]
 
 
 def traces_left_out(job: Job[Options], problem: Problem, conditioned: Iterable[Conditioned]) -> tuple[int, bool]:
-    """Return how many traces do not count, and whether any has weights or a mute. Collective."""
+    """Return the number of excluded traces, and whether any trace has weights or a mute. Collective."""
     sums = np.zeros(2)
     with local_stage(job.comm):
-        for each in conditioned:
-            sums += np.count_nonzero(each.trust == 0), (each.trust != 1).any() or (each.mute != 1).any()
-    out, changes = job.comm.allreduce(sums)
-    if out:
+        for shot in conditioned:
+            sums += np.count_nonzero(shot.trust == 0), (shot.trust != 1).any() or (shot.mute != 1).any()
+    count, changes = job.comm.allreduce(sums)
+    if count:
         options = job.options
         reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
-        reasons += ["outside of --offsets"] * (options.offsets is not None)
-        reasons += ["without a weight (--trace-weights)"] * (options.trace_weights is not None)
+        reasons += ["outside --offsets"] * (options.offsets is not None)
+        reasons += ["with weight 0 (--trace-weights)"] * (options.trace_weights is not None)
         job.listener.note(
-            f"{int(out)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
+            f"{int(count)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
         )
-    return int(out), bool(changes)
+    return int(count), bool(changes)

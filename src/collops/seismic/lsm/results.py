@@ -1,4 +1,4 @@
-"""The results of a migration: numbers, arrays, files and pictures."""
+"""The results of a migration: numbers, arrays, files and figures."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from collops.seismic.survey import Survey
     from collops.seismic.survey.geometry import Geometry
 
-_SAMPLES = 32_000_000  # maximum in result.zarr, of all shots
+_MAX_SAMPLES = 32_000_000  # of all shots in result.zarr
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """How far an image can be trusted."""
+    """The assessment of an image."""
 
-    diagonal: np.ndarray | None  # of the normal operator, where it was needed
+    diagonal: np.ndarray | None  # of the normal operator, if the options need it
     uncertainty: Uncertainty | None  # with --uncertainty
     quality: Quality | None  # with --gathers
     shots: dict[str, Field]  # data and residual
@@ -55,37 +55,39 @@ def findings(
     job: Job[Options],
     problem: Problem,
     data: ResidentSurvey | StreamedSurvey,
-    found: Migration,
+    migration: Migration,
     judged: Judgement,
 ) -> Findings:
-    """Describe the results for the recipe, which writes them. Collective."""
+    """Return the results for the recipe, which writes them. Collective."""
     options, survey, geometry = job.options, problem.survey, problem.survey.geometry
     with local_stage(job.comm):
-        segy = _segy(problem, found, judged.uncertainty, *data.rows())
+        segy = _segy(problem, migration, judged.uncertainty, *data.rows())
         power = power_spectrum(data.weighted(), geometry.samples)
-    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(found.image, problem.truth)
+    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, problem.truth)
     quality = judged.quality
     return Findings(
         title="least-squares migration",
-        solution=found.solution,
+        solution=migration.solution,
         subject="image",
         adjoint="adjoint image",
         error=error,
-        adjoint_error=best_relative_error(found.adjoint, problem.truth),
-        numbers=_numbers(options, problem, data, found, judged, noise),
+        adjoint_error=best_relative_error(migration.adjoint, problem.truth),
+        numbers=_numbers(options, problem, data, migration, judged, noise),
         rows=[
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
             ("image", str(problem.grid)),
         ],
-        more_rows=_more_rows(job, found, judged, noise),
-        fields=_fields(problem, found, judged) | judged.shots | ({} if quality is None else quality.fields()),
+        more_rows=_more_rows(job, migration, judged, noise),
+        fields=_fields(problem, migration, judged) | judged.shots | ({} if quality is None else quality.fields()),
         attributes={
             "line_origin": list(survey.line.origin),
             "line_direction": list(survey.line.direction),
-            "kinds": list(found.solution.seconds),
-            "adjoint_scale": found.adjoint_scale,
+            "kinds": list(migration.solution.seconds),
+            "adjoint_scale": migration.adjoint_scale,
         },
-        draw=lambda folder: [draw(folder, problem, found, error)] + ([] if quality is None else quality.draw(folder)),
+        draw=lambda folder: (
+            [draw(folder, problem, migration, error)] + ([] if quality is None else quality.draw(folder))
+        ),
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=problem.noise_norm,
@@ -96,10 +98,10 @@ def findings(
 
 
 def result_bytes(problem: Problem, options: Options) -> int:
-    """Return the bytes of all results but the images that every migration writes."""
+    """Return the size in bytes of all results except the images that every migration writes."""
     geometry, grid = problem.survey.geometry, problem.grid
     size = problem.segy_bytes + field_bytes(problem, options.gathers)
-    # Data and residual, and the same on the page with 4/3 bytes a sample.
+    # Data and residual in float32, and on the page with 4/3 bytes per sample.
     size += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
         size += 8 * grid.points + segy_bytes(grid.points // grid.nz, grid.nz)
@@ -110,16 +112,16 @@ def _numbers(
     options: Options,
     problem: Problem,
     data: ResidentSurvey | StreamedSurvey,
-    found: Migration,
+    migration: Migration,
     judged: Judgement,
     noise: float,
 ) -> dict[str, Any]:
-    """Return the entries of JSON."""
-    geometry, shares, count = problem.survey.geometry, found.shares, len(found.solution.residuals) - 1
-    spread, quality = judged.uncertainty, judged.quality
+    """Return the entries of the JSON output."""
+    geometry, shares, count = problem.survey.geometry, migration.shares, len(migration.solution.residuals) - 1
+    deviation, quality = judged.uncertainty, judged.quality
     return {
         "damp": options.damp or 0.0,
-        "weight": found.weight,
+        "weight": migration.weight,
         "held_out_residual": None if shares is None else float(shares[min(count, len(shares) - 1)]),
         "noise_estimate": noise,
         "velocity_ratio": None if quality is None else quality.offsets.ratio,
@@ -127,8 +129,8 @@ def _numbers(
         "traces_left_out": data.left_out,
         "streamed": data.streamed,
         "image_split": not data.modelling.domain.is_replicated,
-        "noise_deviation": None if spread is None else spread.noise,
-        "prior_deviation": None if spread is None else spread.prior,
+        "noise_deviation": None if deviation is None else deviation.noise,
+        "prior_deviation": None if deviation is None else deviation.prior,
         "conditioning": problem.conditioning or None,
         "mode": problem.mode,
         "amplitude": problem.weighting.amplitude,
@@ -145,20 +147,20 @@ def _numbers(
     }
 
 
-def _more_rows(job: Job[Options], found: Migration, judged: Judgement, noise: float) -> list[tuple[str, str]]:
+def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise: float) -> list[tuple[str, str]]:
     """Return the last rows of the table."""
-    options, spread, quality = job.options, judged.uncertainty, judged.quality
-    rows = [("iterations", _reason(job, len(found.solution.residuals) - 1, found.shares))]
-    if found.weight is not None:
-        rows.append(("weight", f"{found.weight:g} of --regularise {options.regularise}"))
+    options, deviation, quality = job.options, judged.uncertainty, judged.quality
+    rows = [("iterations", _reason(job, len(migration.solution.residuals) - 1, migration.shares))]
+    if migration.weight is not None:
+        rows.append(("weight", f"{migration.weight:g} of --regularise {options.regularise}"))
     rows.append(("noise", f"{noise:.4g}, estimated from the quietest frequencies"))
-    if spread is not None:
-        median = np.median(spread.deviation) / spread.prior
+    if deviation is not None:
+        median = np.median(deviation.deviation) / deviation.prior
         rows.append(
             (
                 "uncertainty",
-                f"{median:.2g} times the prior's, {spread.prior:.4g}, in the median; noise of "
-                f"{spread.noise:.4g}; {options.uncertainty} samples in {spread.iterations} iterations",
+                f"{median:.2g} times the prior's, {deviation.prior:.4g}, in the median; noise of "
+                f"{deviation.noise:.4g}; {options.uncertainty} samples in {deviation.iterations} iterations",
             )
         )
     if quality is not None:
@@ -169,68 +171,68 @@ def _more_rows(job: Job[Options], found: Migration, judged: Judgement, noise: fl
 
 
 def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> str:
-    """Say in words how many iterations there were, and why."""
+    """Describe the number of iterations and the reason for it."""
     if shares is None or job.options.iterations is not None or job.options.damp is not None:
         return f"{iterations}, from the options"
     if not shares.argmin():
         job.listener.warn(
-            "no image of some traces explains the others: the result is the adjoint image; "
+            "no image of some traces predicts the held-out traces: the result is the adjoint image; "
             "check the velocity, the wavelet and the mute"
         )
-        return "1, the adjoint image: no image of other traces explains any of those that were held out"
-    why = "the most without --iterations" if iterations == ITERATIONS else "more would fit noise"
-    left = f"{100 * shares[iterations]:.3g} % of the traces that were held out"
-    return f"{iterations}, {why}: an image of other traces then leaves {left} unexplained"
+        return "1, the adjoint image: no image of other traces predicts the held-out traces"
+    why = "the maximum without --iterations" if iterations == ITERATIONS else "more would fit noise"
+    unexplained = f"{100 * shares[iterations]:.3g} % of the held-out traces"
+    return f"{iterations}, {why}: an image of other traces then leaves {unexplained} unexplained"
 
 
 def kept_shots(geometry: Geometry) -> range:
-    """Return the shots whose traces are in ``result.zarr`` and on the page: all, or of a large survey some."""
-    return range(0, geometry.shots, -(-geometry.traces * geometry.samples // _SAMPLES))
+    """Return the shots whose traces are in ``result.zarr`` and on the page: all, or a subset of a large survey."""
+    return range(0, geometry.shots, -(-geometry.traces * geometry.samples // _MAX_SAMPLES))
 
 
 def shot_fields(survey: Survey, compared: Iterable[tuple[int, np.ndarray, np.ndarray]]) -> dict[str, Field]:
     """Return the data and the residual of `kept_shots` as arrays of shape ``(traces, samples)``. Collective.
 
-    `compared` has the number of each shot of this rank, its traces, and those modelled from the image; the residual is
-    the data less those.
+    `compared` yields the number of each shot of this rank, its traces, and the traces modelled from the image; the
+    residual is their difference.
     """
-    kept = kept_shots(survey.geometry)
+    selected = kept_shots(survey.geometry)
     with local_stage(survey.comm):
-        own = [(measured, measured - modelled) for shot, measured, modelled in compared if shot in kept]
-    data, residual = ([pair[kind] for pair in own] for kind in range(2))
-    return trace_fields(survey.geometry, survey.headers, survey.comm, kept, data=data, data_residual=residual)
+        pairs = [(measured, measured - modelled) for shot, measured, modelled in compared if shot in selected]
+    data, residual = ([pair[kind] for pair in pairs] for kind in range(2))
+    return trace_fields(survey.geometry, survey.headers, survey.comm, selected, data=data, data_residual=residual)
 
 
-def _fields(problem: Problem, found: Migration, judged: Judgement) -> dict[str, Field]:
+def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[str, Field]:
     """Return the arrays of ``result.zarr`` on the image grid."""
     grid, image = problem.grid, tuple(problem.grid.axes)
-    spread, diagonal = judged.uncertainty, judged.diagonal
+    deviation, diagonal = judged.uncertainty, judged.diagonal
     fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
     fields |= {
-        "image": Field(found.image, image, "1"),
-        "adjoint_image": Field(found.adjoint, image, "1"),
+        "image": Field(migration.image, image, "1"),
+        "adjoint_image": Field(migration.adjoint, image, "1"),
         "velocity": Field(problem.velocity, image, "m/s"),
-        "seconds": Field(np.stack(list(found.solution.seconds.values()), 1), ("rank", "kind"), "s"),
+        "seconds": Field(np.stack(list(migration.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
     if problem.survey.headers is not None:
-        places = zip(("cdp_x", "cdp_y"), problem.survey.line.position(*grid.columns()), strict=True)
-        fields |= {name: Field(each.reshape(grid.shape[:-1]), image[:-1], "m", True) for name, each in places}
-    if spread is not None:
-        fields["standard_deviation"] = Field(spread.deviation, image, "1")
+        positions = zip(("cdp_x", "cdp_y"), problem.survey.line.position(*grid.columns()), strict=True)
+        fields |= {name: Field(values.reshape(grid.shape[:-1]), image[:-1], "m", True) for name, values in positions}
+    if deviation is not None:
+        fields["standard_deviation"] = Field(deviation.deviation, image, "1")
     if diagonal is not None:
-        # The root has the dimension of an amplitude.
+        # The square root has the dimension of an amplitude.
         fields["illumination"] = Field(np.sqrt(np.maximum(diagonal, 0) / (diagonal.max() or 1.0)), image, "1")
-    if found.shares is not None:
-        fields["held_out_residuals"] = Field(found.shares, ("tried",), "1")
+    if migration.shares is not None:
+        fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     if problem.truth is not None:
         fields["truth"] = Field(problem.truth, image, "1")
     return fields
 
 
 def _segy(
-    problem: Problem, found: Migration, spread: Uncertainty | None, predicted: Any, residual: Any
+    problem: Problem, migration: Migration, deviation: Uncertainty | None, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
-    """Return the SEG-Y files of the results of a recorded survey; `_rows` has the files of traces."""
+    """Return the SEG-Y files of the results of a recorded survey."""
     survey, grid, images = problem.survey, problem.grid, []
     if (headers := survey.headers) is None:
         return {}
@@ -238,12 +240,12 @@ def _segy(
     if fits_segy(grid.dz / 1e3, grid.nz):
         depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
         images = [
-            image_traces(f"LEAST-SQUARES IMAGE, {depth}", found.image, grid, headers, rank),
-            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", found.adjoint, grid, headers, rank),
+            image_traces(f"LEAST-SQUARES IMAGE, {depth}", migration.image, grid, headers, rank),
+            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", migration.adjoint, grid, headers, rank),
         ]
-        if spread is not None:
+        if deviation is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
-            images.append(image_traces(title, spread.deviation, grid, headers, rank))
+            images.append(image_traces(title, deviation.deviation, grid, headers, rank))
     traces_of_shots = [
         shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted),
         shot_traces("RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual),
@@ -252,22 +254,22 @@ def _segy(
     return dict(zip(names, traces_of_shots + images, strict=False))
 
 
-def draw(folder: Path, problem: Problem, found: Migration, error: float | None) -> Path:
-    """Draw the truth (for recorded data the velocity), the adjoint image and the image; return the picture.
+def draw(folder: Path, problem: Problem, migration: Migration, error: float | None) -> Path:
+    """Draw the truth (for recorded data the velocity), the adjoint image and the image; return the path of the figure.
 
-    Of 3-D images it draws the section in the middle of the axis y.
+    For 3-D images, the figure shows the section in the middle of the axis y.
     """
     grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
-    adjoint, image = found.adjoint_scale * section(found.adjoint), section(found.image)
-    wide, deep = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
-    to_scale = 0.5 < wide / deep < 4  # other panels would be narrow strips
-    scale, unit = (1000, "km") if wide > 2000 else (1, "m")
-    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, deep / scale
+    adjoint, image = migration.adjoint_scale * section(migration.adjoint), section(migration.image)
+    width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
+    to_scale = 0.5 < width / depth < 4  # other panels would be narrow strips
+    scale, unit = (1000, "km") if width > 2000 else (1, "m")
+    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, depth / scale
 
     def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
         return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
 
-    count = len(found.solution.residuals) - 1
+    count = len(migration.solution.residuals) - 1
     title = f"least-squares image, {count} iteration{'s' * (count != 1)}"
     if truth is None:
         adjoint, image = balanced(adjoint), balanced(image)
@@ -277,12 +279,12 @@ def draw(folder: Path, problem: Problem, found: Migration, error: float | None) 
             panel(image, title, symmetric_limit(image)),
         ]
     else:
-        # All three have the same scale, which shows the low amplitudes of the adjoint image.
+        # One scale for all three shows the low amplitudes of the adjoint image.
         limit = symmetric_limit(truth, 99.5)
         panels = [
             panel(truth, "true reflectivity", limit),
             panel(adjoint, "adjoint image", limit),
             panel(image, title if error is None else f"{title}, error {100 * error:.0f} %", limit),
         ]
-    size = 5.2, 0.92 * 5.2 * deep / wide + 0.8 if to_scale else 3.2
+    size = 5.2, 0.92 * 5.2 * depth / width + 0.8 if to_scale else 3.2
     return draw_panels(folder / "image.png", panels, size)

@@ -1,4 +1,4 @@
-"""A migration of traces that do not fit into the memory: they are read and conditioned shot by shot when needed."""
+"""A migration of traces that do not fit into the memory: they are read and conditioned shot by shot."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class StreamedSurvey:
-    """The same as `ResidentSurvey` for traces that are read whenever they are needed. Collective.
+    """The weighted traces of a migration, read from the file for each use; see `ResidentSurvey`. Collective.
 
     Attributes
     ----------
     modelling, normal, left_out
         As for `ResidentSurvey`.
-    whole : NormalEquations
+    complete : NormalEquations
         The normal equations of all traces.
     """
 
@@ -41,25 +41,25 @@ class StreamedSurvey:
         self._parts = shots_of_parts(problem.survey.geometry, operator)
         self._last: tuple[Any, list[tuple[np.ndarray, np.ndarray]]] = (None, [])
         with job.stage("migrating the traces"):
-            self.whole = self.equations()
-        self.normal = self.whole.operator
+            self.complete = self.equations()
+        self.normal = self.complete.operator
 
     def invert(
         self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: Any = None
     ) -> Migration:
         """Find the image by normal equations. Collective."""
-        whole = self.whole
-        x = whole.right
-        gradient = Gradient.of_products(x, (x, whole.operator.forward(x)), whole.energy)
-        penalty, choose = Penalty(self._job.options.regularise, self._job, whole.operator, gradient), None
+        equations = self.complete
+        x = equations.right
+        gradient = Gradient.from_products(x, (x, equations.operator.forward(x)), equations.energy)
+        penalty, choose = Penalty(self._job.options.regularise, self._job, equations.operator, gradient), None
         if held is not None:
             with self._job.stage("migrating the traces that are held out, and the others"):
-                out, used = (self.equations(part) for part in (held, [~each for each in held]))
+                out, used = (self.equations(part) for part in (held, [~mask for mask in held]))
             choose = partial(cross_validated, used, out)
-        found = minimised(penalty, penalty.normal_method, x, preconditioner, choose, more_bytes)
-        explained = found.solution.details["explained"]
-        residuals = np.sqrt(np.maximum(0, whole.energy - explained))
-        return replace(found, solution=replace(found.solution, residuals=residuals))
+        migration = minimised(penalty, penalty.normal_method, x, preconditioner, choose, more_bytes)
+        explained = migration.solution.details["explained"]
+        residuals = np.sqrt(np.maximum(0, equations.energy - explained))
+        return replace(migration, solution=replace(migration.solution, residuals=residuals))
 
     def equations(self, share: list[np.ndarray] | None = None) -> NormalEquations:
         """Return the equations of all traces, or of a `share`: an array of 0 and 1 for each shot. Collective."""
@@ -69,8 +69,8 @@ class StreamedSurvey:
             return 1.0 if share is None else share[shot - first][:, None]
 
         def weighted(shots: range) -> list[np.ndarray]:
-            found = ((shot, self._shots[shot - first]) for shot in shots)
-            return [each.traces * (each.trust[:, None] * part(shot)) for shot, each in found]
+            conditioned = ((shot, self._shots[shot - first]) for shot in shots)
+            return [traces.traces * (traces.trust[:, None] * part(shot)) for shot, traces in conditioned]
 
         return normal_equations(
             self._survey.geometry,
@@ -83,14 +83,14 @@ class StreamedSurvey:
 
     def weighted(self) -> Iterator[np.ndarray]:
         """Yield the weighted traces of each shot."""
-        return (each.traces * each.trust[:, None] for each in self._shots)
+        return (shot.traces * shot.trust[:, None] for shot in self._shots)
 
     def explain(self, image: np.ndarray) -> None:
         """Choose the image from which traces are modelled."""
         self._image = image
 
     def compared(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield the number of each shot, its traces, and the modelled ones, without gain."""
+        """Yield the number of each shot, its traces, and the modelled traces, without gain."""
         for part, shots in enumerate(self._parts):
             for shot, (measured, modelled) in zip(shots, self._compared(part), strict=True):
                 yield shot, measured, modelled
@@ -102,18 +102,20 @@ class StreamedSurvey:
         return Rows(*rows, lambda _, modelled: modelled), Rows(*rows, np.subtract)
 
     def _compared(self, part: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the traces of each shot of one local operator, and the modelled ones; the last ones are kept."""
+        """Return the recorded and the modelled traces of each shot of one local operator; cache the last result."""
         image = self._image
         if self._last[0] != (part, id(image)):
             engine, local = self._job.engine, self.modelling.operators[part]
             model = engine.from_host(np.ascontiguousarray(image.ravel(), dtype=self.modelling.dtype))
             modelled = engine.to_host(local.forward_local(model, None))
-            found = []
+            pairs = []
             for shot in self._parts[part]:
-                each, shape = self._shots[shot - self._survey.shots.start], self._survey.trace_shape(shot)
-                own, modelled = modelled[: shape[0] * shape[1]].reshape(shape), modelled[shape[0] * shape[1] :]
-                found.append((each.without_gain, own * (each.mute / each.gain).astype(own.dtype)))
-            self._last = (part, id(image)), found
+                conditioned, shape = self._shots[shot - self._survey.shots.start], self._survey.trace_shape(shot)
+                values, modelled = modelled[: shape[0] * shape[1]].reshape(shape), modelled[shape[0] * shape[1] :]
+                pairs.append(
+                    (conditioned.without_gain, values * (conditioned.mute / conditioned.gain).astype(values.dtype))
+                )
+            self._last = (part, id(image)), pairs
         return self._last[1]
 
 
@@ -127,9 +129,9 @@ class Rows:
     counts : list of int
         Traces of each part.
     compared : callable
-        Returns the traces of each shot of a part, by its number, and those modelled.
+        Takes the number of a part; returns the recorded and the modelled traces of each of its shots.
     choose : callable
-        Returns the rows of the file from such rows.
+        Returns the rows of the file from recorded and modelled traces.
     """
 
     def __init__(
@@ -147,8 +149,8 @@ class Rows:
         pieces = [np.empty((0, self.shape[1]), np.float32)]
         for part, (begin, end) in enumerate(pairwise(self._ends)):
             if begin < last and end > first:
-                for own, modelled in self._compared(part):
-                    here = slice(max(0, first - begin), max(0, last - begin))
-                    pieces.append(self._choose(own[here], modelled[here]))
-                    begin += len(own)
+                for recorded, modelled in self._compared(part):
+                    inside = slice(max(0, first - begin), max(0, last - begin))
+                    pieces.append(self._choose(recorded[inside], modelled[inside]))
+                    begin += len(recorded)
         return np.concatenate(pieces, dtype=np.float32)

@@ -11,9 +11,9 @@ from collops.seismic.survey.geometry import Geometry, Grid
 _INTERVAL = 0.004
 """Sample interval of the synthetic survey in seconds."""
 
-_FREQUENCY = 20.0
-_LONGEST_RECORD = 600.0  # seconds
-# Layers of the cover: depth and reflection strength, depth as a fraction of the model's.
+_FREQUENCY = 20.0  # Hz
+_MAX_RECORD = 600.0  # seconds
+# Layers of the cover: depth as a fraction of the model's depth, and reflection strength.
 _COVER = ((0.13, 0.7), (0.20, -0.5), (0.27, 0.8), (0.335, -0.6))
 # Layers below the unconformity, in the coordinate across the layering before tilting and faulting.
 _TILTED = (
@@ -36,7 +36,7 @@ _BASE = 0.93
 
 
 def default_frequency(velocity: np.ndarray, grid: Grid) -> float:
-    """Return 20 Hz, or less if the grid is too coarse for reflectors of that frequency."""
+    """Return 20 Hz, or less if the grid is too coarse for this frequency."""
     finest = float(velocity.min()) / (6.4 * max(grid.dx, grid.dz))
     return float(f"{min(_FREQUENCY, finest):.3g}")
 
@@ -45,13 +45,12 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
     """Return the true model of the migration, float64 of shape ``(nx, nz)`` and of order 1.
 
     Gently undulating layers lie on an unconformity; below it the layers dip and are offset by two normal faults. The
-    reflectors are limited to the wavenumbers that a wavelet of `frequency` resolves at the `velocity`, since the data
-    hold no others.
+    reflectors are limited to the wavenumbers that a wavelet of `frequency` resolves at the `velocity`.
     """
     width, depth = grid.dx * (grid.nx - 1), grid.dz * (grid.nz - 1)
     across = ((grid.x - grid.x0) / width)[:, None]
     down = (grid.z / depth)[None, :]
-    # Reflectors of the wavelet's peak frequency f have the wavenumber 2 f / v; a little less is resolved better.
+    # The peak frequency f of the wavelet corresponds to the wavenumber 2 f / v; slightly less is better resolved.
     wavenumber = 1.6 * frequency / velocity * depth
 
     unconformity = 0.40 + 0.02 * np.sin(2 * np.pi * (across + 0.1)) + 0.015 * np.cos(5 * np.pi * across)
@@ -74,7 +73,7 @@ def reflectivity(grid: Grid, velocity: np.ndarray, frequency: float) -> np.ndarr
 
 
 def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, samples: int | None) -> Geometry:
-    """Return a survey with shots and receivers spread evenly over the surface, all recording all shots.
+    """Return a survey with shots and receivers evenly spaced on the surface; all receivers record all shots.
 
     By default the record is long enough for echoes from the greatest depth at moderate offsets.
     """
@@ -87,17 +86,17 @@ def fixed_spread(grid: Grid, velocity: np.ndarray, shots: int, receivers: int, s
         samples = int(np.ceil(seconds / _INTERVAL / 50)) * 50 + 1
     else:
         _check_seconds(samples * _INTERVAL, "a smaller --samples")
-    stations = np.stack([_spread(grid, receivers), np.zeros(receivers)])
-    sources = np.stack([_spread(grid, shots), np.zeros(shots)])
+    stations = np.stack([_station_positions(grid, receivers), np.zeros(receivers)])
+    sources = np.stack([_station_positions(grid, shots), np.zeros(shots)])
     return Geometry(sources, [stations] * shots, samples, _INTERVAL)
 
 
 def _check_seconds(seconds: float, remedy: str) -> None:
-    if not seconds <= _LONGEST_RECORD:
-        raise InputError(f"a record of {seconds:.4g} s is longer than {_LONGEST_RECORD:g} s: choose {remedy}")
+    if not seconds <= _MAX_RECORD:
+        raise InputError(f"a record must be at most {_MAX_RECORD:g} s long, not {seconds:.4g} s: choose {remedy}")
 
 
-def _spread(grid: Grid, count: int) -> np.ndarray:
+def _station_positions(grid: Grid, count: int) -> np.ndarray:
     positions = np.linspace(grid.x[0], grid.x[-1], count) if count > 1 else np.array([grid.x[0] + grid.x[-1]]) / 2
-    # SEG-Y headers hold tenths of a millimetre: rounded to them, a survey read from a file is the same.
+    # Round to tenths of a millimetre, as in SEG-Y headers, so that a survey read from a file is identical.
     return np.round(positions, 4)

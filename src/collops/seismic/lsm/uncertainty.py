@@ -17,7 +17,7 @@ _ITERATIONS = 100
 
 
 class Uncertainty(NamedTuple):
-    """The standard deviation of each point of an image, and what it was found from."""
+    """The standard deviation of each point of an image, and the parameters of the posterior."""
 
     deviation: np.ndarray
     noise: float  # standard deviation of the samples of the traces
@@ -35,13 +35,14 @@ def uncertainty(
     damp: float,
     root: Any = None,
 ) -> Uncertainty:
-    """Find the standard deviation of the image from `count` samples of the posterior. Collective.
+    """Estimate the standard deviation of the image from `count` samples of the posterior. Collective.
 
-    The noise is as strong as the residual, of which the norm and this rank's number of samples that count are given.
-    The reflectivity is as strong as `damp` says, or as the image. Both are white. `root` is the preconditioner of the
-    migration, a Hermitian approximation of the inverse root of its normal operator. Its square preconditions the
-    samples: conjugate gradients do not depend on the scale of a preconditioner, and it does not change the posterior.
-    A signal that asks the job to end also ends the samples, so that the image is written in time.
+    Noise and reflectivity are white. The standard deviation of the noise follows from the norm of the residual,
+    `residual`, and this rank's number of samples with nonzero weight, `counted`; the standard deviation of the
+    reflectivity follows from `damp`, or from the image. `root` is the preconditioner of the migration, a Hermitian
+    approximation of the inverse square root of its normal operator. Its square preconditions the sampling: conjugate
+    gradients are independent of the scale of a preconditioner, which does not change the posterior. A signal that ends
+    the job also ends the sampling, so that the image is written in time.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def uncertainty(
     noise = residual / np.sqrt(samples) if samples else 0.0
     prior = noise / damp if damp else float(np.sqrt(np.mean(np.square(image, dtype=np.float64))))
     if not noise or not prior:
-        raise InputError("--uncertainty compares the image with the residual, and one of them is zero")
+        raise InputError("--uncertainty needs an image and a residual that are not zero")
 
     def ended(*_: Any) -> bool:
         return bool(job.comm.allreduce(np.array(int(interruption.received())), "max"))
@@ -65,10 +66,10 @@ def uncertainty(
         run["callback"] = ended
         run["M"] = None if root is None else root @ root
         posterior = GaussianPosterior(operator, noise=noise, prior=prior)
-        found = posterior.samples(count, dtype=job.options.dtype, engine=job.engine.name, **run)
-    if not found.status.successful:
-        early = "were ended by a signal" if found.status is Status.STOPPED else "have not converged"
-        job.listener.warn(f"the samples of the posterior {early}: the standard deviation is too large")
-    variance = np.mean(np.square(job.on_host(found.x), dtype=np.float64), axis=0)
+        result = posterior.samples(count, dtype=job.options.dtype, engine=job.engine.name, **run)
+    if not result.status.successful:
+        reason = "were ended by a signal" if result.status is Status.STOPPED else "have not converged"
+        job.listener.warn(f"the samples of the posterior {reason}: the standard deviation is too large")
+    variance = np.mean(np.square(job.on_host(result.x), dtype=np.float64), axis=0)
     variance = DistributedArray(operator.domain, job.comm, variance).gather()
-    return Uncertainty(np.sqrt(variance), noise, prior, found.iterations)
+    return Uncertainty(np.sqrt(variance), noise, prior, result.iterations)

@@ -58,35 +58,45 @@ class Options(CommonOptions):
 
     down: Annotated[
         str | None,
-        option("Downgoing field: (sources, receivers, samples); by default synthetic fields.", DATA, metavar=_FILE),
+        option(
+            "Downgoing field, of shape (sources, receivers, samples); by default synthetic fields.",
+            DATA,
+            metavar=_FILE,
+        ),
     ] = None
-    up: Annotated[str | None, option("Upgoing field: (sources, receivers, samples).", DATA, metavar=_FILE)] = None
+    up: Annotated[str | None, option("Upgoing field, of shape (sources, receivers, samples).", DATA, metavar=_FILE)] = (
+        None
+    )
     interval: Annotated[
-        float | None, option("Milliseconds between samples.", DATA, show_default="4 for synthetic fields"), Positive
+        float | None, option("Sample interval, ms.", DATA, show_default="4 for synthetic fields"), Positive
     ] = None
     spacing: Annotated[
         float | None,
-        option("Metres between receivers of the downgoing field.", DATA, show_default="15 for synthetic fields"),
+        option("Receiver spacing of the downgoing field, m.", DATA, show_default="15 for synthetic fields"),
         Positive,
     ] = None
     sources: Annotated[int | None, option("Number of sources.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
-    samples: Annotated[int | None, option("Samples of a trace.", SYNTHETIC), AtLeast(2), SyntheticOnly()] = None
+    samples: Annotated[int | None, option("Number of samples per trace.", SYNTHETIC), AtLeast(2), SyntheticOnly()] = (
+        None
+    )
     fmax: Annotated[
-        float | None, option("Highest frequency, Hz.", METHOD, show_default="where the downgoing field ends"), Positive
+        float | None,
+        option("Maximum frequency, Hz.", METHOD, show_default="the highest frequency of the downgoing field"),
+        Positive,
     ] = None
     damp: Damp = 0.01
     out: Out = "collops-mdd"
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
+        """Raise `InputError` for invalid or contradictory values; read only headers of files."""
         if (self.down is None) != (self.up is None):
-            raise InputError("give both --down and --up, or neither of them")
+            raise InputError("--down and --up need each other: pass both or none")
         super().check()
         if self.down is not None and self.up is not None:
             for name in ("interval", "spacing"):
                 if getattr(self, name) is None:
-                    raise InputError(f"--{name} is needed with --down and --up: the files do not hold it")
+                    raise InputError(f"--down and --up need --{name}, which the files do not store")
             for text, names in ((self.down, DOWN_NAMES), (self.up, UP_NAMES)):
                 open_array(Path(text), names)
 
@@ -94,13 +104,13 @@ class Options(CommonOptions):
 def run(job: Job[Options]) -> Findings:
     """Deconvolve the upgoing field on a line of receivers by the downgoing one, with CGLS.
 
-    By default it synthesises the fields on the bed of a sea with reverberations in the water, and compares the
-    estimated response of the layers below with the true one. With --down and --up it deconvolves fields from files.
-    Writes image.png, convergence.png and result.zarr.
+    By default it deconvolves synthetic fields at the sea bed, with water-layer reverberations, and compares the
+    estimated response of the layers below with the true response. With --down and --up it deconvolves fields from
+    files. Writes image.png, convergence.png and result.zarr.
     """
     problem = read(job)
-    found = invert(job, problem)
-    return describe(job, problem, found)
+    result = invert(job, problem)
+    return describe(job, problem, result)
 
 
 def read(job: Job[Options]) -> Problem:
@@ -120,7 +130,7 @@ class Problem:
     """Data and operator."""
 
     acquisition: Acquisition  # sizes and samplings
-    frequencies: int  # number of frequencies that are used, from 0
+    frequencies: int  # number of frequencies in use, from 0
     # convolution with the downgoing field; domain of shape ``(times, receivers, virtual sources)``, split by
     # receivers, range of shape ``(times, sources, virtual sources)``, split by sources
     operator: Any
@@ -162,8 +172,8 @@ def prepare(job: Job[Options]) -> Problem:
     sources = operator.range.slices(comm.rank)[1]
     if recorded is not None:
         with local_stage(comm):
-            own = recorded.upgoing(sources)
-        return Problem(acquisition, count, operator, job.array(operator.range, own), notes=notes)
+            values = recorded.upgoing(sources)
+        return Problem(acquisition, count, operator, job.array(operator.range, values), notes=notes)
     truth = synthetic_response(acquisition, operator.domain.slices(comm.rank)[1]).astype(options.dtype)
     clean = job.on_host(operator.forward(job.array(operator.domain, truth)))
     noise = _NOISE if options.noise is None else options.noise
@@ -174,16 +184,18 @@ def prepare(job: Job[Options]) -> Problem:
 
 
 def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes: list[str]) -> int:
-    """Return how many frequencies to use."""
+    """Return the number of frequencies to use."""
     if not power.any():
-        raise InputError(f"{options.down} holds nothing but zeros: there is nothing to deconvolve with")
+        raise InputError(f"all samples of {options.down} are zero")
     frequencies = acquisition.frequencies
     if options.fmax is None:
         count = frequencies_within(power)
-        notes.append(f"frequencies up to {frequencies[count - 1]:.3g} Hz, where the downgoing field ends (--fmax)")
+        notes.append(f"frequencies up to {frequencies[count - 1]:.3g} Hz, the highest of the downgoing field (--fmax)")
         return count
     if options.fmax > frequencies[-1]:
-        raise InputError(f"--fmax {options.fmax:g} is more than the {frequencies[-1]:.4g} Hz that the samples have")
+        raise InputError(
+            f"--fmax must be at most {frequencies[-1]:.4g} Hz, the Nyquist frequency, not {options.fmax:g}"
+        )
     return int(np.flatnonzero(frequencies <= options.fmax)[-1]) + 1
 
 
@@ -191,7 +203,7 @@ def _count(options: Options, acquisition: Acquisition, power: np.ndarray, notes:
 
 
 class _Deconvolution(NamedTuple):
-    """The response and the cross-correlation on this rank, and the best scale of the latter."""
+    """The response and the cross-correlation on this rank, and the best scale of the cross-correlation."""
 
     response: np.ndarray
     correlation: np.ndarray
@@ -200,7 +212,7 @@ class _Deconvolution(NamedTuple):
 
 
 def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
-    r"""Find the response that turns the downgoing field into the upgoing one. Collective.
+    r"""Find the response that maps the downgoing field to the upgoing field. Collective.
 
     Notes
     -----
@@ -210,7 +222,7 @@ def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
     """
     from collops import cgls
 
-    gradient = Gradient.of(problem.operator, problem.data)
+    gradient = Gradient.from_data(problem.operator, problem.data)
     damp = job.options.damp * gradient.norm
     arrays = 2 if problem.truth is None else 3  # of `_fields`
     writes = arrays * problem.operator.domain.size * np.dtype(job.options.dtype).itemsize
@@ -221,19 +233,19 @@ def invert(job: Job[Options], problem: Problem) -> _Deconvolution:
 # The results
 
 
-def describe(job: Job[Options], problem: Problem, found: _Deconvolution) -> Findings:
-    """Describe the results for the recipe, which writes them. Collective."""
+def describe(job: Job[Options], problem: Problem, result: _Deconvolution) -> Findings:
+    """Return the results for the recipe, which writes them. Collective."""
     options, comm, acquisition = job.options, job.comm, problem.acquisition
-    error = relative_error(found.response, problem.truth, comm)
+    error = relative_error(result.response, problem.truth, comm)
     highest = float(acquisition.frequencies[problem.frequencies - 1])
-    images = _images(job, problem, found)
+    images = _images(job, problem, result)
     return Findings(
         title="multi-dimensional deconvolution",
-        solution=found.solution,
+        solution=result.solution,
         subject="response",
         adjoint="cross-correlation",
         error=error,
-        adjoint_error=best_relative_error(found.correlation, problem.truth, comm),
+        adjoint_error=best_relative_error(result.correlation, problem.truth, comm),
         numbers={
             "damp": options.damp,
             "sources": acquisition.sources,
@@ -248,18 +260,18 @@ def describe(job: Job[Options], problem: Problem, found: _Deconvolution) -> Find
             "up": options.up,
         },
         rows=[("fields", acquisition.describe()), ("frequencies", f"{problem.frequencies}, up to {highest:.3g} Hz")],
-        fields=_fields(problem, found),
-        draw=lambda folder: [_draw(folder, problem, images, len(found.solution.residuals) - 1, error)],
+        fields=_fields(problem, result),
+        draw=lambda folder: [_draw(folder, problem, images, len(result.solution.residuals) - 1, error)],
         noise_norm=problem.noise_norm,
     )
 
 
-def _fields(problem: Problem, found: _Deconvolution) -> dict[str, Field]:
+def _fields(problem: Problem, result: _Deconvolution) -> dict[str, Field]:
     from collops import DistributedArray
 
     acquisition, operator = problem.acquisition, problem.operator
     names = ("time", "receiver", "virtual_source")
-    cubes = {"response": (found.response, "1/(m s)"), "correlation": (found.correlation, "1")}
+    cubes = {"response": (result.response, "1/(m s)"), "correlation": (result.correlation, "1")}
     if problem.truth is not None:
         cubes["truth"] = problem.truth, "1/(m s)"
     return {
@@ -267,13 +279,13 @@ def _fields(problem: Problem, found: _Deconvolution) -> dict[str, Field]:
         "receiver": Field(acquisition.positions, ("receiver",), "m"),
         "virtual_source": Field(np.arange(acquisition.virtual) + 1, ("virtual_source",), "1"),
         **{
-            name: Field(DistributedArray(operator.domain, operator.comm, own), names, unit)
-            for name, (own, unit) in cubes.items()
+            name: Field(DistributedArray(operator.domain, operator.comm, values), names, unit)
+            for name, (values, unit) in cubes.items()
         },
     }
 
 
-def _images(job: Job[Options], problem: Problem, found: _Deconvolution) -> list[np.ndarray]:
+def _images(job: Job[Options], problem: Problem, result: _Deconvolution) -> list[np.ndarray]:
     """Gather the truth or the data, the correlation, and the response, for the virtual source in the middle."""
     samples, middle = problem.acquisition.samples, problem.acquisition.virtual // 2
 
@@ -281,8 +293,8 @@ def _images(job: Job[Options], problem: Problem, found: _Deconvolution) -> list[
         return gather_rows(values[first : first + samples, :, middle].T, job.comm)
 
     now = samples - 1
-    left = image(job.on_host(problem.data), 0) if problem.truth is None else image(problem.truth, now)
-    return [left, image(found.correlation * found.scale, now), image(found.response, now)]
+    reference = image(job.on_host(problem.data), 0) if problem.truth is None else image(problem.truth, now)
+    return [reference, image(result.correlation * result.scale, now), image(result.response, now)]
 
 
 def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: int, error: float | None) -> Path:
@@ -294,13 +306,13 @@ def _draw(folder: Path, problem: Problem, images: list[np.ndarray], iterations: 
     labels = "receiver (m)", "time (s)"
     limits = [symmetric_limit(image, 99.5) for image in images]
     if known:
-        # One scale for truth and response shows the amplitudes that the response lacks.
+        # One colour scale for truth and response shows differences of their amplitudes.
         limits[2] = limits[0]
-        left = Panel(first, "true response", receivers, labels, limits[0])
+        reference = Panel(first, "true response", receivers, labels, limits[0])
     else:
-        left = Panel(first, "upgoing field", sources, ("source", "time (s)"), limits[0])
+        reference = Panel(first, "upgoing field", sources, ("source", "time (s)"), limits[0])
     panels = [
-        left,
+        reference,
         Panel(correlation, "cross-correlation", receivers, labels, limits[1]),
         Panel(response, title, receivers, labels, limits[2]),
     ]

@@ -1,4 +1,4 @@
-"""Wavefields on a line of receivers, recorded or of a synthetic sea, and their sizes and sampling."""
+"""Wavefields on a line of receivers, recorded or synthetic, and their sizes and sampling."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ DOWN_NAMES, UP_NAMES = ("down", "downgoing"), ("up", "upgoing")
 """Names of the fields in a Zarr group."""
 
 _BLOCK_BYTES = 64 << 20
-# Frequencies with less than this share of the largest amplitude of the downgoing field hold only noise.
+# Frequencies below this fraction of the largest amplitude of the downgoing field are taken as noise.
 _MIN_AMPLITUDE = 0.01
-# Arrays of the size of model and data that exist at once.
-_ARRAYS = 10
+_ARRAYS = 10  # number of arrays of the size of model and data that exist at once
 _INTERVAL, _SPACING = 0.004, 15.0
 _SOURCES, _RECEIVERS, _SAMPLES = 61, 41, 300
 _WAVELET_HZ, _RESPONSE_HZ = 25.0, 15.0
@@ -46,7 +45,7 @@ class Acquisition:
 
     @property
     def total(self) -> int:
-        """Samples of model and data: as many negative times of the model as there are positive ones."""
+        """Number of times of model and data; the model has equally many negative and positive times."""
         return 2 * self.samples - 1
 
     @property
@@ -84,7 +83,7 @@ class Acquisition:
 
 
 def frequencies_within(power: np.ndarray) -> int:
-    """Return how many frequencies, from 0, a downgoing field with this power spectrum has."""
+    """Return the number of frequencies, from 0, of a downgoing field with this power spectrum."""
     return int(np.flatnonzero(power >= _MIN_AMPLITUDE**2 * power.max())[-1]) + 1
 
 
@@ -98,14 +97,14 @@ class RecordedFields:
         down, up = (tuple(int(n) for n in array.shape) for array in (self._down, self._up))
         for path, shape in zip(self._paths, (down, up), strict=True):
             if len(shape) != 3 or 0 in shape:
-                raise InputError(f"{path} has shape {shape}: save a field of shape (sources, receivers, samples)")
+                raise InputError(f"{path} must have the shape (sources, receivers, samples), not {shape}")
         if (down[0], down[2]) != (up[0], up[2]):
             raise InputError(
-                f"{self._paths[0]} has shape {down} and {self._paths[1]} {up}: both need the same sources (first axis) "
-                "and samples (last axis)"
+                f"{self._paths[0]} and {self._paths[1]} must have the same sources (first axis) and samples (last "
+                f"axis), not the shapes {down} and {up}"
             )
         if down[2] < 2:
-            raise InputError(f"{self._paths[0]} has {down[2]} sample a record: at least 2 are needed")
+            raise InputError(f"{self._paths[0]} needs at least 2 samples per record, not {down[2]}")
         interval, spacing = float(options.interval or 0) / 1e3, float(options.spacing or 0)
         self.acquisition = Acquisition(down[0], down[1], up[1], down[2], interval, spacing)
 
@@ -144,20 +143,20 @@ class RecordedFields:
 
 def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
     records = decoded(array, path, sources, np.float64)
-    if (place := not_finite(records)) is not None:
-        source, receiver, sample = place
+    if (index := not_finite(records)) is not None:
+        source, receiver, sample = index
         raise InputError(
-            f"{path} is {records[place]} at source {sources.start + source + 1}, receiver {receiver + 1}, "
+            f"{path} is {records[index]} at source {sources.start + source + 1}, receiver {receiver + 1}, "
             f"sample {sample + 1}: replace it with a finite number"
         )
     return records
 
 
 class SyntheticSea:
-    """The downgoing field on the bed of a sea: the direct wave, and its reverberations in the water.
+    """The downgoing field at the sea bed: the direct wave, and its reverberations in the water layer.
 
-    It has the methods of `RecordedFields` for the downgoing field. Raises `InputError` if the samples are too far apart
-    for the wavelet.
+    It has the methods of `RecordedFields` for the downgoing field. Raises `InputError` if the interval is too long for
+    the wavelet.
     """
 
     def __init__(self, options: Any) -> None:
@@ -184,7 +183,7 @@ class SyntheticSea:
         """Return the orthonormal spectra at some of the frequencies, of shape ``(frequencies, sources, receivers)``."""
         acquisition = self.acquisition
         line, frequencies = acquisition.positions, acquisition.frequencies[share]
-        # Sources reach beyond the receivers by a quarter of the line on both sides.
+        # The line of sources extends beyond the receivers by a quarter of their line on both sides.
         middle, half = (line[0] + line[-1]) / 2, 0.75 * (line[-1] - line[0] + acquisition.spacing)
         offsets = np.linspace(middle - half, middle + half, acquisition.sources)[:, None] - line[None, :]
         field = np.zeros((len(frequencies), *offsets.shape), dtype=np.complex128)
@@ -203,7 +202,7 @@ class SyntheticSea:
 def synthetic_response(acquisition: Acquisition, receivers: slice) -> np.ndarray:
     """Return the reflection response of the layers below the bed: the true result of the deconvolution.
 
-    float64, shape ``(times, receivers, virtual sources)``, for some of the receivers: hyperbolas of a wavelet within
+    float64, shape ``(times, receivers, virtual sources)``, for some of the receivers: hyperbolas, with a wavelet within
     the band of the downgoing field.
     """
     line = acquisition.positions

@@ -1,7 +1,7 @@
-"""Seismic surveys before stacking: read the shots of a file, and make the operator that models and migrates them.
+"""Prestack seismic surveys: read the shots of a file, and make the operator that models and migrates them.
 
 `read` returns a `Survey`. Its operator is a :class:`collops.LinearOperator` and its data are a distributed array, so
-that any solver and any regularisation of this library apply. ``collops lsm`` is made of the same parts.
+that any solver and any regularisation of this library apply. ``collops lsm`` uses the same classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuse what cannot be meant, or does not fit into memory, and name what may be wrong: units, scalars, the file."""
+"""Plausibility checks of a survey (units, scalars, positions, velocities), and checks of the memory it needs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["check_frequency", "check_speed", "table_factor", "too_many_traces"]
 FACTORS = (1, 2, 4, 8)
 """Factors of coarser tables, in the order in which they are tried; see :meth:`Survey.operator`."""
 
-_IMAGES = 8  # that a rank needs besides its tables
-# Copies of the traces that a migration needs: conditioned, muted and weighted ones, and the vectors of the solver.
+_IMAGES = 8  # number of images in the memory of a rank in addition to its tables
+# Copies of the traces that a migration needs: conditioned, muted and weighted traces, and the vectors of the solver.
 _COPIES, _COPIES_ON_DEVICE = 20, 8
 
 # P waves travel at 100 m/s and more in the driest sand, at less than 10 km/s in the crust and the upper mantle.
 _SLOWEST, _FASTEST = 100.0, 10_000.0
 _DOUBTFUL = 4500.0  # m/s: water has 4900 feet per second
-# A line that is shorter has hardly any lateral resolution, and is likelier to have a wrong scalar of its coordinates.
+# A shorter line has hardly any lateral resolution; a wrong scalar of the coordinates is the likelier reason.
 _FEW_WAVELENGTHS, _FEW_COLUMNS = 2, 4
-_MIN_OFFSET = 10.0  # headers hold whole numbers: shorter offsets are too coarse to be compared
+_MIN_OFFSET = 10.0  # m; headers hold integers, so that shorter offsets are too coarse to compare
 
 
 class Terms(NamedTuple):
@@ -41,30 +41,30 @@ class Terms(NamedTuple):
     positions: str  # of sources and receivers
     offsets: str
     units: str  # of the positions
-    dead: str  # how to leave traces out
+    dead: str  # instruction how to exclude traces
 
 
 def refuse_stack(path: Path) -> None:
     """Raise `InputError` for a file that holds stacked traces, or a model, instead of shots."""
     raise InputError(
-        f"{path} holds no shots but stacked traces or a model (one trace a shot, without offset): name the file before "
-        "stacking, or invert a stack with collops poststack or reflectivity"
+        f"{path} must hold shots, not stacked traces or a model (one trace per shot, without offset): pass the "
+        "prestack file, or invert a stack with collops poststack or reflectivity"
     )
 
 
 def check_positions(
     path: Path, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
 ) -> list[str]:
-    """Compare positions with each other and with the offsets that the file names; return warnings.
+    """Compare positions with each other and with the offsets in the file; return warnings.
 
     `source` and `group` have the shape ``(2, traces)``, easting and northing, and `offset` ``(traces,)``, in metres.
     """
     distance, offset = np.hypot(*(group - source)), np.abs(offset)
     both = np.concatenate([source, group], axis=1)
     missing = ~both.any(axis=0)
-    rest = both[:, ~missing]
-    # Only coordinates that are absent are so far from all others.
-    absent = missing.any() and np.hypot(*rest).min() > 10 * np.hypot(*np.ptp(rest, axis=1)) > 0
+    complete = both[:, ~missing]
+    # Coordinates so far from all others can only be missing values.
+    absent = missing.any() and np.hypot(*complete).min() > 10 * np.hypot(*np.ptp(complete, axis=1)) > 0
     if shots == len(offset) > 1 and not offset.any() and (absent or not distance.any()):
         refuse_stack(path)
     if absent:
@@ -87,7 +87,7 @@ def check_positions(
 
 
 def check_speed(model: Model, name: str) -> list[str]:
-    """Raise `InputError` if velocities are certainly not in metres per second; return warnings if they may not be."""
+    """Raise `InputError` if velocities cannot be in metres per second; return warnings if the unit is doubtful."""
     from collops.seismic.survey.velocity import Gradient
 
     if isinstance(model, Gradient):
@@ -97,17 +97,17 @@ def check_speed(model: Model, name: str) -> list[str]:
         mean, lowest = float(velocity.mean()), float(velocity.min())
     what = f"the velocity {name} is {mean:g} m/s" + ("" if isinstance(model, Gradient) else " on average")
     if mean < _SLOWEST:
-        raise InputError(f"{what}, slower than any rock: give metres per second (1000 for each km/s)")
+        raise InputError(f"{what}, slower than any rock: convert it to metres per second (1 km/s is 1000 m/s)")
     if mean > _FASTEST:
-        raise InputError(f"{what}, faster than any rock: give metres per second (0.3048 for each foot per second)")
+        raise InputError(f"{what}, faster than any rock: convert it to metres per second (1 ft/s is 0.3048 m/s)")
     return [f"{what}, nowhere below {lowest:g}: is it in feet per second?"] if lowest > _DOUBTFUL else []
 
 
 def check_frequency(frequency: float, geometry: Geometry) -> None:
-    """Raise `InputError` unless a wavelet fits into the record, and two samples into its period."""
+    """Raise `InputError` unless the record holds two periods of the wavelet, and a period two samples."""
     lowest, highest = 2 / (geometry.samples * geometry.interval), 0.5 / geometry.interval
     if lowest >= highest:
-        raise InputError(f"a record of {geometry.samples} samples is too short for any wavelet: at least 5 are needed")
+        raise InputError(f"traces need at least 5 samples for a wavelet, not {geometry.samples}")
     if not lowest <= frequency < highest:
         raise InputError(
             f"a wavelet of {frequency:g} Hz does not fit {geometry.samples} samples of {geometry.interval * 1e3:g} ms: "
@@ -154,11 +154,11 @@ def table_factor(
     compute: Engine | None = None,
     parts: int = 1,
 ) -> int:
-    """Return the first factor with which the tables of so many stations fit into the memory of this rank.
+    """Return the first factor with which the tables of `stations` stations fit into the memory of this rank.
 
-    A station has a table of travel times, and as many of weights as there are `fields`; they are on the host and where
-    the operator works. If the image is split, a rank has one of so many `parts` of them, and of the images where the
-    operator works. Raises `InputError` if there is none.
+    A station has a table of travel times and `fields` tables of weights, in host memory and in the memory of the
+    engine `compute`. If the image is split into `parts`, a rank has one part of the tables, and of the images on a
+    device. Raises `InputError` if no factor fits.
     """
     from collops.seismic.kirchhoff.nodes import Nodes
 
@@ -169,8 +169,8 @@ def table_factor(
     def check(factor: int) -> None:
         tables, images = (1 + fields) * stations * Nodes(grid.shape, factor).size // parts, _IMAGES * grid.points
         on_device = compute is not None and compute.memory == "device"
-        for place, points in ((None, images), (compute, images // parts if on_device else images)):
-            check_memory((tables + points) * dtype.itemsize, what, f"choose {remedy}", place, comm.local_size)
+        for engine, points in ((None, images), (compute, images // parts if on_device else images)):
+            check_memory((tables + points) * dtype.itemsize, what, f"choose {remedy}", engine, comm.local_size)
 
     for factor in factors[:-1]:
         with suppress(InputError):
@@ -181,16 +181,16 @@ def table_factor(
 
 
 def too_many_traces(samples: int, dtype: np.dtype, comm: Communicator, compute: Engine, margin: int) -> str | None:
-    """Return in words that so many samples of this rank's traces do not fit into the memory; None if they do.
+    """Return a sentence if `samples` samples of this rank's traces do not fit into the memory, else None.
 
-    They shall leave room for so many times as much, of travel times.
+    Travel times need additional memory, `margin` times the memory of the traces.
     """
     what = "the traces of a rank, with the vectors of the solver,"
     what = what if not margin else f"{what[:-1]} and {margin} times as much for travel times,"
     try:
-        for copies, place in ((_COPIES, None), (_COPIES_ON_DEVICE, compute)):
+        for copies, engine in ((_COPIES, None), (_COPIES_ON_DEVICE, compute)):
             needed = (1 + margin) * copies * samples * dtype.itemsize
-            check_memory(needed, what, "they are read from the file when needed", place, comm.local_size)
+            check_memory(needed, what, "they are read from the file when needed", engine, comm.local_size)
     except InputError as problem:
         return str(problem)
     return None

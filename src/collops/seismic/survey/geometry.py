@@ -28,7 +28,7 @@ def _pair(vector: np.ndarray) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Line:
-    """A straight line on the map: the axis x of an image, and in 3-D, at right angles to it, the axis y."""
+    """A straight line on the map: the axis x of an image; in 3-D, the axis y is perpendicular to it."""
 
     origin: tuple[float, float] = (0.0, 0.0)  # easting and northing in metres of the point at distance zero
     direction: tuple[float, float] = (1.0, 0.0)  # unit vector along which the distance grows
@@ -38,7 +38,7 @@ class Line:
     def through(cls, east: np.ndarray, north: np.ndarray) -> Line:
         """Choose the line for points on the map.
 
-        If only one coordinate varies, the distance is that coordinate as it is in the file. Otherwise the line is the
+        If only one coordinate varies, the distance is this coordinate, unchanged. Otherwise the line is the
         least-squares fit through the points; it points east (or north), and its first point has distance zero.
         """
         if np.ptp(north) == 0:
@@ -79,34 +79,34 @@ class Line:
 
     def across(self, east: np.ndarray, north: np.ndarray) -> np.ndarray:
         """Return the distance from the line, in metres and positive on its `side`, of points on the map."""
-        left = (north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1]
-        return self.side * left
+        distance = (north - self.origin[1]) * self.direction[0] - (east - self.origin[0]) * self.direction[1]
+        return self.side * distance
 
     def position(self, distance: np.ndarray, across: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-        """Return the easting and northing, in metres, of points on the line, or so far across it."""
-        (east, north), left = self.direction, self.side * across
-        return self.origin[0] + distance * east - left * north, self.origin[1] + distance * north + left * east
+        """Return the easting and northing, in metres, of points at a distance along the line, and across it."""
+        (east, north), offset = self.direction, self.side * across
+        return self.origin[0] + distance * east - offset * north, self.origin[1] + distance * north + offset * east
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The numbering of the bins of a 3-D survey, whose axes are those of the survey and begin in its first bin."""
+    """The numbering of the bins of a 3-D survey, along the axes of the survey, whose origin is the first bin."""
 
     first: tuple[int, int]  # inline and crossline number of the first bin
-    steps: tuple[int, int]  # of the numbers from bin to bin, along y (inlines) and x (crosslines)
+    steps: tuple[int, int]  # increments of the numbers between bins, along y (inlines) and x (crosslines)
     spacing: tuple[float, float]  # of the bins along y and x, in metres
 
     @classmethod
     def fit(cls, inline: np.ndarray, crossline: np.ndarray, east: np.ndarray, north: np.ndarray) -> tuple[Line, Bins]:
         """Fit bins to the numbers and the positions of traces; return the axes of the survey and the bins.
 
-        Raises `InputError` if the positions are not those of a regular grid: axes at right angles, and positions within
-        a bin or two of where their numbers put them.
+        Raises `InputError` unless the positions form a regular grid: perpendicular axes, and positions within a bin or
+        two of the positions that their numbers predict.
         """
         numbers = np.stack([inline, crossline])
         first, steps = numbers.min(axis=1), np.gcd.reduce(numbers - numbers[:, :1], axis=1)
         if not steps.all():
-            raise InputError("its inline or its crossline numbers are all the same")
+            raise InputError("inline and crossline numbers must vary")
         centre = np.array([east.mean(), north.mean()])
         counted = np.concatenate([np.ones((1, len(inline))), (numbers - first[:, None]) / steps[:, None]])
         fitted, _, rank, _ = np.linalg.lstsq(counted.T, np.stack([east, north], axis=1) - centre, rcond=None)
@@ -114,25 +114,25 @@ class Bins:
         dy, dx = float(np.hypot(*y)), float(np.hypot(*x))
         misfit = np.hypot(*(np.stack([east, north]) - centre[:, None] - fitted.T @ counted))
         if rank < 3 or abs(x @ y) > 0.02 * dx * dy or np.sqrt((misfit**2).mean()) > max(dx, dy):
-            raise InputError("its inline and crossline numbers are not those of a regular grid")
+            raise InputError("inline and crossline numbers do not describe a regular grid")
         origin, direction = corner + centre, x / dx
         side = 1.0 if direction[0] * y[1] > direction[1] * y[0] else -1.0
         line = Line(_pair(origin), _pair(direction), side)
         return line, cls((int(first[0]), int(first[1])), (int(steps[0]), int(steps[1])), (dy, dx))
 
     def numbers(self, grid: Grid) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the inline number of each y and the crossline number of each x of a grid; None if they are between."""
-        found = []
+        """Return the inline number of each y and the crossline number of each x of a grid; None between bins."""
+        numbers = []
         for name, first, step, spacing in zip("yx", self.first, self.steps, self.spacing, strict=True):
             exact = first + step * grid.axes[name] / spacing
-            found.append(np.rint(exact).astype(np.int64))
-            if np.abs(exact - found[-1]).max() > 0.01:
+            numbers.append(np.rint(exact).astype(np.int64))
+            if np.abs(exact - numbers[-1]).max() > 0.01:
                 return None
-        return found[0], found[1]
+        return numbers[0], numbers[1]
 
 
 def shots_of(rank: int, shots: int, ranks: int) -> range:
-    """Return the shots of a rank: blocks in order, the first ``shots % ranks`` one shot longer."""
+    """Return the shots of a rank: consecutive blocks, the first ``shots % ranks`` with one shot more."""
     size, longer = divmod(shots, ranks)
     first = rank * size + min(rank, longer)
     return range(first, first + size + (rank < longer))
@@ -140,7 +140,9 @@ def shots_of(rank: int, shots: int, ranks: int) -> range:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Positions and sampling of a survey, the same on every rank.
+    """Positions and sampling of a survey in which each shot may have its own receivers; the same on every rank.
+
+    For an operator with one fixed spread use :class:`collops.seismic.kirchhoff.Geometry`.
 
     Positions have rows (``y``,) ``x``, ``z`` in metres: in 3-D the distance across the line, the distance along it, and
     the depth.
@@ -150,8 +152,8 @@ class Geometry:
     sources : array
         Shape ``(2, shots)``, in 3-D ``(3, shots)``, float64.
     receivers : sequence of arrays
-        One for each shot, of shape ``(2, receivers of that shot)``, in 3-D ``(3, …)``. Consecutive shots that have the
-        same object share travel times and an operator.
+        One for each shot, of shape ``(2, receivers of that shot)``, in 3-D ``(3, …)``. Consecutive shots with the same
+        array object share travel times and an operator.
     samples : int
         Samples of every trace, at least 2.
     interval : float
@@ -184,12 +186,14 @@ class Geometry:
     def __post_init__(self) -> None:
         wrong = self.sources.ndim != 2 or self.dims not in (2, 3) or self.shots < 1
         if wrong or len(self.receivers) != self.shots:
-            raise InputError("a survey needs shots, each with a position in 2-D or 3-D and receivers")
+            raise InputError(
+                "a survey needs at least one shot, and for each shot a position in 2-D or 3-D and receivers"
+            )
         if any(r.ndim != 2 or len(r) != self.dims or r.shape[1] < 1 for r in self.receivers):
             raise InputError(f"a survey needs at least one receiver with a position in {self.dims}-D for each shot")
         # The operator interpolates between samples.
         if self.samples < 2:
-            raise InputError(f"a survey needs at least 2 samples a trace, not {self.samples}")
+            raise InputError(f"a survey needs at least 2 samples per trace, not {self.samples}")
         if not (np.isfinite(self.interval) and self.interval > 0):
             raise InputError(f"the sample interval must be positive and finite, not {self.interval} s")
         if not all(np.isfinite(numbers).all() for numbers in (self.start, self.sources, *self.receivers)):
@@ -211,7 +215,7 @@ class Geometry:
         return sum(receivers.shape[1] for receivers in self.receivers)
 
     def shares(self, ranks: int) -> list[range]:
-        """Return the shots of each of so many ranks."""
+        """Return the shots of each rank, for a number of ranks."""
         return [shots_of(rank, self.shots, ranks) for rank in range(ranks)]
 
     def trace_shape(self, shot: int) -> tuple[int, int]:
@@ -219,11 +223,11 @@ class Geometry:
         return self.receivers[shot].shape[1], self.samples
 
     def layout(self, ranks: int) -> Layout:
-        """Return the layout of the data on so many ranks: 1-D, split by shots."""
+        """Return the layout of the data, for a number of ranks: 1-D, split by shots."""
         from collops import Layout
 
-        ends = np.cumsum([0, *(each.shape[1] for each in self.receivers)]) * self.samples
-        sizes = [int(ends[each.stop] - ends[each.start]) for each in self.shares(ranks)]
+        ends = np.cumsum([0, *(part.shape[1] for part in self.receivers)]) * self.samples
+        sizes = [int(ends[part.stop] - ends[part.start]) for part in self.shares(ranks)]
         return Layout.split((int(ends[-1]),), ranks, sizes=sizes)
 
     @property
@@ -244,17 +248,17 @@ class Geometry:
 
     @cached_property
     def stations(self) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        """Distinct positions, (stations, dims), the number of each shot's source, and those of its receivers.
+        """Distinct positions, (stations, dims), and for each shot the station numbers of its source and receivers.
 
-        Shots whose receivers are the very same object have the very same numbers.
+        Shots with the same receiver array object have the same object of station numbers.
         """
         from collops.seismic.kirchhoff.stations import distinct_rows
 
         groups = self.distinct_receivers()
         positions, number = distinct_rows(np.concatenate([self.sources, *groups], axis=1).T)
-        ends = np.cumsum([self.shots, *(each.shape[1] for each in groups)])
-        of_group = {id(each): part for each, part in zip(groups, np.split(number, ends[:-1])[1:], strict=True)}
-        return positions, number[: self.shots], [of_group[id(each)] for each in self.receivers]
+        ends = np.cumsum([self.shots, *(group.shape[1] for group in groups)])
+        of_group = {id(group): part for group, part in zip(groups, np.split(number, ends[:-1])[1:], strict=True)}
+        return positions, number[: self.shots], [of_group[id(group)] for group in self.receivers]
 
     def needed(self, shots: range) -> np.ndarray:
         """Return the numbers of the stations of some shots, increasing."""
@@ -278,40 +282,40 @@ class Geometry:
 
     def offsets(self, shot: int) -> np.ndarray:
         """Return the horizontal distances of the receivers of a shot, in metres; signed, along the line, in 2-D."""
-        apart = self.receivers[shot][:-1] - self.sources[:-1, shot : shot + 1]
-        return apart[0] if self.dims == 2 else np.hypot(*apart)
+        vectors = self.receivers[shot][:-1] - self.sources[:-1, shot : shot + 1]
+        return vectors[0] if self.dims == 2 else np.hypot(*vectors)
 
     def distinct_receivers(self) -> list[np.ndarray]:
-        """Return the receiver arrays without those that are the very same object as one before."""
+        """Return the distinct receiver array objects, in order of appearance."""
         return list({id(receivers): receivers for receivers in self.receivers}.values())
 
 
 def check_traces(shots: range, traces: list[np.ndarray]) -> None:
-    """Raise `InputError` if the traces of some shots, an array for each, have samples that are not finite."""
+    """Raise `InputError` if the traces of some shots, an array for each shot, have samples that are not finite."""
     for shot, values in zip(shots, traces, strict=True):
-        if (place := not_finite(values)) is not None:
+        if (index := not_finite(values)) is not None:
             raise InputError(
-                f"shot {shot + 1}, trace {place[0] + 1}, sample {place[1] + 1} is {values[place]}: "
+                f"shot {shot + 1}, trace {index[0] + 1}, sample {index[1] + 1} is {values[index]}: "
                 "repair or remove samples that are not finite numbers"
             )
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A regular grid of image points; arrays on it have shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``.
+    """A regular image grid from depth 0; arrays on it have shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``.
 
     Parameters
     ----------
     nx, nz : int
-        Points along the line, and in depth from depth 0; at least 2.
+        Number of points along the line, and in depth from depth 0; at least 2.
     dx, dz : float
-        Their spacings in metres.
+        Spacing along the line and in depth, in metres.
     x0 : float
         Distance along the line of the first column, in metres.
     ny : int, optional
-        Points across the line, of a 3-D image.
+        Number of points across the line, for a 3-D image.
     dy, y0 : float
-        Their spacing and the distance of the first of them across the line, in metres.
+        Spacing across the line and the distance of the first point across it, in metres.
 
     Raises
     ------
@@ -349,7 +353,7 @@ class Grid:
                 raise InputError(f"--{axis}0 must be a finite number of metres, not {start}")
 
     def __str__(self) -> str:
-        counts, steps = " x ".join(map(str, self.shape)), " x ".join(f"{each:.5g}" for each in self.spacing)
+        counts, steps = " x ".join(map(str, self.shape)), " x ".join(f"{step:.5g}" for step in self.spacing)
         return f"{counts} points, {steps} m"
 
     @property
@@ -369,7 +373,7 @@ class Grid:
     @property
     def points(self) -> int:
         """Number of points."""
-        return int(np.prod(self.shape, dtype=object))  # of any size: a check of memory needs it
+        return int(np.prod(self.shape, dtype=object))  # exact at any size, for the memory check
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -397,7 +401,7 @@ class Grid:
 
     @property
     def numbers(self) -> dict[str, int | float]:
-        """The parameters by name; those of the axis y in 3-D only."""
+        """The parameters by name; ny, dy and y0 in 3-D only."""
         return {name: value for name, value in asdict(self).items() if self.ny is not None or "y" not in name}
 
     def columns(self) -> list[np.ndarray]:
@@ -422,8 +426,8 @@ class Grid:
                     "z": ("at depths of", "--nz or --dz"),
                 }[name]
                 raise InputError(
-                    f"sources and receivers lie {what} {first:g} to {last:g} m, off the model's {axis[0]:g} to "
-                    f"{axis[-1]:g} m: change {change}, or leave them out"
+                    f"sources and receivers lie {what} {first:g} to {last:g} m, outside the model, {axis[0]:g} to "
+                    f"{axis[-1]:g} m: change {change}, or remove them"
                 )
 
 
@@ -443,16 +447,16 @@ def cover(
     highest: float = 0.0,
     notes: list[str] | None = None,
 ) -> Grid:
-    """Choose the grid for a survey, keeping the numbers that are given.
+    """Choose the grid for a survey; arguments that are not None are kept.
 
-    The grid covers all stations with a margin of 5 % on each side. In 2-D, columns are half a receiver spacing apart
-    (the spacing of midpoints). In 3-D they are at the `bins`, or without these half as far apart as receivers spread
-    evenly over their area. Rows have the spacing of the columns, or less: a quarter of the wavelength of the `highest`
-    frequency (Hz; 0 if it is unknown) in the lowest velocity, so that an echo from one row arrives half of its period
-    after that from the row above. They reach down to the reflector whose vertical echo arrives at the end of the
-    record. There are at most 401 points along an axis in 2-D, 101 in 3-D. Spacings, but for those of bins, are rounded
-    to three digits. `profile` returns the velocity in m/s at an array of depths in m. The choice of the rows adds a
-    sentence to `notes`.
+    The grid covers all stations with a margin of 5 % on each side. In 2-D, the column spacing is half the receiver
+    spacing (the spacing of midpoints). In 3-D columns are at the `bins`; without bins their spacing is half the spacing
+    of receivers distributed evenly over their area. The row spacing is the column spacing, or less: a quarter of the
+    wavelength of the `highest` frequency (Hz; 0 if it is unknown) in the lowest velocity, so that echoes from
+    neighbouring rows arrive half a period apart. Rows extend down to the reflector whose vertical echo arrives at the
+    end of the record. There are at most 401 points along an axis in 2-D, 101 in 3-D. Spacings, except of bins, are
+    rounded to three digits. `profile` returns the velocity in m/s at an array of depths in m. The choice of the rows
+    adds a sentence to `notes`.
     """
     low, high = geometry.bounds
     most = _MAX_POINTS[geometry.dims]
@@ -461,8 +465,8 @@ def cover(
     if geometry.dims == 3:
         even = columns["dx"] if bins is None else 0.0
         across = _columns("y", low[0], high[0], ny, dy, y0, most, even, bins and bins.spacing[0])
-    elif any(each is not None for each in (ny, dy, y0)):
-        raise InputError("--ny, --dy and --y0 belong to 3-D surveys: leave them out, or read the survey with --dims 3")
+    elif any(value is not None for value in (ny, dy, y0)):
+        raise InputError("--ny, --dy and --y0 need a 3-D survey: omit them, or read the survey with --dims 3")
     if dz is None or nz is None:
         depth = max(_deepest_echo(profile, geometry), 1.5 * float(high[-1]))
         if dz is None:
@@ -477,14 +481,14 @@ def cover(
 
 
 def _row_spacing(along: float, least: float, speed: float, highest: float, most: int, notes: list[str] | None) -> float:
-    """Return the spacing of rows of which there are `most`, `least` apart, at the most; `along` is that of columns."""
+    """Return the row spacing, at least `least`; `along` is the column spacing, `most` the maximum number of rows."""
     quarter = _rounded(speed / (4 * highest), np.floor) if highest > 0 else along
     chosen = max(min(along, quarter), least)
     if notes is not None and highest > 0:
         wave = f"a quarter of the wavelength of {highest:.3g} Hz in {speed:.4g} m/s"
-        reasons = {quarter: wave, along: f"as columns are, less than {quarter:g} m, {wave}"}
-        why = reasons.get(chosen, f"as there are {most} at most, more than {quarter:g} m, {wave} (--dz)")
-        notes.append(f"rows are {chosen:g} m apart: {why}; 99 % of the energy lies below this frequency")
+        reasons = {quarter: wave, along: f"the column spacing, less than {quarter:g} m, {wave}"}
+        why = reasons.get(chosen, f"limited by the maximum of {most} rows, more than {quarter:g} m, {wave} (--dz)")
+        notes.append(f"row spacing {chosen:g} m: {why}; 99 % of the energy lies below this frequency")
     return chosen
 
 
@@ -510,7 +514,7 @@ def _columns(
         step = max(_rounded(spacing, np.floor), _rounded(span / (most - 1), np.ceil))
     _check_steps(f"d{name}", span, step)
     if step > 0 and count is None and start is None:
-        # Columns are at multiples of the spacing, as stations often are.
+        # Columns are at multiples of the spacing, like stations in many surveys.
         first, last = np.floor((low - margin) / step), np.ceil((high + margin) / step)
         count, start = int(last - first) + 1, float(first * step)
     if count is None:
@@ -524,7 +528,7 @@ def _columns(
 def _check_steps(name: str, length: float, step: float) -> None:
     """Raise if a length has too many steps for any array; `Grid` checks that steps are positive."""
     if step > 0 and not float(length) / step < _MAX_STEPS:
-        raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger one")
+        raise InputError(f"--{name} {step:g} is too fine for {length:g} m: choose a larger spacing")
 
 
 def _column_spacing(geometry: Geometry) -> float:
@@ -535,8 +539,8 @@ def _column_spacing(geometry: Geometry) -> float:
         count = np.unique(np.concatenate(receivers, axis=1)[:-1], axis=1).shape[1]
         return float(np.sqrt(np.prod((high - low)[:-1]) / count)) / 2
     # The median over the shots, along the line.
-    together: np.ndarray = np.concatenate([np.diff(np.unique(each[0])) for each in receivers])
-    return (float(np.median(together)) if together.size else float(high[0] - low[0]) / 100) / 2
+    gaps: np.ndarray = np.concatenate([np.diff(np.unique(positions[0])) for positions in receivers])
+    return (float(np.median(gaps)) if gaps.size else float(high[0] - low[0]) / 100) / 2
 
 
 def _deepest_echo(profile: Callable[[np.ndarray], np.ndarray], geometry: Geometry) -> float:

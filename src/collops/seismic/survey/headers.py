@@ -1,4 +1,4 @@
-"""The headers of a survey in any format: from the positions of its traces to axes, shots and depths."""
+"""The headers of a survey in any format: axes, shots and depths from the positions of its traces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from collops.seismic.kirchhoff.stations import distinct_rows
 from collops.seismic.survey.checks import Terms, check_positions
 from collops.seismic.survey.geometry import Bins, Geometry, Line
 
-# A survey is 3-D if stations lie further than this part of its length off the line through them: with inline and
-# crossline numbers, and without them, as a crooked line has none.
+# A survey is 3-D if stations lie further off the best-fitting line than this fraction of its length: with inline and
+# crossline numbers, and without them (a crooked line has no numbers).
 _WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
 
 
@@ -24,7 +24,7 @@ class TraceFile(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it is, for messages."""
+        """Path of the file, for messages."""
         ...
 
     def read(self, traces: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ class TraceHeaders:
     group: np.ndarray  # the same of the receiver
     depth: np.ndarray  # of source and receiver below sea level
     offset: np.ndarray  # 0 where it is unknown
-    shot: np.ndarray  # shape (keys, traces): traces of a shot have the same ones
+    shot: np.ndarray  # shape (keys, traces): the traces of a shot have the same keys
     record: np.ndarray | None  # field record number; without it, shots are numbered
     channel: np.ndarray | None  # without it, the traces of each shot are numbered
     bins: np.ndarray  # inline and crossline number, 0 where they are unknown
@@ -50,7 +50,7 @@ class TraceHeaders:
 
 @dataclass(frozen=True)
 class SurveyHeaders:
-    """The headers of a survey, as the readers of all formats return them."""
+    """The headers of a survey, which the readers of all formats return."""
 
     file: TraceFile
     geometry: Geometry  # positions of all shots
@@ -61,8 +61,8 @@ class SurveyHeaders:
     records: np.ndarray  # field record number of every shot
     channels: list[np.ndarray]  # for each shot the channel (trace number in the field record) of its receivers
     notes: list[str]  # decisions of the reader, in sentences for the user
-    warnings: list[str]  # doubts of the reader, in sentences for the user
-    defaults: Mapping[str, str]  # options that the file names, if this package wrote it
+    warnings: list[str]  # doubtful headers, in sentences for the user
+    defaults: Mapping[str, str]  # options stored in the file, if this package wrote it
 
     def number(self, name: str, kind: Callable[[str], Any]) -> Any:
         """Return a number among the `defaults`, or None."""
@@ -70,7 +70,7 @@ class SurveyHeaders:
         try:
             return None if text is None else kind(text)
         except ValueError:
-            raise InputError(f"{self.file.path} says {name.upper()}={text}: give --{name}") from None
+            raise InputError(f"{self.file.path} has the invalid entry {name.upper()}={text}: pass --{name}") from None
 
 
 def survey_headers(
@@ -82,18 +82,18 @@ def survey_headers(
     notes: list[str],
     defaults: Mapping[str, str],
 ) -> SurveyHeaders:
-    """Find axes, shots and depths of a survey, or raise `InputError` if there are none.
+    """Determine axes, shots and depths of a survey; raise `InputError` if the headers do not define them.
 
-    Shots keep their order in the file. Depths count from sea level, or from the highest station if one lies above it.
+    Shots keep their order in the file. Depths are relative to sea level, or to the highest station if it is above.
 
-    With `dims` 2 `Line.through` chooses the line. With 3 the axes are those of the bins that inline and crossline
-    numbers define (`Bins.fit`) at the CDP positions, or else at the midpoints; without numbers, `Line.around` chooses
-    them. By default a survey is 3-D if stations lie further off the line than a tenth of its length, a quarter without
-    numbers. `sampling` has the number of samples, and the interval and the time of the first one in seconds; sentences
-    are added to `notes`.
+    With `dims` 2 `Line.through` chooses the line. With 3, inline and crossline numbers at the CDP positions, or else at
+    the midpoints, define bins and axes (`Bins.fit`); without numbers, `Line.around` chooses the axes. By default a
+    survey is 3-D if stations lie further off the line than a tenth of its length, or a quarter without numbers.
+    `sampling` has the number of samples, and the interval and the time of the first sample in seconds; sentences are
+    added to `notes`.
     """
     if dims not in (None, 2, 3):
-        raise InputError(f"a survey has 2 or 3 dimensions, not {dims}")
+        raise InputError(f"dims must be 2 or 3, not {dims}")
     shots, shot_of = distinct_rows(traces.shot.T)
     warnings = check_positions(file.path, traces.source, traces.group, traces.offset, len(shots), terms)
     stations = np.concatenate([traces.source, traces.group], axis=1)
@@ -102,9 +102,9 @@ def survey_headers(
     if length == 0:
         raise InputError(f"{file.path} has all sources and receivers at one point: fill in {terms.positions}")
     numbered = bool((np.ptp(traces.bins, axis=1) > 0).all())
-    least = (_WIDE_WITH_NUMBERS if numbered else _WIDE) * length
-    bins, wide = None, dims == 3 or (dims is None and off_line > least)
-    if wide:
+    threshold = (_WIDE_WITH_NUMBERS if numbered else _WIDE) * length
+    bins, is_3d = None, dims == 3 or (dims is None and off_line > threshold)
+    if is_3d:
         notes.append(f"stations lie up to {off_line:.0f} m off a line: the survey is 3-D (--dims 2 for a line)")
         if off_line <= 1e-6 * length:
             raise InputError(
@@ -116,24 +116,24 @@ def survey_headers(
 
     depths, datum = _below_datum(traces.depth, notes)
     sources, groups = (
-        np.stack([*([line.across(*places)] if wide else []), line.distance(*places), depth])
-        for places, depth in zip((traces.source, traces.group), depths, strict=True)
+        np.stack([*([line.across(*coordinates)] if is_3d else []), line.distance(*coordinates), depth])
+        for coordinates, depth in zip((traces.source, traces.group), depths, strict=True)
     )
     order = np.split(np.argsort(shot_of, kind="stable"), np.cumsum(np.bincount(shot_of))[:-1])
-    first_traces = [each[0] for each in order]
+    first_traces = [rows[0] for rows in order]
     # Shots with the same receivers share one object, so that they share an operator.
     distinct: dict[bytes, np.ndarray] = {}
-    receivers = [distinct.setdefault(groups[:, each].tobytes(), groups[:, each]) for each in order]
+    receivers = [distinct.setdefault(groups[:, rows].tobytes(), groups[:, rows]) for rows in order]
     geometry, record, channel = Geometry(sources[:, first_traces], receivers, *sampling), traces.record, traces.channel
     return SurveyHeaders(
         file,
         geometry,
-        [traces.numbers[each] for each in order],
+        [traces.numbers[rows] for rows in order],
         line,
         bins,
         datum,
         np.arange(geometry.shots) + 1 if record is None else record[first_traces],
-        geometry.counted() if channel is None else [channel[each] for each in order],
+        geometry.counted() if channel is None else [channel[rows] for rows in order],
         notes,
         warnings,
         defaults,
@@ -153,14 +153,14 @@ def _axes(traces: TraceHeaders, stations: np.ndarray, notes: list[str]) -> tuple
     """Return the axes of a 3-D survey on the map, and its bins if inline and crossline numbers define them."""
     if traces.bins.any():
         midpoints = (traces.source + traces.group) / 2
-        at, where = (traces.cdp, "CDP positions") if traces.cdp.any() else (midpoints, "midpoints")
+        positions, where = (traces.cdp, "CDP positions") if traces.cdp.any() else (midpoints, "midpoints")
         try:
-            line, bins = Bins.fit(*traces.bins, *at)
+            line, bins = Bins.fit(*traces.bins, *positions)
         except InputError as problem:
             notes.append(f"bins are not used: {problem}")
         else:
-            apart = " x ".join(f"{each:.4g}" for each in bins.spacing)
-            notes.append(f"bins of {apart} m (across inlines x along them) from numbers and {where}")
+            sizes = " x ".join(f"{size:.4g}" for size in bins.spacing)
+            notes.append(f"bins of {sizes} m (across inlines x along them) from numbers and {where}")
             return line, bins
     line = Line.around(*stations)
     east, north = line.direction
@@ -172,7 +172,7 @@ def _below_datum(depths: np.ndarray, notes: list[str]) -> tuple[np.ndarray, floa
     """Return depths of source and receiver of every trace below the datum, and the datum's elevation."""
     datum = max(-float(depths.min()), 0.0)
     depths = depths + datum
-    place = f"the highest station, {datum:g} m above sea level" if datum > 0 else "sea level"
-    ends = [" to ".join(f"{end:g}" for end in sorted({each.min(), each.max()})) for each in depths]
-    notes.append(f"depths in metres below {place}: sources {ends[0]}, receivers {ends[1]}")
+    datum_name = f"the highest station, {datum:g} m above sea level" if datum > 0 else "sea level"
+    ends = [" to ".join(f"{end:g}" for end in sorted({values.min(), values.max()})) for values in depths]
+    notes.append(f"depths in metres below {datum_name}: sources {ends[0]}, receivers {ends[1]}")
     return depths, datum

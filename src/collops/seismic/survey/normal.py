@@ -1,4 +1,4 @@
-"""The normal equations of a survey, from traces that are read shot by shot and never kept."""
+"""The normal equations of a survey, from traces that are read shot by shot and not held in memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
 
 Weights = Callable[[int], Any]
-"""From the number of a shot to what its traces count, a number or an array that broadcasts to them."""
+"""Takes the number of a shot; returns the weight of its traces, a number or an array that broadcasts to them."""
 
 Traces = Callable[[range], list[np.ndarray]]
-"""From numbers of shots to an array of traces for each."""
+"""Takes numbers of shots; returns an array of traces for each."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class NormalEquations:
     Attributes
     ----------
     operator : LinearOperator
-        :math:`A^T W^2 A`, for :func:`collops.cg`. It models and migrates a few shots at a time, and sends one allreduce
-        of the image.
+        :math:`A^T W^2 A`, for :func:`collops.cg`. It models and migrates a few shots at a time; one allreduce of the
+        image.
     right : DistributedArray
         :math:`A^T W^2 d`, replicated.
     energy : float
@@ -66,8 +66,8 @@ class NormalEquations:
     def misfit(self, x: DistributedArray) -> float:
         r"""Return the norm of the residual of the data, :math:`\|W (d - A x)\|`. Collective.
 
-        It is the root of a difference of two energies: relative to the data, it cannot be told from zero where it is
-        below the root of the rounding error of the dtype (3e-4 in float32).
+        It is the square root of a difference of two energies. Relative to the norm of the data, its accuracy is thus
+        limited to the square root of the rounding error of the dtype (3e-4 in float32).
         """
         from collops import dots
 
@@ -112,9 +112,9 @@ class _Normal:
     def migrated(self, traces: list[np.ndarray], weighted: bool) -> tuple[Any, float]:
         """Return the image of traces, an array for each shot, times the squared weights, and their weighted energy.
 
-        `weighted` says that the traces have been multiplied by the weights once.
+        With `weighted`, the traces have already been multiplied by the weights once.
         """
-        flat = np.concatenate([each.ravel() for each in traces]).astype(self.dtype, copy=False)
+        flat = np.concatenate([shot_traces.ravel() for shot_traces in traces]).astype(self.dtype, copy=False)
         if (weights := self._flat_weights()) is not None:
             flat = flat if weighted else flat * weights
         energy = float(np.square(flat, dtype=np.float64).sum())
@@ -126,10 +126,10 @@ class _Normal:
             return None
         weights = []
         for shot, shape in zip(self.shots, self._traces, strict=True):
-            given = np.asarray(self._weights(shot))
-            if given.ndim > 2 or any(n not in (1, m) for n, m in zip(given.shape[::-1], shape[::-1], strict=False)):
-                raise InputError(f"weights of shape {given.shape} do not fit the traces of shot {shot + 1}, {shape}")
-            weights.append(np.broadcast_to(given, shape).ravel())
+            values = np.asarray(self._weights(shot))
+            if values.ndim > 2 or any(n not in (1, m) for n, m in zip(values.shape[::-1], shape[::-1], strict=False)):
+                raise InputError(f"weights of shape {values.shape} do not fit the traces of shot {shot + 1}, {shape}")
+            weights.append(np.broadcast_to(values, shape).ravel())
         return np.concatenate(weights).astype(self.dtype, copy=False)
 
 
@@ -140,20 +140,20 @@ def shots_of_parts(geometry: Geometry, A: Any) -> list[range]:
     """
     if isinstance(A, SplitImage):
         raise LayoutError(
-            "the normal equations need a replicated image, as no rank has all points of its shots: use survey.data() "
-            "with this operator, or make one with split=False"
+            "the normal equations need a replicated image, not a split one: use survey.data() with this operator, or "
+            "make an operator with split=False"
         )
     if not isinstance(A, VStack) or A.range is not geometry.layout(A.comm.size):
         raise LayoutError(f"the normal equations need the operator of this survey, not {A!r}")
-    own = geometry.shares(A.comm.size)[A.comm.rank]
-    parts, first = [], own.start
-    for each in A.operators:
+    rank_shots = geometry.shares(A.comm.size)[A.comm.rank]
+    parts, first = [], rank_shots.start
+    for local in A.operators:
         last, size = first, 0
-        while size < each.shape[0] and last < own.stop:
+        while size < local.shape[0] and last < rank_shots.stop:
             size += int(np.prod(geometry.trace_shape(last)))
             last += 1
-        if size != each.shape[0]:
-            raise LayoutError(f"the normal equations need local operators of whole shots, not {each!r}")
+        if size != local.shape[0]:
+            raise LayoutError(f"the normal equations need local operators of whole shots, not {local!r}")
         parts.append(range(first, last))
         first = last
     return parts
@@ -171,18 +171,19 @@ def normal_equations(
 ) -> NormalEquations:
     """Read the traces of each shot once, and migrate them; see :meth:`Survey.normal_equations`. Collective.
 
-    `traces` returns the traces of shots. `check` gets the counts of `count_biased` on this rank, and is collective;
-    without it the traces were checked and multiplied by the weights before.
+    `traces` returns the traces of shots. `check` receives the counts of `count_biased` on this rank, and is collective;
+    without it, `traces` must return checked traces that are already multiplied by the weights.
     """
     from collops import DistributedArray
 
     with local_stage(comm):
         shots, operators = shots_of_parts(geometry, A), A.operators
-        # The traces of all parts in turn, from the first application on.
-        size = max((each.shape[0] for each in operators), default=0)
+        # One buffer for the traces of all parts, allocated at the first application.
+        size = max((local.shape[0] for local in operators), default=0)
         memory = partial(Buffers().local, "traces", (size,), A.dtype, engine)
         parts = [
-            _Normal(each, own, weights, geometry, engine, memory) for each, own in zip(operators, shots, strict=True)
+            _Normal(local, part, weights, geometry, engine, memory)
+            for local, part in zip(operators, shots, strict=True)
         ]
     images: Any = A.domain
     operator = LocalSum(parts, comm, dims=images.shape)
@@ -190,9 +191,9 @@ def normal_equations(
     total = engine.xp.zeros(images.size, A.dtype)
     with local_stage(comm):
         for part in parts:
-            own = traces(part.shots)
-            counts += count_biased(own)
-            image, square = part.migrated(own, check is None)
+            values = traces(part.shots)
+            counts += count_biased(values)
+            image, square = part.migrated(values, check is None)
             total, energy = total + image, energy + square
     if check is not None:
         check(counts)

@@ -17,7 +17,7 @@ from collops.errors import InputError
 from collops.extend.applications import local_stage
 from collops.extend.engines import Engine, memory_of
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
-from collops.seismic.kirchhoff.geometry import Grid as Points
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
@@ -27,26 +27,26 @@ from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
 from collops.seismic.survey.traveltimes import check_mode, seconds_from
 
-_SAMPLES = 1 << 26  # of the traces of one local operator, about
-_SHARE_OF_KERNELS = 0.2  # of the memory of a device, above which kernels are made for each application
+_SAMPLES = 1 << 26  # approximate maximum number of samples of one local operator
+_MAX_KERNEL_SHARE = 0.2  # of device memory; above it, kernels are constructed for each application
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where the tables of an operator are."""
+    """The storage of an operator's tables."""
 
-    factor: int  # they have every so many image points
-    streamed: bool = False  # whether they are in a file
-    split: bool = False  # whether a rank has its part of the image only
+    factor: int  # tables hold every `factor`-th image point
+    streamed: bool = False  # whether the tables are in a file
+    split: bool = False  # whether the image is split over the ranks
 
 
 @dataclass(frozen=True)
 class SurveyModelling:
-    """How an operator models the shots of a survey; the options are those of :meth:`Survey.operator`."""
+    """The construction of a survey's operator; for the options see :meth:`Survey.operator`."""
 
     geometry: Geometry
     comm: Communicator
-    notes: list[str]  # to which decisions are added
+    notes: list[str]  # decisions are appended
     grid: Grid
     taps: np.ndarray
     centre: int
@@ -65,9 +65,9 @@ class SurveyModelling:
         streamed: bool,
         split: bool | None,
     ) -> tuple[VStack | SplitImage, list[FixedTables]]:
-        """Return the operator, and the travel times of each local one. Collective.
+        """Return the operator, and the travel times of each local operator. Collective.
 
-        `velocity` is given on the grid.
+        `velocity` has the shape of the grid.
         """
         comm, geometry, shares = self.comm, self.geometry, self.geometry.shares(self.comm.size)
         positions, *_ = geometry.stations
@@ -90,10 +90,10 @@ class SurveyModelling:
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         axes = (self.grid.axes.get(axis) for axis in "zxy")
         tables, weights, rows = tables_of_stations(
-            lambda station, at: seconds_from(positions[station], velocity, self.grid, mode, at),
+            lambda station, indices: seconds_from(positions[station], velocity, self.grid, mode, indices),
             positions,
             velocity,
-            Points.from_axes(*axes),
+            ImageGrid.from_axes(*axes),
             scale,
             needed,
             comm,
@@ -105,30 +105,30 @@ class SurveyModelling:
         )
         if factor > 1:
             self.notes.append(
-                f"travel times at one of {factor} image points along each axis, interpolated: wrong by "
-                f"{tables.error:.2g} samples, root mean square, at the worst station"
+                f"travel times coarsened by {factor} along each axis and interpolated: root mean square error "
+                f"{tables.error:.2g} samples at the worst station"
             )
         if streamed:
-            self.notes.append(f"travel times are read from a file in {folder} whenever they are needed")
+            self.notes.append(f"travel times are read from a file in {folder} in each application")
         if plan.split and split is None:
             self.notes.append(
-                f"the image is split over the {comm.size} ranks, as it does not fit with its travel times otherwise"
+                f"the image is split over the {comm.size} ranks: with its travel times it does not fit on one rank"
             )
         blocks = [[shares[comm.rank]]]
         if plan.split:
             blocks = shot_blocks(shares, geometry.traces * geometry.samples)
         with local_stage(comm):
-            own = needed[comm.rank]
-            places = np.empty((len(tables.times), len(self.grid.shape)))
-            places[rows[own]] = positions[own]
+            stations = needed[comm.rank]
+            row_positions = np.empty((len(tables.times), len(self.grid.shape)))
+            row_positions[rows[stations]] = positions[stations]
             of_blocks = [[self._spreads(tables, rows, shots) for shots in block] for block in blocks]
-            spreads = [spread for block in of_blocks for each in block for spread in each]
+            spreads = [spread for block in of_blocks for group in block for spread in group]
             make = self._streamed if streamed else self._resident
-            operators = make(tables, weights, spreads, places) if tables.nodes.points else []
+            operators = make(tables, weights, spreads, row_positions) if tables.nodes.points else []
         if layout is None or boxes is None:
             return VStack(operators, comm, dims=self.grid.shape), spreads
         made = iter(operators)
-        parts = [[list(islice(made, len(each))) for each in block] for block in of_blocks]
+        parts = [[list(islice(made, len(group))) for group in block] for block in of_blocks]
         sizes = [[sum(math.prod(geometry.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
         return SplitImage(layout, boxes, parts, sizes, self.dtype, self.engine, comm), spreads
 
@@ -136,10 +136,10 @@ class SurveyModelling:
         """Return the tables of each local operator of some shots, from the rows of all stations."""
         _, sources, receivers = self.geometry.stations
         groups = [list(group) for _, group in groupby(shots, key=lambda shot: id(receivers[shot]))]
-        # As many shots as receivers at a time, so that the traces of one operator and, if they are streamed, its
-        # tables take no more memory if there are more shots; and fewer if their traces are long.
+        # At most as many shots as receivers in one local operator (fewer if traces are long), so that the memory of its
+        # traces and streamed tables is bounded for any number of shots.
         groups = [part for group in groups for part in _parts(group, self._at_a_time(group))]
-        return [tables.of(rows[sources[group]], rows[receivers[group[0]]]) for group in groups]
+        return [tables.select(rows[sources[group]], rows[receivers[group[0]]]) for group in groups]
 
     def _at_a_time(self, shots: list[int]) -> int:
         """Return how many shots with the same receivers one local operator models."""
@@ -147,24 +147,24 @@ class SurveyModelling:
         return min(count, max(1, _SAMPLES // (count * samples)))
 
     def _plans(self, coarsen: int | None, may_stream: bool, streamed: bool, split: bool | None) -> list[_Plan]:
-        """Return where tables and image may be, in the order in which they are tried."""
+        """Return the possible plans, in the order in which they are tried."""
         factors = FACTORS if coarsen is None else (checked_factor(coarsen),)
         if streamed and split:
-            raise InputError("tables of a split image are not read from a file: leave out streamed or split")
+            raise InputError("streamed tables need a replicated image: omit streamed or split")
         if streamed:
             return [_Plan(factors[0], streamed=True)]
-        whole, parts = ([_Plan(factor, split=each) for factor in factors] for each in (False, True))
-        if self.comm.size == 1:  # one part is the whole image
-            return whole + [_Plan(factors[-1], streamed=True)] * may_stream
+        replicated, parts = ([_Plan(factor, split=divided) for factor in factors] for divided in (False, True))
+        if self.comm.size == 1:  # a split image would be the same
+            return replicated + [_Plan(factors[-1], streamed=True)] * may_stream
         if split is not None:
-            return parts if split else whole + [_Plan(factors[-1], streamed=True)] * may_stream
-        return whole + parts + [_Plan(factors[-1], streamed=True)] * may_stream
+            return parts if split else replicated + [_Plan(factors[-1], streamed=True)] * may_stream
+        return replicated + parts + [_Plan(factors[-1], streamed=True)] * may_stream
 
     def _problem(self, plan: _Plan) -> InputError | None:
         """Return an error if the tables of a plan do not fit into the memory of this rank, else ``None``."""
         geometry, comm = self.geometry, self.comm
-        own = geometry.shares(comm.size)[comm.rank]
-        stations = 0 if plan.streamed else len(geometry.needed(own))
+        shots = geometry.shares(comm.size)[comm.rank]
+        stations = 0 if plan.streamed else len(geometry.needed(shots))
         if plan.split:
             stations = len(geometry.stations[0])
         fields, parts = self.weighting.fields(len(self.grid.shape)), comm.size if plan.split else 1
@@ -175,38 +175,43 @@ class SurveyModelling:
         return None
 
     def _resident(
-        self, tables: FixedTables, weights: Weights | None, spreads: list[FixedTables], places: np.ndarray
+        self, tables: FixedTables, weights: Weights | None, spreads: list[FixedTables], row_positions: np.ndarray
     ) -> list[LocalKirchhoff] | list[StreamedKirchhoff]:
-        there, weights = tables.on(self.engine), weights and weights.on(self.engine)
+        local_tables, weights = tables.to_engine(self.engine), weights and weights.to_engine(self.engine)
         makers = [
-            partial(self._local, there.of(spread.sources, spread.receivers), weights, bands and bands.on(self.engine))
-            for spread, bands in zip(spreads, self._bands(spreads, places), strict=True)
+            partial(
+                self._local,
+                local_tables.select(spread.sources, spread.receivers),
+                weights,
+                bands and bands.to_engine(self.engine),
+            )
+            for spread, bands in zip(spreads, self._bands(spreads, row_positions), strict=True)
         ]
         if self.engine.memory == "device":
-            # Kernels keep two copies of their traces, so that they can be recorded.
-            size = 2 * sum(len(each.sources) * len(each.receivers) * each.scale.samples for each in spreads)
-            if size * self.dtype.itemsize > _SHARE_OF_KERNELS * memory_of(self.engine):
+            # Kernels hold two copies of their traces, so that graphs can record them.
+            size = 2 * sum(len(group.sources) * len(group.receivers) * group.scale.samples for group in spreads)
+            if size * self.dtype.itemsize > _MAX_KERNEL_SHARE * memory_of(self.engine):
                 made = zip(makers, spreads, strict=True)
                 return [StreamedKirchhoff(make, spread, spread.nodes.points) for make, spread in made]
         return [make() for make in makers]
 
     def _streamed(
-        self, _tables: FixedTables, weights: Weights | None, spreads: list[FixedTables], places: np.ndarray
+        self, _tables: FixedTables, weights: Weights | None, spreads: list[FixedTables], row_positions: np.ndarray
     ) -> list[StreamedKirchhoff]:
         def loaded(spread: FixedTables) -> LocalKirchhoff:
-            ((bands,), of_spread) = self._bands([spread], places), weights
+            ((bands,), of_spread) = self._bands([spread], row_positions), weights
             if self.engine.memory == "device":  # kernels on the host read the file
-                spread, used = spread.only()
+                spread, used = spread.compact()
                 of_spread = weights and replace(weights, fields=np.array(weights.fields[used]))
             return self._local(spread, of_spread, bands)
 
         return [StreamedKirchhoff(partial(loaded, spread), spread, self.grid.points) for spread in spreads]
 
-    def _bands(self, spreads: list[FixedTables], places: np.ndarray) -> Sequence[Bands | None]:
-        """Return the filters against aliasing of each spread; `places` are the positions of the rows of tables."""
+    def _bands(self, spreads: list[FixedTables], row_positions: np.ndarray) -> Sequence[Bands | None]:
+        """Return the filters against aliasing of each spread, from the positions of the tables' rows."""
         if not self.antialias:
             return [None] * len(spreads)
-        return Bands.between(spreads, places, None, len(self.taps))
+        return Bands.between(spreads, row_positions, None, len(self.taps))
 
     def _local(self, spread: FixedTables, weights: Weights | None, bands: Bands | None) -> LocalKirchhoff:
         return LocalKirchhoff(

@@ -60,14 +60,15 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
     Shots are identified by field record number, energy source point and source position. Coordinates and elevations are
-    multiplied by their scalars, and feet become metres. Traces marked as dead, dummy or auxiliary are left out.
+    multiplied by their scalars, and feet are converted to metres. Traces marked as dead, dummy or auxiliary are
+    omitted.
     """
     file = SegyFile.inspect(path)
     numbers, headers = file.live_headers(*_FIELDS)
     notes: list[str] = []
     if len(numbers) < file.traces:
         notes.append(
-            f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and left out"
+            f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and omitted"
         )
     if uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
@@ -75,11 +76,13 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     def metres(scalar: str, *names: str) -> np.ndarray:
         return np.stack([scaled(headers[name], headers[scalar]) * file.metres for name in names])
 
-    source, group, cdp = (metres("SourceGroupScalar", f"{of}X", f"{of}Y") for of in ("Source", "Group", "CDP_"))
+    source, group, cdp = (
+        metres("SourceGroupScalar", f"{prefix}X", f"{prefix}Y") for prefix in ("Source", "Group", "CDP_")
+    )
     if not (source.any() or group.any()):
         if cdp.any():
             refuse_stack(file.path)
-        raise InputError(f"{path} has no source and receiver coordinates: fill in {_TERMS.positions}")
+        raise InputError(f"{path} lacks source and receiver coordinates: fill in {_TERMS.positions}")
     elevation, surface, below = metres(
         "ElevationScalar", "ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth"
     )
@@ -115,7 +118,7 @@ def survey_traces(
     """
     interval = whole_interval(geometry.interval, geometry.samples)
     if abs(interval - geometry.interval * 1e6) > 1e-3:
-        raise InputError(f"SEG-Y holds whole microseconds: choose another interval than {geometry.interval} s")
+        raise InputError(f"SEG-Y needs an interval of whole microseconds, not {geometry.interval} s")
     headers = _positions(geometry, Line(), 0.0, np.arange(geometry.shots) + 1, geometry.counted())
     values = np.concatenate([np.empty((0, geometry.samples), np.float32), *traces])
     made = Traces(_SIGNATURE, values, geometry.rows(shots), interval, headers)
@@ -124,10 +127,10 @@ def survey_traces(
 
 
 def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
-    """Return traces that belong in the place of those of a survey: those of this rank's `shots`, shot by shot.
+    """Return traces that replace the traces of a survey, for this rank's `shots`, shot by shot.
 
-    They keep the order and the headers of the live traces of a SEG-Y file. Those of other files are in the order of the
-    shots, with the headers that are known.
+    They keep the order and the headers of the live traces of a SEG-Y file. For other files, traces are in the order of
+    the shots, with the headers that the geometry determines.
     """
     geometry, file = headers.geometry, headers.file
     interval = whole_interval(geometry.interval, geometry.samples)
@@ -135,55 +138,55 @@ def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.nda
         known = _positions(geometry, headers.line, headers.datum, headers.records, headers.channels)
         return Traces(title, values, geometry.rows(shots), interval, known)
     numbers = np.sort(np.concatenate(headers.traces))
-    own = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
-    # Revision 1, in which these traces are written, defines codes that a file of revision 0 may hold by chance.
+    rank_numbers = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
+    # These traces are written in revision 1, which defines codes for bytes that revision 0 left undefined.
     changes = {"CoordinateUnits": np.ones_like(numbers)}
-    return Traces(title, values, np.searchsorted(numbers, own), interval, changes, (file, numbers))
+    return Traces(title, values, np.searchsorted(numbers, rank_numbers), interval, changes, (file, numbers))
 
 
 def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
-    """Return the columns of an image, which all ranks hold and the first one writes, at their places on the map."""
+    """Return the columns of a replicated image, which the first rank writes, at their map positions."""
     east, north = headers.line.position(*grid.columns())
-    scalar, one = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
+    scalar, ones = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
     x, y = np.rint(east * scalar), np.rint(north * scalar)
-    columns = np.cumsum(one)
-    inline, crossline = (each + 1 for each in np.divmod(columns - 1, grid.nx))
+    columns = np.cumsum(ones)
+    inline, crossline = (index + 1 for index in np.divmod(columns - 1, grid.nx))
     if headers.bins is not None and (numbers := headers.bins.numbers(grid)) is not None:
-        inline, crossline = (each.ravel() for each in np.meshgrid(*numbers, indexing="ij"))
+        inline, crossline = (part.ravel() for part in np.meshgrid(*numbers, indexing="ij"))
     fields = {
         "TRACE_SEQUENCE_LINE": columns,
         "TRACE_SEQUENCE_FILE": columns,
         "CDP": columns,
-        "TraceIdentificationCode": one,
-        "CoordinateUnits": one,
-        "SourceGroupScalar": -scalar * one,
-        "ElevationScalar": -100 * one,
-        "ReceiverDatumElevation": round(100 * headers.datum) * one,
-        "SourceDatumElevation": round(100 * headers.datum) * one,
+        "TraceIdentificationCode": ones,
+        "CoordinateUnits": ones,
+        "SourceGroupScalar": -scalar * ones,
+        "ElevationScalar": -100 * ones,
+        "ReceiverDatumElevation": round(100 * headers.datum) * ones,
+        "SourceDatumElevation": round(100 * headers.datum) * ones,
         **dict.fromkeys(("SourceX", "GroupX", "CDP_X"), x),
         **dict.fromkeys(("SourceY", "GroupY", "CDP_Y"), y),
         "INLINE_3D": inline,
         "CROSSLINE_3D": crossline,
     }
-    own = slice(None if rank == 0 else 0)
-    traces = image.reshape(-1, grid.nz)[own]
-    return Traces(title, traces, (columns - 1)[own], whole_interval(grid.dz / 1e3, grid.nz), fields)
+    rows = slice(None if rank == 0 else 0)
+    traces = image.reshape(-1, grid.nz)[rows]
+    return Traces(title, traces, (columns - 1)[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
 
 
 def _positions(
     geometry: Geometry, line: Line, datum: float, records: np.ndarray, channels: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the trace headers that a geometry determines, with axes on the map and depth 0 at an elevation."""
+    """Return the trace headers that a geometry determines; `line` are its axes, `datum` the elevation of depth 0."""
     shot, (source, group) = geometry.shot_of_trace, geometry.on_map(line)
     scalar, depth_scalar = _scalar(np.stack([source[:2], group[:2]])), _scalar(np.stack([source[2], group[2]]))
     delay = 1e3 * geometry.start
-    # Few programs know a scalar of times: only delays of other than whole milliseconds have one.
+    # Few programs support the time scalar: set it only for delays that are not whole milliseconds.
     finest = _scalar(np.array([delay]), 0x7FFF, "delays up to 32767 ms")
     time_scalar = finest if abs(delay - round(delay)) > 1e-6 else 1
     numbers = {"field record": records[shot], "channel": np.concatenate(list(channels))}
-    for name, each in numbers.items():
-        if (largest := np.abs(each).max()) > 0x7FFFFFFF:
-            raise InputError(f"SEG-Y holds {name} numbers up to 2147483647 only, not {largest}: number them anew")
+    for name, held in numbers.items():
+        if (largest := np.abs(held).max()) > 0x7FFFFFFF:
+            raise InputError(f"{name} numbers in SEG-Y must be at most 2147483647, not {largest}: renumber them")
     constant = np.ones_like(shot)
     return {
         "TRACE_SEQUENCE_LINE": np.arange(geometry.traces) + 1,

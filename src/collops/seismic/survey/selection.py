@@ -1,4 +1,4 @@
-"""Which traces of a survey to hold out to check an image that was made from the others."""
+"""The choice of held-out traces, which check an image made from the other traces."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["held_out"]
 
 
 def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:
-    """Choose traces by which to judge an image that was made from the others; none if the survey is too small.
+    """Choose held-out traces for the validation of an image made from the others; none if the survey is too small.
 
     Returns an array for each shot: bool, one per trace. Two shots less than a wavelength apart record nearly the same
-    coherent noise, so that one predicts the noise of the other: shots are held out in groups that are a wavelength (m)
-    long, every other group. In 3-D, groups are strips across the longer side of the area of the shots. If all shots are
-    in one group, receivers are held out in the same way.
+    coherent noise, so that one predicts the noise of the other. Shots are therefore divided into groups a wavelength
+    (m) long, and every other group is held out. In 3-D, groups are strips across the longer side of the shots' area. If
+    all shots are in one group, receivers are held out in the same way.
     """
     shots = _every_other(_along(geometry.sources), wavelength)
     if shots.any():
@@ -31,11 +31,11 @@ def _along(positions: np.ndarray) -> np.ndarray:
 
 
 def _every_other(positions: np.ndarray, width: float) -> np.ndarray:
-    """Return which positions are in every other group, where a group is no longer than `width`."""
+    """Return a mask of the positions in every other group; groups are at most `width` long."""
     distinct, inverse = np.unique(positions, return_inverse=True)
     group, start = np.zeros(len(distinct), dtype=int), distinct[0]
-    for place in range(1, len(distinct)):
-        group[place] = group[place - 1]
-        if distinct[place] - start >= width:
-            group[place], start = group[place] + 1, distinct[place]
+    for index in range(1, len(distinct)):
+        group[index] = group[index - 1]
+        if distinct[index] - start >= width:
+            group[index], start = group[index] + 1, distinct[index]
     return group[inverse] % 2 == 1

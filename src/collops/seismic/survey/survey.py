@@ -1,4 +1,4 @@
-"""A survey on all ranks: who has which shots, their traces, and the operator between them and an image."""
+"""A distributed survey: the shots of each rank, their traces, and the operator from an image to them."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
-    Every rank reads the headers of all traces. The samples are read when they are first needed (`Survey.traces`), by
-    each rank those of its own shots.
+    Every rank reads the headers of all traces. Each rank reads the samples of its own shots when they are first needed
+    (`Survey.traces`).
 
     Parameters
     ----------
     path : str or Path
-        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in one, that xarray, MDIO
+        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in a group, that xarray, MDIO
         (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
-        source_coord_y, group_coord_x and group_coord_y have some of its other axes. What is in a folder, or in a path
-        with the suffix .zarr, is Zarr.
+        source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths with the suffix
+        .zarr, are read as Zarr.
     comm : Communicator, optional
         The ranks that share the survey; the world by default.
     dims : {2, 3}, optional
-        Whether positions are distances along a line, or on an area. By default 3 if stations lie further from the line
-        that fits them best than a quarter of its length, or a tenth if inline and crossline numbers vary.
+        2 for a line, 3 for an area. By default 3 if stations lie further off the best-fitting line than a quarter of
+        its length, or a tenth if inline and crossline numbers vary.
 
     Returns
     -------
     Survey
-        The survey, whose `Survey.notes` say how the headers were understood.
+        The survey; `Survey.notes` explain the interpretation of the headers.
 
     Raises
     ------
@@ -90,8 +90,8 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
 class Survey:
     """The geometry of all shots, the same on every rank, and the traces of each rank's own shots.
 
-    Shots are divided among the ranks in their order, the first ranks having one shot more. Data are in the order of
-    shots, their receivers, and samples.
+    Each rank has a block of consecutive shots; the first ranks may have one shot more. Data are in the order of shots,
+    their receivers, and samples.
 
     Parameters
     ----------
@@ -100,21 +100,21 @@ class Survey:
     comm : Communicator, optional
         The ranks; the world by default.
     headers : SurveyHeaders, optional
-        The headers of the file that has the traces; `read` makes them. Without them `traces` must be set.
+        The headers of the file with the traces, from `read`. Without them `traces` must be set.
 
     Attributes
     ----------
     geometry, comm, headers
         The parameters.
     shots, shares : range and list of range
-        The shots of this rank, and those of every rank.
+        The shots of this rank, and of every rank.
     filter : callable, optional
         Applied to the traces of a shot, of shape ``(receivers, samples)``, when they are read from the file. `geometry`
-        has the sampling of its results.
+        describes the sampling of the filtered traces.
     line : Line
         The axes of the survey on the map: x along it, and in 3-D y across it.
     notes, warnings : list of str
-        Decisions and doubts, in sentences for the user.
+        Decisions and warnings, in sentences for the user.
 
     Examples
     --------
@@ -150,14 +150,14 @@ class Survey:
     def traces(self) -> list[np.ndarray]:
         """The traces of this rank: an array of shape ``(receivers, samples)`` for each of its shots.
 
-        Collective when they are first needed: each rank then reads those of its shots from the file. They may be
-        replaced, by each rank for itself.
+        Collective when they are first needed: each rank then reads the traces of its shots from the file. Setting them
+        is not collective.
 
         Raises
         ------
         InputError
             On every rank, if there is no file, or if samples are not finite, all zero, or do not oscillate about zero.
-            On this rank, if others take their place that have other shapes.
+            On this rank, if new traces have other shapes.
         """
         if self._traces is None:
             with local_stage(self.comm):
@@ -170,13 +170,13 @@ class Survey:
     @traces.setter
     def traces(self, traces: Iterable[np.ndarray]) -> None:
         traces = list(traces)
-        shapes, needed = [np.shape(each) for each in traces], self._shapes()
+        shapes, needed = [np.shape(values) for values in traces], self._shapes()
         if shapes != needed:
-            raise InputError(f"the shots of rank {self.comm.rank} need traces of the shapes {needed}, not {shapes}")
+            raise InputError(f"the traces of rank {self.comm.rank} must have the shapes {needed}, not {shapes}")
         self._traces = traces
 
     def read_shots(self, shots: range) -> list[np.ndarray]:
-        """Return the traces of some shots of this rank: those in memory, or else from the file without keeping them.
+        """Return the traces of some shots of this rank, from memory, or else from the file without keeping them.
 
         Raises
         ------
@@ -189,17 +189,17 @@ class Survey:
             raise InputError("the survey has no traces: set its traces, or read it from a file")
         traces = read_traces(self.headers, shots)
         check_traces(shots, traces)
-        return traces if self.filter is None else [self.filter(each) for each in traces]
+        return traces if self.filter is None else [self.filter(values) for values in traces]
 
     def check_counts(self, counts: np.ndarray) -> None:
-        """Raise `InputError` if the numbers of this rank's traces by `count_biased` are no data's. Collective."""
+        """Raise `InputError` if the counts of `count_biased` for this rank's traces are not plausible. Collective."""
         counts, name = (
             self.comm.allreduce(counts),
             "the survey" if self.headers is None else str(self.headers.file.path),
         )
         with raised_together():
             if not counts[1]:
-                raise InputError(f"{name} holds nothing but zeros: there is nothing to migrate")
+                raise InputError(f"all samples of {name} are zero")
             check_unbiased(counts, name)
 
     def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
@@ -210,7 +210,7 @@ class Survey:
         dtype : dtype
             float32 or float64.
         engine : str, optional
-            Where they are: ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
+            ``"numpy"`` or ``"cupy"``; by default the environment's COLLOPS_ENGINE, or NumPy.
 
         Returns
         -------
@@ -225,8 +225,8 @@ class Survey:
         """Return an array in the range of the operator, from an array for each shot of this rank, such as weights."""
         from collops import DistributedArray
 
-        own = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
-        return DistributedArray(self.layout, self.comm, engine_called(engine).from_host(own))
+        flat = np.concatenate([np.empty(0, dtype), *(np.ravel(part) for part in parts)]).astype(dtype, copy=False)
+        return DistributedArray(self.layout, self.comm, engine_called(engine).from_host(flat))
 
     @property
     def layout(self) -> Layout:
@@ -235,7 +235,7 @@ class Survey:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """The parameters of a migration in the file, if `save` wrote it, by name."""
+        """The parameters of a migration that `save` stored in the file, by name."""
         return {} if self.headers is None else self.headers.defaults
 
     def by_shot(self, flat: np.ndarray) -> list[np.ndarray]:
@@ -253,40 +253,40 @@ class Survey:
             Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
             values on the grid.
         inline : int, optional
-            Which inline of a SEG-Y velocity a survey along a line takes; by default the middle one.
+            Inline of a SEG-Y velocity volume for a 2-D survey; by default the middle one.
 
         Returns
         -------
         Gradient, Section, Volume or array
-            A velocity that the other methods take.
+            A velocity that the other methods accept.
         """
-        name = "given" if isinstance(velocity, np.ndarray) else str(velocity)
+        name = "array" if isinstance(velocity, np.ndarray) else str(velocity)
         with local_stage(self.comm):
             model = load_velocity(velocity, self.geometry.dims, inline)
             self._warn(check_speed(model, name))
         return model
 
     def grid(self, velocity: Any, **numbers: Any) -> Grid:
-        """Choose an image grid that covers the survey, keeping the numbers that are given. Collective.
+        """Choose an image grid that covers the survey; numbers that are not None are kept. Collective.
 
         Parameters
         ----------
         velocity
-            As for `model`; it determines how deep the last echoes come from.
+            As for `model`; it determines the depth of the last echoes.
         **numbers
-            Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. Without any,
-            those that the file names apply, if this package wrote it.
+            Any of nx, ny, nz, dx, dy, dz, x0 and y0, as for `Grid`; None leaves the choice to this method. If all are
+            None, the numbers stored in the file apply, if this package wrote it.
 
         Returns
         -------
         Grid
-            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart, and rows at
-            most a quarter of the shortest wavelength in the data, of those that there are.
+            By default, columns are at the bins of a 3-D survey, or else half a receiver spacing apart, and rows are at
+            most a quarter of the shortest wavelength in the data apart.
         """
         model = self.model(velocity)
         if self.headers is not None and all(value is None for value in numbers.values()):
-            # All or none: one of them combined with one that is given would describe neither grid.
-            kinds = {each.name: int if each.name[0] == "n" else float for each in fields(Grid)}
+            # Use all stored numbers or none: a mixture with arguments would describe neither grid.
+            kinds = {item.name: int if item.name[0] == "n" else float for item in fields(Grid)}
             with raised_together():
                 numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
         highest = 0.0
@@ -295,13 +295,13 @@ class Survey:
             highest = highest_frequency(self.spectrum(), geometry.samples, geometry.interval)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             if isinstance(model, np.ndarray):
-                found = self._grid_of(model, numbers)
+                grid = self._grid_of(model, numbers)
             else:
-                found = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
-        return found
+                grid = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
+        return grid
 
     def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
-        """Return a velocity at the points of a grid that holds the survey: float64, m/s. Collective."""
+        """Return a velocity at the points of a grid that contains the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             table_factor(grid, 0, np.dtype(np.float32), self.comm)
@@ -310,10 +310,10 @@ class Survey:
         return values
 
     def spectrum(self, *, outliers: float = 10.0) -> np.ndarray:
-        """Return the power spectrum of all traces together, of shape ``(samples // 2 + 1,)``. Collective.
+        """Return the summed power spectrum of all traces, of shape ``(samples // 2 + 1,)``. Collective.
 
-        Traces are left out as by `frequency`. Those that are not in memory are read shot by shot. It is zero if the
-        survey has neither a file nor traces.
+        It excludes the same traces as `frequency`. Traces that are not in memory are read shot by shot. The spectrum is
+        zero if the survey has neither a file nor traces.
         """
         samples = self.geometry.samples
         power = np.zeros(samples // 2 + 1)
@@ -326,26 +326,26 @@ class Survey:
     def frequency(self, *, outliers: float = 10.0) -> float:
         """Return the peak frequency of the wavelet in Hz, from the file if this package wrote it, else from the data.
 
-        Collective. The spectrum of a Ricker wavelet of this frequency has the same centre of mass as that of the data.
-        Dead traces are left out, and traces more than `outliers` times as strong as their neighbours; 0 keeps all.
+        Collective. The spectra of a Ricker wavelet of this frequency and of the data have the same centre of mass. Dead
+        traces are excluded, and traces more than `outliers` times as strong as their neighbours; 0 includes all.
         """
         with local_stage(self.comm):
             known = self.headers and self.headers.number("frequency", float)
         if known is not None:
             return known
         samples, interval = self.geometry.samples, self.geometry.interval
-        found = float(f"{frequency_from_power(self.spectrum(outliers=outliers), samples, interval):.3g}")
-        note = f"wavelet: Ricker of {found:g} Hz, from the spectrum of the data (--frequency)"
+        frequency = float(f"{frequency_from_power(self.spectrum(outliers=outliers), samples, interval):.3g}")
+        note = f"wavelet: Ricker of {frequency:g} Hz, from the spectrum of the data (--frequency)"
         self.notes += [note] if note not in self.notes else []
-        return found
+        return frequency
 
     def check(self, velocity: np.ndarray, grid: Grid, frequency: float) -> None:
-        """Check a velocity on a grid and the frequency of a wavelet against the survey; doubts become `warnings`.
+        """Check a velocity on a grid and the frequency of a wavelet against the survey; add to `warnings`.
 
         Raises
         ------
         InputError
-            If the wavelet does not fit the traces, or no wave reaches any receiver within the record.
+            If the wavelet does not suit the traces, or no wave reaches any receiver within the record.
         """
         check_frequency(frequency, self.geometry)
         self._warn(check_reach(self.geometry, grid, velocity, frequency))
@@ -370,9 +370,9 @@ class Survey:
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
-        Each shot has receivers of its own. Travel times are computed once for each distinct position, by one of the
-        ranks that need them, and a rank keeps those of its own shots. Consecutive shots with the same receivers form
-        one local operator; see :class:`collops.seismic.kirchhoff.LocalKirchhoff` for the equation.
+        Each shot may have its own receivers. For each distinct position, one of the ranks that need its travel times
+        computes them, and a rank keeps the travel times of its own shots. Consecutive shots with the same receivers
+        form one local operator; see :class:`collops.seismic.kirchhoff.LocalKirchhoff` for the equation.
 
         Parameters
         ----------
@@ -383,36 +383,37 @@ class Survey:
         frequency : float, optional
             Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
         wavelet : tuple of array and int, optional
-            The taps of another wavelet, at the interval of the traces, and the index of its time zero.
+            Instead of `frequency`: the taps of a wavelet, at the interval of the traces, and the index of time zero.
         mode : {"eikonal", "analytic"}, optional
             Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
-            increases linearly with depth; by default the formula where the velocity is given as a number or text.
+            increases linearly with depth; by default the formula if the velocity is a number or a text.
         dtype, engine
             As for `data`.
         weighting : Weighting, optional
-            Amplitudes and apertures; by default none. For recorded data take the result of `weighting`.
+            Amplitudes and apertures; by default none. For recorded data use the result of `weighting`.
         antialias : bool
-            Whether to filter what is steeper than the receivers sample.
+            Whether to filter against operator aliasing.
         coarsen : int, optional
-            As for :class:`collops.seismic.kirchhoff.TravelTimes`. By default 1, or the first of 2, 4 and 8 with which
-            the tables fit into the memory.
+            As for :class:`collops.seismic.kirchhoff.TravelTimes`. By default the first of 1, 2, 4 and 8 with which the
+            tables fit into the memory.
         streamed : bool
             Whether to keep the tables in a file instead of memory. An application then reads the tables of one shot
-            after the other, or of as many shots as receivers if these are the same. Traces stay in memory.
+            after the other, or of as many shots as receivers if the shots have the same receivers. Traces stay in
+            memory.
         folder : str or Path, optional
-            A folder for that file, which all ranks share; by default the folder for temporary files. Tables that do not
-            fit into the memory are streamed if it is given, and otherwise an error.
+            A folder for this file, which all ranks share; by default the folder for temporary files. If it is passed,
+            tables that do not fit into the memory are streamed; otherwise they raise an error.
         split : bool, optional
             Whether to split the image over the ranks along its first axis: a rank then has tables of all stations at
-            its own points only. By default it is split if neither image nor coarser tables fit into the memory.
+            its own points only. By default the image is split if neither it nor coarser tables fit into the memory.
         kept : list, optional
             The travel times of each local operator are appended to it.
 
         Returns
         -------
         LinearOperator
-            Its domain has the grid's shape, its range is the layout of the data. It sends the messages of
-            :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or of `SplitKirchhoff` if the image is split.
+            Its domain has the grid's shape, its range is the layout of the data. It communicates like
+            :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or `SplitKirchhoff` if the image is split.
 
         Raises
         ------
@@ -424,8 +425,8 @@ class Survey:
             mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
         modelling = self._modelling(values, grid, frequency, wavelet, weighting, antialias, dtype, engine)
-        place = None if folder is None else Path(folder)
-        operator, tables = modelling.operator(values, mode, coarsen, place, streamed, split)
+        table_folder = None if folder is None else Path(folder)
+        operator, tables = modelling.operator(values, mode, coarsen, table_folder, streamed, split)
         if kept is not None:
             kept += tables
         return operator
@@ -451,7 +452,7 @@ class Survey:
         with local_stage(comm):
             if wavelet is not None:
                 if frequency is not None:
-                    raise InputError("frequency and wavelet both name a wavelet: leave one of them out")
+                    raise InputError("frequency and wavelet exclude each other: omit one of them")
                 frequency = frequency_of(checked_wavelet(*wavelet)[0], geometry.interval)
         if frequency is None:
             frequency = self.frequency()
@@ -472,20 +473,20 @@ class Survey:
         aperture: float | None = None,
         max_dip: float | None = None,
     ) -> Weighting:
-        r"""Choose the weights of the operator; what is chosen for recorded data becomes a note.
+        r"""Choose the weights of the operator; the choice for recorded data adds a note.
 
-        Recorded data come from a file that this package did not write as a synthetic survey. They get the amplitude
-        of point sources, ``"2.5d"`` or ``"3d"``, whose wavelet has the phase of reflections. Dips go up to 60 degrees:
-        the echo of a steeper plane takes more than twice the time of a flat plane's at the same depth. The aperture
-        is :math:`z \sin 60° + h`, with the depth :math:`z` of the image and the largest half offset :math:`h`: the
-        midpoint of an echo from a plane of that dip is no farther away, if it arrives within the record.
+        Recorded data are data from a file that this package did not write as a synthetic survey. Their amplitude is for
+        point sources, ``"2.5d"`` or ``"3d"``, with the phase of reflections. The maximum dip is 60 degrees: the echo of
+        a steeper plane takes more than twice the time of a horizontal plane at the same depth. The aperture is
+        :math:`z \sin 60° + h`, with the depth :math:`z` of the image and the largest half offset :math:`h`: the maximum
+        distance of the midpoint of an echo from a plane with this dip, if it arrives within the record.
 
         Parameters
         ----------
         grid : Grid
             The image grid.
         amplitude : str, optional
-            Another amplitude. Aperture and dip then have no limit unless they are given.
+            Another amplitude. Aperture and dip are then unlimited by default.
         aperture, max_dip : float, optional
             Other limits, in metres and degrees.
 
@@ -506,38 +507,39 @@ class Survey:
         offset = max(float(np.abs(self.geometry.offsets(shot)).max()) for shot in range(self.geometry.shots))
         if aperture is None:
             aperture = float(np.ceil(grid.z[-1] * np.sin(np.radians(max_dip or _STEEPEST)) + offset / 2))
-        found = Weighting({2: "2.5d", 3: "3d"}[self.geometry.dims], aperture, max_dip or _STEEPEST)  # type: ignore[arg-type]
+        chosen = Weighting({2: "2.5d", 3: "3d"}[self.geometry.dims], aperture, max_dip or _STEEPEST)  # type: ignore[arg-type]
         self.notes.append(
-            f"amplitudes of point sources ({found.amplitude}), up to {found.aperture:g} m from source and receiver and "
-            f"dips of {found.dip:g} degrees (--amplitude none for travel times only)"
+            f"amplitudes of point sources ({chosen.amplitude}), up to {chosen.aperture:g} m from source and receiver "
+            f"and dips of {chosen.dip:g} degrees (--amplitude none for travel times only)"
         )
-        return found
+        return chosen
 
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
     ) -> NormalEquations:
         """Return the normal equations of the data, for surveys whose traces do not fit into the memory. Collective.
 
-        Each shot is read once, migrated, and not kept. Vectors of :func:`collops.cg` on these equations are images: an
-        iteration models the traces of a few shots (as many as receivers, if these are the same), migrates them and
-        overwrites them. Iterates are those of :func:`collops.cgls` with the data in memory, up to rounding.
+        Each shot is read once, migrated, and discarded. Vectors of :func:`collops.cg` on these equations are images: an
+        iteration models the traces of a few shots (as many as receivers, if the shots have the same receivers),
+        migrates them and overwrites them. Iterates agree with :func:`collops.cgls` with the data in memory, up to
+        rounding.
 
         Parameters
         ----------
         operator : LinearOperator
             From `operator`.
         weights : callable, optional
-            Returns what the traces of a shot, given by its number, count: a number or an array that broadcasts to
-            ``(receivers, samples)``, such as a mute. Called for each shot in each iteration, and not collective.
+            Takes the number of a shot and returns the weight of its traces: a number or an array that broadcasts to
+            ``(receivers, samples)``, such as a mute. Called for each shot in each iteration; not collective.
         engine : str, optional
-            That of the operator.
+            Engine of the operator.
 
         Raises
         ------
         LayoutError
-            On every rank, if the operator is not that of the survey.
+            On every rank, if the operator is not from this survey.
         InputError
-            On every rank, if traces cannot be read or are no data, as for `traces`.
+            On every rank, if traces cannot be read or are not plausible, as for `traces`.
         """
         from collops.seismic.survey.normal import normal_equations
 
@@ -552,20 +554,20 @@ class Survey:
         traces: list[np.ndarray] | None = None,
         engine: str | Engine | None = None,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Migrate the data in classes of offset, each by itself: common-offset images. Collective.
+        """Migrate each class of offsets separately, to common-offset images. Collective.
 
-        A column of all images is a common-image gather: with the right velocity, its reflectors are flat.
+        The same column of all images is a common-image gather: with the correct velocity, its reflectors are flat.
 
         Parameters
         ----------
         operator : LinearOperator
             From `operator`.
         classes : int
-            Number of classes, which have about the same number of traces; fewer if there are fewer offsets.
+            Number of classes with about the same number of traces; fewer if there are fewer distinct offsets.
         traces : list of arrays, optional
-            The traces to migrate, by shots of this rank; by default `traces` of the survey.
+            The traces to migrate, for each shot of this rank; by default `traces` of the survey.
         engine : str, optional
-            That of the operator.
+            Engine of the operator.
 
         Returns
         -------
@@ -575,45 +577,49 @@ class Survey:
             The adjoint image of each class, of the grid's shape, in host memory.
         """
         geometry, traces = self.geometry, self.traces if traces is None else traces
-        every = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
-        together = np.concatenate(every)
-        edges = np.unique(np.quantile(together, np.linspace(0, 1, classes + 1)))[1:-1]
-        _, number = np.unique(np.searchsorted(edges, together, side="right"), return_inverse=True)
-        offsets = np.bincount(number, together) / np.bincount(number)
-        of_shot = np.split(number, np.cumsum([len(each) for each in every])[:-1])[self.shots.start : self.shots.stop]
+        shot_offsets = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
+        all_offsets = np.concatenate(shot_offsets)
+        edges = np.unique(np.quantile(all_offsets, np.linspace(0, 1, classes + 1)))[1:-1]
+        _, number = np.unique(np.searchsorted(edges, all_offsets, side="right"), return_inverse=True)
+        offsets = np.bincount(number, all_offsets) / np.bincount(number)
+        of_shot = np.split(number, np.cumsum([len(part) for part in shot_offsets])[:-1])[
+            self.shots.start : self.shots.stop
+        ]
         images = []
         for which in range(len(offsets)):
-            parts = [np.where((each == which)[:, None], own, 0) for each, own in zip(of_shot, traces, strict=True)]
+            parts = [
+                np.where((part == which)[:, None], values, 0) for part, values in zip(of_shot, traces, strict=True)
+            ]
             image = operator.adjoint(self.array(parts, dtype=operator.dtype, engine=engine))
             images.append(image.engine.to_host(image.gather()))
         return offsets, images
 
     def save(self, path: str | Path, grid: Grid, **defaults: object) -> Path:
-        """Write positions and traces as a file that `read` and ``collops lsm`` understand. Collective.
+        """Write positions and traces to a file for `read` and ``collops lsm``. Collective.
 
-        In SEG-Y positions are on a line or on axes that point east and north, and are stored to a tenth of a millimetre
-        if they are below 214 km. In Zarr they are float64, where they are on the map. Samples are stored as float32.
+        In SEG-Y, positions are along a line, or along axes that point east and north; they are stored to a tenth of a
+        millimetre if they are below 214 km. In Zarr, positions are map coordinates in float64. Samples are float32.
 
         Parameters
         ----------
         path : str or Path
             A file, which is replaced: SEG-Y, which the first rank writes, or a Zarr store with the suffix .zarr.
         grid : Grid
-            The image grid that applies when the file is read.
+            The default image grid for migrations of this file.
         **defaults
-            Options of ``collops lsm`` that do so as well: velocity, mode and frequency; None means none.
+            Other defaults for ``collops lsm``: velocity, mode and frequency; None is not stored.
         """
         texts = {name: str(value) for name, value in (defaults | grid.numbers).items() if value is not None}
         if is_zarr(path):
-            every = range(self.geometry.shots)
-            fields = zarr.trace_fields(self.geometry, self.headers, self.comm, every, data=self.traces)
+            all_shots = range(self.geometry.shots)
+            fields = zarr.trace_fields(self.geometry, self.headers, self.comm, all_shots, data=self.traces)
             return write_result(Path(path), self.comm, fields, {zarr.DEFAULTS: texts})
         with local_stage(self.comm):
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
     def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
-        """Write an image as SEG-Y, one trace for each column at its place on the map; return the path. Collective.
+        """Write an image as SEG-Y, one trace for each column at its map position; return the path. Collective.
 
         Parameters
         ----------
@@ -622,7 +628,7 @@ class Survey:
         image : array or DistributedArray
             The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
-            Its grid; depth steps are whole millimetres, or nearly so, and at most 65.535 m.
+            Its grid; the depth step must be (nearly) whole millimetres and at most 65.535 m.
         title : str
             First line of the textual header.
         """
@@ -632,9 +638,9 @@ class Survey:
             image = image.engine.to_host(image.gather())
         with local_stage(self.comm):
             if self.headers is None:
-                raise InputError("the survey was not read from a file: its image has no place on the map")
+                raise InputError("only a survey that was read from a file has map positions for its image")
             if np.shape(image) != grid.shape:
-                raise InputError(f"the image has shape {np.shape(image)}, the grid {grid.shape}")
+                raise InputError(f"the image must have the shape of the grid, {grid.shape}, not {np.shape(image)}")
             traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank)
         return write_together(Path(path), self.comm, traces)
 
@@ -646,31 +652,31 @@ class Survey:
         return [self.trace_shape(shot) for shot in self.shots]
 
     def _warn(self, warnings: list[str]) -> None:
-        self.warnings += [each for each in warnings if each not in self.warnings]
+        self.warnings += [warning for warning in warnings if warning not in self.warnings]
 
     def _cover(self, profile: Any, numbers: dict[str, Any]) -> Grid:
         return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
 
     def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:
-        """Choose the grid of a velocity without distances: columns cover the survey, and cells are square."""
+        """Choose the grid for a velocity array without spacings: columns cover the survey, and cells are square."""
         names = "xz" if values.ndim == 2 else "yxz"
         sizes = {f"n{axis}": size for axis, size in zip(names, values.shape, strict=True)}
         numbers = numbers | {name: numbers.get(name) or size for name, size in sizes.items()}
         profile = Gradient(float(values.mean()))
         if any(numbers.get(f"d{axis}") is None for axis in names):
-            found = self._cover(profile, numbers | {"dz": 1.0})
-            spacings = {f"d{axis}": getattr(found, f"d{axis}") for axis in names[:-1]} | {"dz": found.dx}
+            grid = self._cover(profile, numbers | {"dz": 1.0})
+            spacings = {f"d{axis}": getattr(grid, f"d{axis}") for axis in names[:-1]} | {"dz": grid.dx}
             numbers |= {name: numbers.get(name) or spacing for name, spacing in spacings.items()}
             steps = ", ".join(f"{numbers[f'd{axis}']:g} m along {axis}" for axis in names)
             remedy = ", ".join(f"--d{axis}" for axis in names)
-            self.notes.append(f"the velocity names no spacing: {steps} are assumed ({remedy})")
+            self.notes.append(f"the velocity file has no spacings: {steps} are assumed ({remedy})")
         return self._cover(profile, numbers)
 
 
 def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
-    """Return how to compute travel times: as the user asks, else as the survey's header, else by the formula.
+    """Return the mode of travel times: from the user, else from the survey's header, else the formula if it applies.
 
-    Where the velocity decreases with depth, the rays of the formula would leave the ground.
+    Where the velocity decreases with depth, rays of the formula would leave the subsurface.
     """
     if asked not in (None, "eikonal", "analytic"):
         raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
@@ -681,6 +687,6 @@ def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
     if asked == "analytic" and not formula:
         raise InputError(
             "--mode analytic needs a velocity that is constant or increases linearly with depth: "
-            "give one such as --velocity 1800 or 1500+0.6z"
+            "pass for example --velocity 1800 or --velocity 1500+0.6z"
         )
     return asked or ("analytic" if formula and header != "eikonal" else "eikonal")

@@ -8,7 +8,7 @@ import importlib.util
 import numpy as np
 
 from collops.errors import InputError
-from collops.seismic.kirchhoff.geometry import Grid as Points
+from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.traveltimes import eikonal
 from collops.seismic.survey.geometry import Grid
 
@@ -16,16 +16,16 @@ __all__ = ["seconds_from"]
 
 
 def seconds_from(
-    position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, at: tuple[np.ndarray, ...] | None = None
+    position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, indices: tuple[np.ndarray, ...] | None = None
 ) -> np.ndarray:
     """Return the travel times from a position in seconds, by `analytic` or by `eikonal`.
 
-    `at` selects image points by indices along each axis, as `numpy.ix_` returns them; by default all.
+    `indices` select image points, in the form that `numpy.ix_` returns; by default all points.
     """
     if mode == "analytic":
-        return analytic(position, velocity, grid, at)
-    times = eikonal(Points.from_axes(*map(grid.axes.get, "zxy")), position, velocity)
-    return times if at is None else times[at]
+        return analytic(position, velocity, grid, indices)
+    times = eikonal(ImageGrid.from_axes(*map(grid.axes.get, "zxy")), position, velocity)
+    return times if indices is None else times[indices]
 
 
 def check_mode(mode: str) -> None:
@@ -33,18 +33,18 @@ def check_mode(mode: str) -> None:
     if mode == "eikonal" and importlib.util.find_spec("skfmm") is None:
         raise InputError(
             "eikonal travel times need scikit-fmm: install collops[eikonal], "
-            "or give a velocity such as 1500+0.6z, which needs none"
+            "or pass a velocity such as 1500+0.6z, for which a formula exists"
         )
 
 
 def analytic(
-    position: np.ndarray, velocity: np.ndarray, grid: Grid, at: tuple[np.ndarray, ...] | None = None
+    position: np.ndarray, velocity: np.ndarray, grid: Grid, indices: tuple[np.ndarray, ...] | None = None
 ) -> np.ndarray:
     """Return first-arrival times in seconds in a velocity that is constant or increases linearly with depth.
 
-    `at` is as in `seconds_from`; `velocity` is given at all points. Rays are straight lines or arcs of
-    circles, and the velocity continues below the grid. If v and w are the velocities at the ends of a ray, d is their
-    distance and g the gradient, the time is 2 / g arsinh(g d / (2 sqrt(v w))).
+    `velocity` has the shape of the grid; for `indices` see `seconds_from`. Rays are straight lines or arcs of
+    circles, and the velocity continues below the grid. With the velocities v and w at the ends of a ray, the distance
+    d of the ends and the gradient g, the time is 2 / g arsinh(g d / (2 sqrt(v w))).
 
     References
     ----------
@@ -52,12 +52,14 @@ def analytic(
     """
     column = velocity.reshape(-1, grid.nz)[0]
     gradient = (column[-1] - column[0]) / (grid.z[-1] - grid.z[0])
-    here = column[0] + gradient * (position[-1] - grid.z[0])
-    time = _distance(position, grid, at) / np.sqrt(here * (velocity if at is None else velocity[at]))
+    speed = column[0] + gradient * (position[-1] - grid.z[0])
+    time = _distance(position, grid, indices) / np.sqrt(speed * (velocity if indices is None else velocity[indices]))
     return 2 / gradient * np.arcsinh(gradient / 2 * time) if gradient else time
 
 
-def _distance(position: np.ndarray, grid: Grid, at: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
-    at = np.ix_(*map(np.arange, grid.shape)) if at is None else at
-    apart = (axis[index] - place for axis, index, place in zip(grid.axes.values(), at, position, strict=True))
-    return functools.reduce(np.hypot, apart)
+def _distance(position: np.ndarray, grid: Grid, indices: tuple[np.ndarray, ...] | None = None) -> np.ndarray:
+    indices = np.ix_(*map(np.arange, grid.shape)) if indices is None else indices
+    offsets = (
+        axis[index] - coordinate for axis, index, coordinate in zip(grid.axes.values(), indices, position, strict=True)
+    )
+    return functools.reduce(np.hypot, offsets)

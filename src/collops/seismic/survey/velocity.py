@@ -1,4 +1,4 @@
-"""Velocities in depth: constants and gradients as text, NumPy files, and SEG-Y volumes or sections of them."""
+"""Velocities in depth: constants and gradients as text, NumPy files, SEG-Y volumes and sections of SEG-Y volumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
-_HELP = "give a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+_HELP = "pass a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Volume:
     depth: np.ndarray  # depth of the rows in metres, increasing
     east: np.ndarray  # map coordinates of the columns in metres
     north: np.ndarray
-    notes: tuple[str, ...] = field(default=(), kw_only=True)  # doubts about the file, in sentences for the user
+    notes: tuple[str, ...] = field(default=(), kw_only=True)  # warnings about the file, in sentences for the user
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return the mean velocity of all columns at depths in m."""
@@ -65,12 +65,12 @@ Model = Gradient | Volume | np.ndarray
 
 
 def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
-    """Return a velocity, given as a number, a text (`parse_velocity`), the path of a file or as values on a grid.
+    """Return a velocity from a number, a text (`parse_velocity`), the path of a file, or values on a grid.
 
-    `dims` is the number of axes of the image. Of a SEG-Y file it takes one inline for a section, all for a volume.
+    `dims` is the number of axes of the image. From a SEG-Y file a 2-D image reads one inline, a 3-D image the volume.
     """
     if inline is not None and dims == 3:
-        raise InputError("--inline chooses a section, and a 3-D image needs the whole volume: leave it out")
+        raise InputError("--inline chooses a section, but a 3-D image needs the whole volume: omit it")
     if isinstance(velocity, Gradient | Volume):
         return velocity
     if isinstance(velocity, np.ndarray) and velocity.ndim:
@@ -119,7 +119,7 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
         shape = "(nx, nz)" if dims == 2 else "(ny, nx, nz)"
         raise InputError(
             f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
-            f"give real velocities of shape {shape}, at least 2 along each axis"
+            f"velocities must be real, of shape {shape}, with at least 2 points along each axis"
         )
     velocity = np.array(velocity, dtype=np.float64, order="C")
     _check(velocity, name)
@@ -130,7 +130,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     """Read one vertical section of velocities in depth from a SEG-Y file.
 
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
-    coordinates (bytes 181 to 188). The sample interval is in millimetres, as is usual for files in depth, the delay
+    coordinates (bytes 181 to 188). As usual for files in depth, the sample interval is in millimetres, and the delay
     recording time in metres.
     """
     file, headers, all_east, all_north, depth, notes = _columns_of(path)
@@ -146,7 +146,7 @@ def read_section(path: Path, inline: int | None = None) -> Section:
     distance = distance[order] - distance.min()
     if (np.diff(distance) <= 0).any():
         raise InputError(
-            f"{path} has several traces at one place of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
+            f"{path} has several traces at one position of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
         )
     velocity = _velocities(file, numbers[order])
     return Section(velocity, depth, east[order], north[order], distance, inline, notes=notes)
@@ -184,10 +184,10 @@ def _velocities(file: SegyFile, traces: np.ndarray) -> np.ndarray:
 def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
     """Return the velocity at the points of `grid`: float64, of its shape, m/s.
 
-    An array must have the grid's shape. A section is placed by its map coordinates if these overlap with the grid on
-    the `line`, otherwise with its first trace at the first column. Its outermost velocities continue beyond its ends. A
-    volume is interpolated between its columns, of which the nearest one continues beyond their area. Each decision adds
-    a sentence to `notes`.
+    An array must have the grid's shape. A section is positioned by its map coordinates if these overlap with the grid
+    on the `line`, otherwise with its first trace at the first column; beyond its ends, the outermost velocities apply.
+    A volume is interpolated between its columns; beyond their area, the nearest column applies. Each decision adds a
+    sentence to `notes`.
     """
     if isinstance(model, Gradient):
         velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
@@ -203,29 +203,29 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
         if velocity.shape != grid.shape:
             sizes = " and ".join(f"--n{axis}" for axis in grid.axes)
             raise InputError(
-                f"the velocity has shape {velocity.shape}, but the image is {grid.shape}: leave out {sizes}"
+                f"the velocity has shape {velocity.shape}, but the image has shape {grid.shape}: omit {sizes}"
             )
     return velocity
 
 
 def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
-    at, where = grid.x0 + section.distance, ""
+    positions, where = grid.x0 + section.distance, ""
     if line is not None:
         along = line.distance(section.east, section.north)
         if along.min() <= grid.x[-1] and along.max() >= grid.x[0]:
             if np.ptp(along) < section.distance[-1] / 2:
                 raise InputError(
                     f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: "
-                    "give a section along it"
+                    "choose a section along it (--inline)"
                 )
             order = np.argsort(along)
-            at, section = along[order], replace(section, velocity=section.velocity[order])
+            positions, section = along[order], replace(section, velocity=section.velocity[order])
             where = f", up to {np.abs(line.across(section.east, section.north)).max():.0f} m off the line"
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
-    velocity = np.stack([np.interp(grid.x, at, row) for row in columns.T], axis=1)
+    velocity = np.stack([np.interp(grid.x, positions, row) for row in columns.T], axis=1)
     notes.append(
         f"velocity from inline {section.inline}: "
-        f"{at[0]:.0f} to {at[-1]:.0f} m{where} and down to {section.depth[-1]:.0f} m, "
+        f"{positions[0]:.0f} to {positions[-1]:.0f} m{where} and down to {section.depth[-1]:.0f} m, "
         f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
     )
     return velocity
@@ -234,32 +234,34 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
 def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np.ndarray:
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
-    at = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
+    points = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
     columns = np.stack(grid.columns(), axis=1)
-    (left, near), (right, far) = at.min(axis=0), at.max(axis=0)
-    where = f"the velocity's columns are at x of {left:.0f} to {right:.0f} m and y of {near:.0f} to {far:.0f} m"
+    (west, near), (east, far) = points.min(axis=0), points.max(axis=0)
+    where = f"the velocity's columns are at x of {west:.0f} to {east:.0f} m and y of {near:.0f} to {far:.0f} m"
     (first_x, first_y), (last_x, last_y) = columns.min(axis=0), columns.max(axis=0)
-    if left > last_x or right < first_x or near > last_y or far < first_y:
-        raise InputError(f"{where}, off the image: check their coordinates (bytes 181 to 188) and scalar (71 to 72)")
-    if len(at) < 3 or np.divide(*np.linalg.svd(at - at.mean(axis=0), compute_uv=False)[::-1]) < 1e-3:
+    if west > last_x or east < first_x or near > last_y or far < first_y:
+        raise InputError(
+            f"{where}, outside the image: check their coordinates (bytes 181 to 188) and scalar (71 to 72)"
+        )
+    if len(points) < 3 or np.divide(*np.linalg.svd(points - points.mean(axis=0), compute_uv=False)[::-1]) < 1e-3:
         raise InputError(f"{where}, on one line: a 3-D image needs a volume, a number or an expression")
     rows = np.stack([np.interp(grid.z, volume.depth, column) for column in volume.velocity])
-    # Slightly inwards, since rounded positions may put columns on the edge of the area beyond it.
-    columns += 1e-3 * (at.mean(axis=0) - columns)
-    velocity = LinearNDInterpolator(at - at[0], rows)(columns - at[0])
+    # Move columns slightly inwards: rounding may put columns on the edge of the area outside.
+    columns += 1e-3 * (points.mean(axis=0) - columns)
+    velocity = LinearNDInterpolator(points - points[0], rows)(columns - points[0])
     beyond = np.isnan(velocity[:, 0])
-    velocity[beyond] = NearestNDInterpolator(at, rows)(columns[beyond])
+    velocity[beyond] = NearestNDInterpolator(points, rows)(columns[beyond])
     notes.append(f"{where}, and down to {volume.depth[-1]:.0f} m; {beyond.mean():.0%} of the image lies beyond")
     return velocity.reshape(grid.shape)
 
 
 def _check(velocity: np.ndarray, name: str) -> None:
-    def at(place: tuple[int, ...]) -> str:
-        names = ("line", "column", "row")[-len(place) :]
-        return ", ".join(f"{axis} {number}" for axis, number in zip(names, place, strict=True))
+    def described(index: tuple[int, ...]) -> str:
+        names = ("line", "column", "row")[-len(index) :]
+        return ", ".join(f"{axis} {number}" for axis, number in zip(names, index, strict=True))
 
-    if (place := not_finite(velocity)) is not None:
-        raise InputError(f"{name} is {velocity[place]} at {at(place)}: replace it with a finite number")
+    if (index := not_finite(velocity)) is not None:
+        raise InputError(f"{name} is {velocity[index]} at {described(index)}: replace it with a finite number")
     if velocity.min() <= 0:
         lowest = tuple(map(int, np.unravel_index(int(velocity.argmin()), velocity.shape)))
-        raise InputError(f"{name} is {velocity.min():g} m/s at {at(lowest)}: velocities must be positive")
+        raise InputError(f"{name} is {velocity.min():g} m/s at {described(lowest)}: velocities must be positive")

@@ -44,9 +44,9 @@ DATA_NAMES = ("data", "seismic", "amplitude")
 """Names of the data in a Zarr group."""
 
 _INLINE_BYTE, _CROSSLINE_BYTE = 189, 193
-# Header fields whose grid is filled less than this are not inline and crossline numbers.
+# A grid with more points per trace indicates that header fields are not inline and crossline numbers.
 _MAX_POINTS_PER_TRACE = 20
-# Stacked traces may have the source of one of their traces, which some neighbours then share.
+# Stacked traces may keep the source position of one of their traces, so that a few neighbours share a source.
 _MIN_CHANNELS = 10
 _POSITIONS = ("SourceX", "SourceY", "GroupX", "GroupY", "CDP_X", "CDP_Y")
 
@@ -65,15 +65,15 @@ class Cube:
     lateral: tuple[Axis, ...]  # one or two
     samples: int  # of every trace
     interval: float  # between them, in seconds
-    start: float = 0.0  # time of the first, in seconds
+    start: float = 0.0  # time of the first sample, in seconds
 
     def __post_init__(self) -> None:
         if not all(len(axis.values) for axis in self.lateral):
-            raise InputError("the volume has no traces")
+            raise InputError("the volume needs at least one trace")
         if self.samples < 2:
-            raise InputError(f"the volume needs at least 2 samples a trace, not {self.samples}")
+            raise InputError(f"the volume needs at least 2 samples per trace, not {self.samples}")
         if not (np.isfinite(self.interval) and self.interval > 0):
-            raise InputError(f"the sample interval must be positive, not {self.interval} s: give one with --interval")
+            raise InputError(f"the sample interval must be positive, not {self.interval} s: pass --interval")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class Cube:
 
     @property
     def traces(self) -> int:
-        """Number of grid points, with or without a trace."""
+        """Number of grid points, including missing traces."""
         return int(np.prod(self.shape[:-1]))
 
     @property
@@ -116,44 +116,46 @@ class Stack(NamedTuple):
     """A SEG-Y file of stacked traces."""
 
     file: SegyFile
-    trace_at: np.ndarray  # number in the file of the trace at each point of the grid; -1 for none
-    # numbers and positions of the live traces in the order of the file, where the standard has them in trace headers
+    trace_at: np.ndarray  # number in the file of the trace at each point of the grid; -1 for missing traces
+    # standard fields of trace headers with numbers and positions, for the live traces in the order of the file
     headers: dict[str, np.ndarray]
-    metres: np.ndarray | None  # easting and northing on the grid, shape ``(2, *trace_at.shape)``, NaN without a trace
+    metres: np.ndarray | None  # easting and northing on the grid, ``(2, *trace_at.shape)``, NaN for missing traces
 
     def coordinates(self, axes: Sequence[Axis]) -> dict[str, Field]:
         """Return the positions of the traces as fields of a result."""
         names, pair = tuple(axis.name for axis in axes), () if self.metres is None else self.metres
-        return {name: Field(each, names, "m", True) for name, each in zip(("cdp_x", "cdp_y"), pair, strict=False)}
+        return {name: Field(values, names, "m", True) for name, values in zip(("cdp_x", "cdp_y"), pair, strict=False)}
 
     def traces(self, title: str, values: np.ndarray, rows: slice, interval: float) -> Traces:
-        """Return traces in the place of those of the file; `values` are this rank's rows of an array on the grid."""
-        wanted = self.trace_at[rows].ravel()
-        live = wanted >= 0
+        """Return traces that replace the traces of the file; `values` are this rank's rows of an array on the grid."""
+        selected = self.trace_at[rows].ravel()
+        live = selected >= 0
         flat = values.reshape(-1, self.file.samples)
         numbers = np.sort(self.trace_at[self.trace_at >= 0])
-        whole = whole_interval(interval, self.file.samples)
-        places = np.searchsorted(numbers, wanted[live])
-        return Traces(title, flat if live.all() else flat[live], places, whole, self.headers, (self.file, numbers))
+        integer_interval = whole_interval(interval, self.file.samples)
+        positions = np.searchsorted(numbers, selected[live])
+        return Traces(
+            title, flat if live.all() else flat[live], positions, integer_interval, self.headers, (self.file, numbers)
+        )
 
     @property
     def size(self) -> int:
-        """Bytes of a file of results."""
+        """Size in bytes of a file of results."""
         return segy_bytes(int((self.trace_at >= 0).sum()), self.file.samples)
 
 
 class _Reader(NamedTuple):
-    """An open file that holds a volume."""
+    """An open file with a volume."""
 
     cube: Cube
     notes: list[str]  # decisions, in sentences for the user
-    # returns the traces of some rows along the first axis, and which of them exist; missing ones are zero
+    # returns the traces of some rows along the first axis, zero for missing traces, and a mask of existing traces
     read: Callable[[slice], tuple[np.ndarray, np.ndarray]]
     stack: Stack | None = None  # of SEG-Y
 
 
 def check_array_file(text: str, names: tuple[str, ...]) -> None:
-    """Raise unless a file exists that may hold a volume; reads its head only."""
+    """Raise unless a file exists that may hold a volume; reads only its header."""
     path = Path(text)
     if is_segy(path):
         SegyFile.inspect(path)
@@ -168,10 +170,10 @@ def open_volume(
     inline_byte: int | None = None,
     crossline_byte: int | None = None,
 ) -> _Reader:
-    """Open a file that holds a volume, and read the positions of its traces.
+    """Open a file with a volume, and read the positions of its traces.
 
-    `interval` replaces the file's, in seconds; `names` are those of the array in a Zarr group; `inline_byte` and
-    `crossline_byte` are the first bytes of these numbers in trace headers of SEG-Y.
+    `interval`, in seconds, replaces the interval of the file; `names` are possible names of the array in a Zarr group;
+    `inline_byte` and `crossline_byte` are the first bytes of these numbers in SEG-Y trace headers.
     """
     if is_segy(path):
         return _open_segy(path, inline_byte or _INLINE_BYTE, crossline_byte or _CROSSLINE_BYTE, interval)
@@ -179,13 +181,13 @@ def open_volume(
 
 
 def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read rows of a volume, and which traces exist."""
+    """Read rows of a volume, and a mask of existing traces."""
     values, live = reader.read(rows)
-    if (place := not_finite(values)) is not None:
-        first, *others, sample = place
-        numbers = zip(reader.cube.lateral, (rows.start + first, *others), strict=True)
+    if (index := not_finite(values)) is not None:
+        first, *inner, sample = index
+        numbers = zip(reader.cube.lateral, (rows.start + first, *inner), strict=True)
         where = ", ".join(f"{axis.name} {axis.values[number]}" for axis, number in numbers)
-        raise InputError(f"{name} is {values[place]} at {where}, sample {sample + 1}: replace it with a finite number")
+        raise InputError(f"{name} is {values[index]} at {where}, sample {sample + 1}: replace it with a finite number")
     return values, live
 
 
@@ -195,25 +197,25 @@ def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np
 def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _Reader:
     """Open a volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
 
-    An array in a Zarr group has the coordinates that are named after its axes, as xarray writes them.
+    The coordinates of an array in a Zarr group are the 1-D arrays with the names of its axes, as in xarray.
     """
     array, group = open_array(path, names)
     shape = tuple(array.shape)
     if len(shape) not in (2, 3) or 0 in shape:
         raise InputError(
-            f"{path} holds an array of shape {shape}: save a volume of shape (inlines, crosslines, samples) "
-            "or a section of shape (traces, samples)"
+            f"{path} must hold a volume of shape (inlines, crosslines, samples) or a section of shape (traces, "
+            f"samples), not an array of shape {shape}"
         )
-    check_memory(8 * sum(shape), f"the axes of {path}", "name a smaller volume")
+    check_memory(8 * sum(shape), f"the axes of {path}", "use a smaller volume")
     coordinates = {} if group is None else _coordinates(array, path)
     start = 0.0
     if len(shape) - 1 in coordinates:
         name, times = coordinates[len(shape) - 1]
         if interval is None or unit_of(times) is not None:
-            found, start = read_times(times, path / name, shape[-1], group)
-            interval = found if interval is None else interval
+            file_interval, start = read_times(times, path / name, shape[-1], group)
+            interval = file_interval if interval is None else interval
     if interval is None:
-        raise InputError(f"{path} holds no sample interval: give it in milliseconds with --interval")
+        raise InputError(f"{path} does not store a sample interval: pass it in milliseconds with --interval")
     standard = ("trace",) if len(shape) == 2 else ("inline", "crossline")
     lateral = tuple(
         _lateral(coordinates[axis][1], path / coordinates[axis][0])
@@ -230,17 +232,19 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
 
 
 def _coordinates(array: Any, path: Path) -> dict[int, tuple[str, Any]]:
-    """Return the names and arrays of those axes that have coordinates in the group at `path`, by axis."""
+    """Return the names and arrays of the coordinates in the group at `path`, by axis."""
     names = {axis: name for axis, name in enumerate(dimension_names(array)) if name and (path / name).is_dir()}
     members = {axis: (name, open_zarr(path / name)) for axis, name in names.items()}
-    return {axis: each for axis, each in members.items() if getattr(each[1], "shape", None) == (array.shape[axis],)}
+    return {
+        axis: member for axis, member in members.items() if getattr(member[1], "shape", None) == (array.shape[axis],)
+    }
 
 
 def _lateral(array: Any, path: Path) -> Axis:
-    """Read the numbers of a lateral axis, as integers if the file has integers."""
+    """Read the numbers of a lateral axis, as integers if they are stored as integers."""
     values = decoded(array, path, dtype=np.float64)
-    if (place := not_finite(values)) is not None:
-        raise InputError(f"{path} is {values[place]} at {place[0]} (from 0): replace it with a finite number")
+    if (index := not_finite(values)) is not None:
+        raise InputError(f"{path} is {values[index]} at {index[0]} (from 0): replace it with a finite number")
     is_whole = array.dtype.kind in "iu" and (values % 1 == 0).all()
     return Axis(path.name, values.astype(np.int64) if is_whole else values)
 
@@ -249,15 +253,15 @@ def _lateral(array: Any, path: Path) -> Axis:
 
 
 def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: float | None) -> _Reader:
-    """Open a post-stack SEG-Y file, and place its traces on the grid of the inline and crossline numbers that occur.
+    """Open a post-stack SEG-Y file, and arrange its traces on the grid of its inline and crossline numbers.
 
-    If only one of them varies, or none, the file is a section: its traces follow the number that varies, or the order
-    in the file.
+    If at most one of the numbers varies, the file is a section: its traces are ordered by this number, or as in the
+    file.
     """
     file = SegyFile.inspect(path)
     names = _field("inline", inline_byte), _field("crossline", crossline_byte)
-    more = ("SourceGroupScalar", "CoordinateUnits", *_POSITIONS)
-    numbers, headers = file.live_headers(*dict.fromkeys([*names, *TIMING, *more]))
+    position_fields = ("SourceGroupScalar", "CoordinateUnits", *_POSITIONS)
+    numbers, headers = file.live_headers(*dict.fromkeys([*names, *TIMING, *position_fields]))
     varying = [
         (name, headers[field])
         for name, field in zip(("inline", "crossline"), names, strict=True)
@@ -267,7 +271,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     if not varying:
         varying = [("trace", numbers + 1)]
         notes.append(
-            f"{path} has one inline and one crossline number: its traces are a section, in their order "
+            f"{path} has one inline and one crossline number: its traces are a section, in the order of the file "
             "(--inline-byte, --crossline-byte)"
         )
     elif len(varying) == 1:
@@ -280,18 +284,18 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     if points > _MAX_POINTS_PER_TRACE * len(numbers):
         raise InputError(
             f"{path} has {len(numbers)} traces for {' x '.join(map(str, shape))} inline and crossline numbers, "
-            "which is no grid: name the bytes that hold them with --inline-byte and --crossline-byte"
+            "which do not form a grid: pass the bytes of these numbers with --inline-byte and --crossline-byte"
         )
-    places = np.ravel_multi_index([inverse.reshape(-1) for _, _, inverse in lateral], shape)
-    if len(np.unique(places)) < len(places):
+    points_of_traces = np.ravel_multi_index([inverse.reshape(-1) for _, _, inverse in lateral], shape)
+    if len(np.unique(points_of_traces)) < len(points_of_traces):
         raise InputError(
-            f"{path} has several traces at one inline and crossline: is it stacked, and do --inline-byte and "
-            "--crossline-byte name the bytes of these numbers?"
+            f"{path} has several traces at one inline and crossline: check that it is stacked, and that --inline-byte "
+            "and --crossline-byte are the bytes of these numbers"
         )
     trace_at = np.full(points, -1, dtype=np.int64)
-    trace_at[places] = numbers
+    trace_at[points_of_traces] = numbers
     if points > len(numbers):
-        notes.append(f"{points - len(numbers)} of {points} grid points have no trace")
+        notes.append(f"traces are missing at {points - len(numbers)} of {points} grid points")
     cube = Cube(
         tuple(Axis(name, values) for name, values, _ in lateral),
         file.samples,
@@ -304,7 +308,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     if not uses_degrees(file, headers["CoordinateUnits"]) and (standard["CDP_X"].any() or standard["CDP_Y"].any()):
         metres = np.full((2, points), np.nan)
         for row, name in zip(metres, ("CDP_X", "CDP_Y"), strict=True):
-            row[places] = scaled(standard[name], headers["SourceGroupScalar"]) * file.metres
+            row[points_of_traces] = scaled(standard[name], headers["SourceGroupScalar"]) * file.metres
         metres = metres.reshape(2, *shape)
     stack = Stack(file, trace_at.reshape(shape), standard, metres)
     return _Reader(cube, notes, partial(_read_segy, file, stack.trace_at), stack)
@@ -316,29 +320,29 @@ def _refuse_shots(path: Path, headers: Mapping[str, np.ndarray]) -> None:
     east, north = (headers[f"Group{axis}"] - headers[f"Source{axis}"] for axis in "XY")
     if len(east) >= _MIN_CHANNELS * sources and np.ptp(np.hypot(east, north)) > 0:
         raise InputError(
-            f"{path} holds shots ({len(east)} traces of {sources} sources), not stacked traces: migrate them with "
-            "collops lsm, or name their stack"
+            f"{path} must hold stacked traces, not shots ({len(east)} traces of {sources} sources): migrate them with "
+            "collops lsm, or pass their stack"
         )
 
 
 def _standard_headers(
     file: SegyFile, headers: Mapping[str, np.ndarray], names: tuple[str, str]
 ) -> dict[str, np.ndarray]:
-    """Return inline and crossline numbers and positions by the fields in which the standard has them."""
+    """Return inline and crossline numbers and positions, by the names of their standard fields."""
     inlines, crosslines = (headers[name] for name in names)
     east, north = ("CDP_X", "CDP_Y") if headers["CDP_X"].any() or headers["CDP_Y"].any() else ("SourceX", "SourceY")
-    found = {"INLINE_3D": inlines, "CROSSLINE_3D": crosslines, "CDP_X": headers[east], "CDP_Y": headers[north]}
+    fields = {"INLINE_3D": inlines, "CROSSLINE_3D": crosslines, "CDP_X": headers[east], "CDP_Y": headers[north]}
     if file.revision > 0 or uses_degrees(file, headers["CoordinateUnits"]):
-        return found
-    # Revision 1, in which results are written, defines codes that a file of revision 0 may hold by chance.
-    return found | {"CoordinateUnits": np.ones_like(inlines)}
+        return fields
+    # Results are written in revision 1, which defines codes for bytes that revision 0 left undefined.
+    return fields | {"CoordinateUnits": np.ones_like(inlines)}
 
 
 def _read_segy(file: SegyFile, trace_at: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
-    wanted = trace_at[rows]
-    live = wanted >= 0
-    traces = file.read(wanted[live])
-    result = np.zeros((*wanted.shape, file.samples), traces.dtype)
+    numbers = trace_at[rows]
+    live = numbers >= 0
+    traces = file.read(numbers[live])
+    result = np.zeros((*numbers.shape, file.samples), traces.dtype)
     result[live] = traces
     return result, live
 
@@ -350,6 +354,6 @@ def _field(option: str, byte: int) -> str:
     fields = {int(value): name for name, value in vars(segyio.TraceField).items() if isinstance(value, int)}
     if byte not in fields:
         raise InputError(
-            f"no number of the trace header begins at --{option}-byte {byte}: give another byte, such as 189 or 193"
+            f"--{option}-byte must be the first byte of a trace-header field, such as 189 or 193, not {byte}"
         )
     return fields[byte]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["convolution", "reflection"]
 
-# A banded matrix cut into dense pieces of this many rows has few zeros; up to twice as many, one product is faster.
+# Dense pieces of a banded matrix with this many rows have few zeros; up to twice as many, a single product is faster.
 _PIECE = 512
 
 
@@ -40,15 +40,15 @@ def reflection(samples: int) -> Any:
     """
     from scipy.sparse import diags_array
 
-    here = np.full(samples, -0.5)
-    here[-1] = 0
-    return diags_array([here, np.full(samples - 1, 0.5)], offsets=[0, 1], shape=(samples, samples), format="csr")
+    diagonal = np.full(samples, -0.5)
+    diagonal[-1] = 0
+    return diags_array([diagonal, np.full(samples - 1, 0.5)], offsets=[0, 1], shape=(samples, samples), format="csr")
 
 
 class TraceMatrix:
     """One square sparse matrix, with a row per sample, applied to each of several traces.
 
-    Results are zero where `live` (bool, one per grid point) is False: there is no trace.
+    Results are zero for missing traces, where `live` (bool, one per grid point) is False.
     """
 
     def __init__(self, matrix: Any, live: np.ndarray, compute: Engine, dtype: str) -> None:
@@ -73,21 +73,22 @@ class TraceMatrix:
         return self._apply(self._adjoint, y, out)
 
     def _apply(self, pieces: list[tuple[slice, slice, Any]], source: Any, out: Any) -> Any:
-        given, target = source.reshape(self._traces), out.reshape(self._traces)
+        traces, target = source.reshape(self._traces), out.reshape(self._traces)
         if len(pieces) == 1:
-            self._multiply(given, pieces[0][2], target)
+            self._multiply(traces, pieces[0][2], target)
         else:
             for read, write, piece in pieces:
-                target[:, write] = given[:, read] @ piece
+                target[:, write] = traces[:, read] @ piece
         if self._live is not None:
             target *= self._live
         return out
 
 
 def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
-    """Return the operator that applies a matrix to every trace of a volume. Collective; applying it sends nothing.
+    """Return the operator that applies a matrix to every trace of a volume, without communication. Collective.
 
-    `live` (bool) is True where this rank's rows have a trace. Domain and range are the ravelled layout of the volume.
+    `live` (bool) is False for missing traces of this rank's rows. Domain and range are the ravelled layout of the
+    volume.
     """
     from collops import BlockDiag
 
@@ -97,7 +98,7 @@ def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
 
 
 def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, Any]]:
-    """Cut a banded matrix into dense pieces; return for each the samples that it reads and writes, and the piece."""
+    """Cut a banded matrix into dense pieces; return for each its input samples, its output samples, and the piece."""
     samples = transposed.shape[0]
     count = max(1, samples // _PIECE) if samples > 2 * _PIECE else 1
     edges = [samples * number // count for number in range(count + 1)]

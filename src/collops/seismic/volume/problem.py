@@ -1,4 +1,4 @@
-"""The problem of post-stack applications: options, recorded or synthetic data, operator, and panels of pictures."""
+"""The problem of post-stack applications: options, recorded or synthetic data, operator, and panels of figures."""
 
 from __future__ import annotations
 
@@ -59,16 +59,15 @@ __all__ = [
 ]
 
 _INTERVAL, _WAVELET, _STRENGTH = 0.004, "ricker:25", 0.05
-# The strongest reflection coefficient where their scale is an assumption, and one that hardly occurs in the earth.
-_STRONGEST, _IMPLAUSIBLE = 0.25, 0.5
-# Arrays of the size of the data that exist at once.
-_ARRAYS = 12
+# The largest reflection coefficient if their scale is an assumption, and a value that hardly occurs in the earth.
+_MAX_COEFFICIENT, _IMPLAUSIBLE = 0.25, 0.5
+_ARRAYS = 12  # number of arrays of the size of the data that exist at once
 _PANEL_SIZE = (4.6, 4.2)  # inches
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeOptions(CommonOptions):
-    """The options of an application on stacked data."""
+    """The options of all applications on stacked data."""
 
     recorded = "volume"
     segy_results: ClassVar[tuple[str, ...]] = ()  # names of the SEG-Y files that are written for data in SEG-Y
@@ -76,43 +75,45 @@ class VolumeOptions(CommonOptions):
     volume: Annotated[
         str | None,
         option(
-            "Stacked volume or section with samples along the last axis; by default a synthetic one.",
+            "Stacked volume or section, with samples along the last axis; by default synthetic.",
             DATA,
             metavar="FILE.sgy|FILE.npy|STORE.zarr",
         ),
     ] = None
     interval: Annotated[
-        float | None, option("Milliseconds between samples.", DATA, show_default="from the file, else 4"), Positive
+        float | None, option("Sample interval, ms.", DATA, show_default="from the file, else 4"), Positive
     ] = None
     inline_byte: Annotated[
         int | None,
-        option("First byte of the inline number in SEG-Y headers.", DATA, show_default="189"),
+        option("First byte of the inline number in SEG-Y trace headers.", DATA, show_default="189"),
         AtLeast(1),
         RecordedOnly(),
     ] = None
     crossline_byte: Annotated[
         int | None,
-        option("First byte of the crossline number in SEG-Y headers.", DATA, show_default="193"),
+        option("First byte of the crossline number in SEG-Y trace headers.", DATA, show_default="193"),
         AtLeast(1),
         RecordedOnly(),
     ] = None
     inlines: Annotated[
         int | None,
-        option("Inlines of the synthetic volume, or traces of the section.", SYNTHETIC),
+        option("Number of inlines of the synthetic volume, or of traces of the section.", SYNTHETIC),
         AtLeast(1),
         SyntheticOnly(),
     ] = None
     crosslines: Annotated[
         int | None,
-        option("Crosslines of the synthetic volume; 1 for a section.", SYNTHETIC),
+        option("Number of crosslines of the synthetic volume; 1 for a section.", SYNTHETIC),
         AtLeast(1),
         SyntheticOnly(),
     ] = None
-    samples: Annotated[int | None, option("Samples of a trace.", SYNTHETIC), AtLeast(8), SyntheticOnly()] = None
+    samples: Annotated[int | None, option("Number of samples per trace.", SYNTHETIC), AtLeast(8), SyntheticOnly()] = (
+        None
+    )
     wavelet: Annotated[
         str | None,
         option(
-            "A Ricker wavelet; one from a file, with time zero at its middle sample; or a zero-phase one with the "
+            "Wavelet: a Ricker wavelet; a file, with time zero at the middle sample; or data: zero phase, with the "
             "spectrum of the data.",
             METHOD,
             metavar="ricker:HZ|FILE.npy|data",
@@ -122,21 +123,20 @@ class VolumeOptions(CommonOptions):
     strength: Annotated[
         float | None,
         option(
-            "Assumed root mean square of the reflection coefficients of recorded data, unless the wavelet is from a "
-            "file.",
+            "Assumed root mean square of the reflection coefficients, unless the wavelet is from a file.",
             METHOD,
-            show_default="0.05, or less: none exceeds 0.25",
+            show_default="0.05, or less so that the maximum is 0.25",
         ),
         Positive,
         RecordedOnly(),
     ] = None
 
     def results(self) -> list[Path]:
-        """Return the files and folders that the application writes, with those that it writes for some data only."""
+        """Return the files and folders that the application may write, for any data."""
         return [*super().results(), *(Path(self.out) / f"{name}.sgy" for name in self.segy_results)]
 
     def check(self) -> None:
-        """Raise `InputError` if a value is not allowed or options contradict each other; read only heads of files."""
+        """Raise `InputError` for invalid or contradictory values; read only headers of files."""
         super().check()
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
@@ -164,8 +164,8 @@ class Volume:
     """The data of a job: this rank's rows."""
 
     cube: Cube  # of all ranks
-    traces: np.ndarray  # this rank's rows, with all samples; zero where there is no trace
-    live: np.ndarray  # bool, the lateral shape of this rank's rows: where there is a trace
+    traces: np.ndarray  # this rank's rows, with all samples; zero for missing traces
+    live: np.ndarray  # bool, the lateral shape of this rank's rows: False for missing traces
     wavelet: np.ndarray  # time zero at the middle sample; in the units of the data
     truth: np.ndarray | None = None  # the true model, of the shape of `traces`; None for recorded data
     noise_norm: float | None = None  # norm of the noise of all ranks, if known
@@ -178,15 +178,15 @@ class Choice(NamedTuple):
 
     weight: float
     noise: float  # estimated norm of the noise
-    share: float  # the same in per cent of the norm of the data
-    reached: bool  # whether the smallest weight that was tried explains the data to the noise
+    share: float  # noise in per cent of the norm of the data
+    reached: bool  # whether the residual reaches the noise with the smallest candidate weight
 
     @property
     def why(self) -> str:
         """The reason for the choice in words."""
-        noise = f"an estimated noise of {self.share:.2g} % of the data"
-        most = f"the smallest that is tried, which leaves more than {noise}"
-        return f"the residual is then as large as {noise}" if self.reached else most
+        noise = f"the estimated noise, {self.share:.2g} % of the data"
+        lowest = f"the smallest candidate; the residual exceeds {noise}"
+        return f"the residual equals {noise}" if self.reached else lowest
 
 
 class Inversion(NamedTuple):
@@ -195,7 +195,7 @@ class Inversion(NamedTuple):
     model: np.ndarray
     adjoint: np.ndarray  # the adjoint of the data
     unexplained: np.ndarray  # the residual of the data
-    misfit: float  # its norm over that of the data
+    misfit: float  # norm of the residual over the norm of the data
     solution: Solution
     choice: Choice | None  # of the regularisation, if it was not an option
 
@@ -218,7 +218,7 @@ class Problem:
 
     @property
     def result_bytes(self) -> int:
-        """The bytes of `fields` of the model, the data, what they leave unexplained, and one more, and of SEG-Y."""
+        """Size in bytes of the results: fields of model, data, residual and one more array, and the SEG-Y files."""
         volume, options = self.volume, self.job.options
         arrays = 4 if volume.truth is None else 5
         segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size + 16 * volume.cube.traces
@@ -227,27 +227,27 @@ class Problem:
     def inversion(self, data: Any, gradient: Gradient, solution: Solution, choice: Choice | None) -> Inversion:
         """Compare the solution with the data. Collective."""
         unexplained = data - self.operator.forward(solution.x)
-        residual, whole = float(unexplained.norm()), float(data.norm())
-        misfit = residual / whole if whole else 0.0
+        residual, total = float(unexplained.norm()), float(data.norm())
+        misfit = residual / total if total else 0.0
         model, adjoint = self.values(solution.x), self.values(gradient.x)
         return Inversion(model, adjoint, self.values(unexplained), misfit, solution, choice)
 
     def choose(self, data: Any, solve: Callable[[float, Any], Any], largest: float, smallest: float) -> Choice:
-        """Choose the weight of a regularisation so that the residual of `data` is as large as the noise. Collective.
+        """Choose the weight of a regularisation by the discrepancy principle. Collective.
 
-        ``solve(weight, x0)`` returns an approximate solution, from the one for the last weight. The choice takes a few
-        short runs of the solver.
+        ``solve(weight, x0)`` returns an approximate solution; `x0` is the solution for the previous weight. The choice
+        takes a few short runs of the solver.
         """
         from collops.extend.solvers import discrepancy
 
-        volume, found, norm = self.volume, None, 0.0
+        volume, solution, norm = self.volume, None, 0.0
         power = power_spectrum([volume.traces[volume.live]], volume.cube.samples)
         noise = noise_from_power(self.job.comm.allreduce(power))
 
         def misfit(weight: float) -> float:
-            nonlocal found, norm
-            found = solve(weight, found)
-            norm = float((data - self.operator.forward(found)).norm())
+            nonlocal solution, norm
+            solution = solve(weight, solution)
+            norm = float((data - self.operator.forward(solution)).norm())
             return norm
 
         with self.job.stage("choosing the regularisation"):
@@ -255,12 +255,12 @@ class Problem:
         return Choice(weight, noise, 100 * noise / (float(data.norm()) or 1.0), norm <= noise)
 
     def plausible(
-        self, found: Inversion, coefficients: np.ndarray, *, assumed: bool = True
+        self, inversion: Inversion, coefficients: np.ndarray, *, assumed: bool = True
     ) -> tuple[Problem, Inversion]:
-        """Return problem and result with reflection coefficients of at most 0.25, where their scale is an assumption.
+        """Limit reflection coefficients to 0.25 if their scale is an assumption; return problem and result. Collective.
 
-        Collective. Model and wavelet are scaled in opposite directions, so that the modelled data stay the same.
-        Elsewhere, or if `assumed` is false, coefficients above 0.5 give a warning.
+        Model and wavelet are scaled in opposite directions, so that the modelled data do not change. Otherwise, or if
+        `assumed` is false, coefficients above 0.5 give a warning.
         """
         options, listener = self.job.options, self.job.listener
         largest = largest_amplitude(coefficients, self.job.comm)
@@ -268,23 +268,23 @@ class Problem:
         if options.volume is None or isinstance(kind, Path) or options.strength is not None or not assumed:
             if largest > _IMPLAUSIBLE:
                 listener.warn(
-                    f"the strongest reflection coefficient is {largest:.3g}, and few in the earth exceed "
+                    f"the largest reflection coefficient is {largest:.3g}, but few in the earth exceed "
                     f"{_IMPLAUSIBLE:g}: check the amplitude of the wavelet, or --strength"
                 )
-            return self, found
-        if largest <= _STRONGEST:
-            return self, found
-        scale = _STRONGEST / largest
+            return self, inversion
+        if largest <= _MAX_COEFFICIENT:
+            return self, inversion
+        scale = _MAX_COEFFICIENT / largest
         listener.note(
-            f"amplitudes: {scale:.3g} times as large as assumed, so that the strongest reflection coefficient is "
-            f"{_STRONGEST:g}: they are relative without a well (--strength, or --wavelet with a file)"
+            f"amplitudes: scaled by {scale:.3g}, so that the largest reflection coefficient is {_MAX_COEFFICIENT:g}; "
+            "without a well tie, amplitudes are relative (--strength, or --wavelet with a file)"
         )
         volume = replace(self.volume, wavelet=self.volume.wavelet / scale)
-        scaled = found._replace(model=found.model * scale, adjoint=found.adjoint / scale)
+        scaled = inversion._replace(model=inversion.model * scale, adjoint=inversion.adjoint / scale)
         return replace(self, volume=volume), scaled
 
     def numbers(self) -> dict[str, Any]:
-        """Return the entries of JSON about the data."""
+        """Return the entries of the JSON output about the data."""
         options, cube = self.job.options, self.volume.cube
         return {
             "volume": options.volume,
@@ -309,7 +309,7 @@ class Problem:
         return fields | {"wavelet": Field(self.volume.wavelet, ("lag",), "1")}
 
     def exports(self, *arrays: tuple[str, np.ndarray]) -> dict[str, Exporter]:
-        """Return the SEG-Y files of arrays, each with a title, if the data were read from one. Collective."""
+        """Return the SEG-Y files of arrays, each with a title, if the data are from SEG-Y. Collective."""
         cube, stack, names = self.volume.cube, self.volume.stack, self.job.options.segy_results
         if stack is None:
             return {}
@@ -321,7 +321,7 @@ class Problem:
 
 def findings(
     problem: Problem,
-    found: Inversion,
+    inversion: Inversion,
     truth: np.ndarray | None,
     *,
     subject: str,
@@ -330,29 +330,29 @@ def findings(
     arrays: dict[str, tuple[np.ndarray, str]],
     exports: Sequence[tuple[str, np.ndarray]],
     source: str,
-    **more: Any,
+    **extra: Any,
 ) -> Findings:
     """Return the findings of an inversion. Collective.
 
-    `truth` is compared with the model of `found`, `arrays` are fields with their units, and `exports` are the SEG-Y
-    files of the results, before the files of the data modelled from the
-    `source` and of the residual. `more` are fields of `Findings`.
+    `truth` is compared with the model of `inversion`. `arrays` are fields with their units. `exports` are SEG-Y files
+    of the results; files of the data modelled from the `source` and of the residual follow. `extra` are fields of
+    `Findings`.
     """
     volume, comm = problem.volume, problem.job.comm
-    traces = f"DATA MODELLED FROM THE {source}", volume.traces - found.unexplained
-    residual = "RESIDUAL: DATA LESS MODELLED DATA", found.unexplained
+    traces = f"DATA MODELLED FROM THE {source}", volume.traces - inversion.unexplained
+    residual = "RESIDUAL: DATA LESS MODELLED DATA", inversion.unexplained
     return Findings(
-        solution=found.solution,
+        solution=inversion.solution,
         subject=subject,
         adjoint="adjoint",
-        error=relative_error(found.model, truth, comm),
-        adjoint_error=best_relative_error(found.adjoint, truth, comm),
+        error=relative_error(inversion.model, truth, comm),
+        adjoint_error=best_relative_error(inversion.adjoint, truth, comm),
         numbers=numbers,
         more_rows=more_rows,
         fields=problem.fields(arrays),
         noise_norm=volume.noise_norm,
         exports=problem.exports(*exports, traces, residual),
-        **more,
+        **extra,
     )
 
 
@@ -375,7 +375,7 @@ def recorded(job: Job[T]) -> Volume:
     """Read data from a file, and choose the wavelet. Collective."""
     options, comm = job.options, job.comm
     path = Path(str(options.volume))
-    # Squares of large amplitudes overflow; a check below raises then.
+    # Squares of large amplitudes may overflow, which a check below detects.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         interval = None if options.interval is None else options.interval / 1e3
         reader = open_volume(path, interval, DATA_NAMES, options.inline_byte, options.crossline_byte)
@@ -384,10 +384,10 @@ def recorded(job: Job[T]) -> Volume:
         traces, live = read_values(reader, job.share(cube.shape[0]), str(path))
         traces = traces.astype(options.dtype)
         kind = parse_wavelet(options.wavelet or "data")
-        given = None if kind is None else make_wavelet(kind, cube.samples, cube.interval)
+        known_wavelet = None if kind is None else make_wavelet(kind, cube.samples, cube.interval)
         power, biased = power_spectrum([traces[live]], cube.samples), count_biased([traces[live]])
-        own = np.array([(traces.astype(np.float64) ** 2).sum(), float(live.sum())])
-    energy, count = comm.allreduce(own)
+        sums = np.array([(traces.astype(np.float64) ** 2).sum(), float(live.sum())])
+    energy, count = comm.allreduce(sums)
     power, biased = comm.allreduce(power), comm.allreduce(biased)
     notes = [f"read {cube.describe()}", *reader.notes]
     with raised_together():
@@ -395,11 +395,11 @@ def recorded(job: Job[T]) -> Volume:
             raise InputError(f"the amplitudes of {path} are too large for {options.dtype}: scale the data")
         if not energy:
             raise InputError(
-                f"{path} holds nothing but zeros, or numbers whose squares underflow: there is nothing to invert"
+                f"all samples of {path} are zero, or so small that their squares underflow: scale the data"
             )
         check_unbiased(biased, str(path))
-        wavelet = from_power(power, cube.samples, cube.interval) if given is None else given
-    if given is None:
+        wavelet = from_power(power, cube.samples, cube.interval) if known_wavelet is None else known_wavelet
+    if known_wavelet is None:
         notes.append(
             f"wavelet: zero phase, {len(wavelet)} samples, with the amplitude spectrum of the data (--wavelet)"
         )
@@ -412,7 +412,7 @@ def recorded(job: Job[T]) -> Volume:
 
 
 def _synthetic(job: Job[T], kind: Kind) -> Problem:
-    """Synthesise a problem whose solution is known. Collective."""
+    """Synthesise a problem with a known solution. Collective."""
     options, comm = job.options, job.comm
     with local_stage(comm):
         inlines, crosslines = options.inlines or kind.extents[0], options.crosslines or (*kind.extents, 1)[1]
@@ -446,11 +446,11 @@ def _check_size(job: Job[T], cube: Cube) -> None:
     )
 
 
-# Pictures
+# Figures
 
 
 def section_of(values: np.ndarray, comm: Communicator) -> np.ndarray:
-    """Gather the section along the first lateral axis through the middle of the second one. Collective."""
+    """Gather the section along the first lateral axis, in the middle of the second axis. Collective."""
     return gather_rows(values[:, values.shape[1] // 2] if values.ndim == 3 else values, comm)
 
 
@@ -464,12 +464,12 @@ class Image(NamedTuple):
 
 
 def draw_images(path: Path, cube: Cube, images: Sequence[Image], *, maps: bool = False) -> Path:
-    """Draw sections along the first lateral axis, or maps of both, in one row; return the picture."""
+    """Draw sections along the first lateral axis, or maps of both axes, in one row; return the path."""
     first = cube.lateral[0]
     down, label = (cube.lateral[1].values, cube.lateral[1].name) if maps else (cube.times, "time (s)")
     # An axis of equal steps cannot show trace numbers that are not evenly spaced.
     even = len(np.unique(np.diff(first.values))) <= 1
     across = first.values if even else np.arange(len(first.values)) + 1
     extent = float(across[0]), float(across[-1]), float(down[0]), float(down[-1])
-    panels = [Panel(each.values, each.title, extent, (first.name, label), each.limits, each.unit) for each in images]
+    panels = [Panel(i.values, i.title, extent, (first.name, label), i.limits, i.unit) for i in images]
     return draw_panels(path, panels, _PANEL_SIZE)

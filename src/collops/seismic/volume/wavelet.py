@@ -1,4 +1,4 @@
-"""The wavelet of post-stack data: a Ricker wavelet, one from a file, or one with the spectrum of the data."""
+"""The wavelet: a Ricker wavelet, a wavelet from a file, or a zero-phase wavelet with the spectrum of the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collops.seismic.signals import ricker, ricker_half
 
 __all__ = ["from_power", "make_wavelet", "parse_wavelet"]
 
-_HELP = "give ricker:FREQUENCY, such as ricker:25 (Hz), or a file .npy, or data (from the spectrum of the data)"
+_HELP = "pass ricker:FREQUENCY, such as ricker:25 (Hz), a file .npy, or data (from the spectrum of the data)"
 # Half the length of a wavelet from data: about three periods of 25 Hz.
 _HALF_SECONDS = 0.12
 
@@ -26,11 +26,11 @@ def parse_wavelet(text: str) -> float | Path | None:
         except ValueError:
             frequency = float("nan")
         if not (np.isfinite(frequency) and frequency > 0):
-            raise InputError(f"the wavelet {text!r} has no positive frequency: {_HELP}")
+            raise InputError(f"the frequency of the wavelet {text!r} must be positive: {_HELP}")
         return frequency
     if Path(text).suffix.lower() == ".npy":
         if not Path(text).is_file():
-            raise InputError(f"{text} does not exist: check the name of the wavelet file")
+            raise InputError(f"{text} does not exist: check the path of the wavelet file")
         return Path(text)
     if text != "data":
         raise InputError(f"cannot understand the wavelet {text!r}: {_HELP}")
@@ -38,13 +38,13 @@ def parse_wavelet(text: str) -> float | Path | None:
 
 
 def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
-    """Return a Ricker wavelet of amplitude 1, or the wavelet in a file as it is.
+    """Return a Ricker wavelet of amplitude 1, or the wavelet in a file without scaling.
 
     `kind` is from `parse_wavelet`. A trace has `samples` samples, and the wavelet at most as many; `interval` is in
     seconds. The result is float64, of odd length; time zero is its middle sample.
     """
     if kind is None:
-        raise InputError("--wavelet data needs data from a file: name them with --volume, or give another wavelet")
+        raise InputError("--wavelet data needs data from a file: pass --volume, or another wavelet")
     if isinstance(kind, Path):
         wavelet = _read(kind)
         _check_length(len(wavelet), samples, str(kind))
@@ -81,12 +81,12 @@ def _read(path: Path) -> np.ndarray:
     array, _ = open_array(path, ())
     if array.ndim != 1 or array.size % 2 == 0:
         raise InputError(
-            f"{path} has shape {tuple(array.shape)}: save a wavelet of one axis and an odd number of samples, "
-            "with time zero at the middle one"
+            f"{path} has shape {tuple(array.shape)}: a wavelet must be 1-D, with an odd number of samples and time "
+            "zero at the middle sample"
         )
     wavelet = np.array(array, dtype=np.float64)
     if not np.isfinite(wavelet).all() or not wavelet.any():
-        raise InputError(f"{path} must hold finite numbers that are not all zero")
+        raise InputError(f"{path} must hold finite numbers, not all of them zero")
     return wavelet
 
 

@@ -81,9 +81,9 @@ def run(job: Job[Options]) -> Findings:
     job.warn_of_idle_ranks(len(trace), "samples")
     transport = NeighbourExchange if options.exchange == "neighbours" else "auto"
     A = Echo(len(trace), options.delay, options.strength, comm, options.dtype, transport)
-    data = job.spread(A.range, trace)
+    data = job.distribute(A.range, trace)
     solution = job.solve(steepest_descent, A, data, writes=trace.nbytes, rtol=options.tol)
-    signal = job.whole(solution.x)
+    signal = job.gather(solution.x)
 
     def write_text(path, comm, history):
         with local_stage(comm):

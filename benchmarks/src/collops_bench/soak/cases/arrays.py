@@ -56,17 +56,17 @@ def redistribute(draw: Draw) -> None:
 
 
 def halo(draw: Draw) -> None:
-    """Compare blocks and their halos with those of the whole array."""
+    """Compare blocks and their halos with the global array."""
     shape, width = draw.shape(2), draw.integer(1, 3)
     values = draw.values(shape, "float64")
     boundary = draw.choice("zero", "periodic")
     x = draw.array(values, draw.layout(shape))
     around = np.pad(values, width, mode="wrap" if boundary == "periodic" else "constant")
     block = x.layout.block(draw.comm.rank)
-    wanted = around[tuple(slice(o, o + n + 2 * width) for o, n in zip(block.offset, block.shape, strict=True))]
-    found = draw.engine.to_host(x.halo(width, boundary).local_array)
+    expected = around[tuple(slice(o, o + n + 2 * width) for o, n in zip(block.offset, block.shape, strict=True))]
+    result = draw.engine.to_host(x.halo(width, boundary).local_array)
     if 0 not in block.shape:  # an empty block has no halo
-        draw.same("halo", found, wanted)
+        draw.same("halo", result, expected)
 
 
 def files(draw: Draw) -> None:
@@ -77,7 +77,7 @@ def files(draw: Draw) -> None:
     with shared_folder(draw.comm) as folder:
         store = Path(folder, "array")
         collops.save(store, draw.array(values, draw.layout(shape)))
-        found = collops.load(store, layout, comm=draw.comm, engine=draw.engine)
-        if found.layout is not layout:
+        result = collops.load(store, layout, comm=draw.comm, engine=draw.engine)
+        if result.layout is not layout:
             raise WrongAnswer("the array was loaded in another layout than the one that was asked for")
-        draw.same("file", draw.whole(found), values)
+        draw.same("file", draw.whole(result), values)

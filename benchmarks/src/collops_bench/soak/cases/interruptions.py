@@ -38,14 +38,14 @@ def interrupted(draw: Draw) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with shared_folder(draw.comm) as folder:
-        kept = {"checkpoint": Path(folder, "state"), "every": draw.integer(1, 3)}
+        options_ = {"checkpoint": Path(folder, "state"), "every": draw.integer(1, 3)}
         peaceful = solve(op, y, callback=lambda *_: None, **options)
         try:
-            found = solve(op, y, callback=ask, **kept, **options)
+            result = solve(op, y, callback=ask, **options_, **options)
         except Interrupted:
-            found = solve(op, y, callback=lambda *_: None, **kept, resume=True, **options)
+            result = solve(op, y, callback=lambda *_: None, **options_, resume=True, **options)
         # After a late signal there is nothing to resume; the result must be the same.
-        draw.same(name, draw.whole(found.x), draw.whole(peaceful.x))
+        draw.same(name, draw.whole(result.x), draw.whole(peaceful.x))
 
 
 def killed(draw: Draw) -> None:
@@ -86,7 +86,7 @@ def _kill_and_resume(folder: Path, seconds: float, seed: int) -> None:
 
 
 def _started(command: list[str]) -> subprocess.Popen[str]:
-    # The program is no rank: hide the launcher from it.
+    # The program runs without a launcher: hide the launcher's environment from it.
     foreign = ("PMI", "OMPI_", "PRTE_", "SLURM_", "MPI_", "MV2_", "HYDRA_", "COLLOPS_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return subprocess.Popen(

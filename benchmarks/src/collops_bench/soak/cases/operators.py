@@ -24,7 +24,7 @@ def _compare(draw: Draw, op: Any, dtype: Any, forward: _Map, adjoint: _Map, fact
 
 
 def derivative(draw: Draw) -> None:
-    """Compare a first or second derivative with that of PyLops."""
+    """Compare a first or second derivative with PyLops."""
     import pylops
 
     shape = tuple(extent + 6 for extent in draw.shape(2))  # as many points as the stencils need
@@ -69,9 +69,9 @@ def fredholm(draw: Draw) -> None:
     dtype = draw.dtype("fc")
     slices = draw.values((int(counts.sum()), rows, columns), dtype)
     first = int(counts[: draw.comm.rank].sum())
-    mine = draw.local(slices[first : first + int(counts[draw.comm.rank])])
+    local = draw.local(slices[first : first + int(counts[draw.comm.rank])])
     forms = {"model": draw.choice("split", "replicated"), "data": draw.choice("split", "replicated")}
-    op = collops.Fredholm1(mine, width, comm=draw.comm, **forms)
+    op = collops.Fredholm1(local, width, comm=draw.comm, **forms)
     _compare(draw, op, dtype, lambda x: slices @ x, lambda y: slices.conj().transpose(0, 2, 1) @ y)
 
 
@@ -80,15 +80,15 @@ def stack(draw: Draw) -> None:
     heights = draw.random.integers(0, 30, draw.comm.size)
     heights[draw.integer(0, draw.comm.size - 1)] += 1
     columns, dtype = draw.integer(1, 40), draw.dtype("fc")
-    every = [draw.values((int(rows), columns), dtype) for rows in heights]
-    mine = [draw.local(every[draw.comm.rank])] if heights[draw.comm.rank] else []
-    whole = np.concatenate(every)
+    all_values = [draw.values((int(rows), columns), dtype) for rows in heights]
+    local = [draw.local(all_values[draw.comm.rank])] if heights[draw.comm.rank] else []
+    full = np.concatenate(all_values)
     if draw.choice(True, False):
-        op: Any = collops.VStack(mine, draw.comm)
+        op: Any = collops.VStack(local, draw.comm)
     else:
-        op = collops.HStack([each.conj().T.copy() for each in mine], draw.comm)
-        whole = whole.conj().T
-    _compare(draw, op, dtype, lambda x: whole @ x, lambda y: whole.conj().T @ y)
+        op = collops.HStack([item.conj().T.copy() for item in local], draw.comm)
+        full = full.conj().T
+    _compare(draw, op, dtype, lambda x: full @ x, lambda y: full.conj().T @ y)
 
 
 def product(draw: Draw) -> None:

@@ -19,7 +19,7 @@ def _transport(draw: Draw) -> str:
 
 
 def matrix(draw: Draw) -> None:
-    """Compare a sparse matrix from distributed triples with that of SciPy."""
+    """Compare a sparse matrix from distributed triples with SciPy."""
     from scipy import sparse
 
     comm = draw.comm
@@ -28,14 +28,14 @@ def matrix(draw: Draw) -> None:
     i, j = draw.random.integers(0, rows, count), draw.random.integers(0, columns, count)
     values = draw.values(count, dtype)
     owner = draw.random.integers(0, comm.size, count)
-    mine = owner == comm.rank
-    whole = sparse.coo_array((values, (i, j)), shape=(rows, columns)).tocsr()
+    local = owner == comm.rank
+    full = sparse.coo_array((values, (i, j)), shape=(rows, columns)).tocsr()
     op = collops.CSRMatrix.from_coo(
-        i[mine], j[mine], values[mine], (rows, columns), comm=comm, transport=_transport(draw)
+        i[local], j[local], values[local], (rows, columns), comm=comm, transport=_transport(draw)
     )
     x, y = draw.values(columns, dtype), draw.values(rows, dtype)
-    draw.close("forward", draw.whole(op.forward(draw.array(x, op.domain))), whole @ x)
-    draw.close("adjoint", draw.whole(op.adjoint(draw.array(y, op.range))), whole.conj().T @ y)
+    draw.close("forward", draw.whole(op.forward(draw.array(x, op.domain))), full @ x)
+    draw.close("adjoint", draw.whole(op.adjoint(draw.array(y, op.range))), full.conj().T @ y)
     op.free()
 
 
@@ -55,16 +55,16 @@ def star_forest(draw: Draw) -> None:
     indices = named[rank] - begin[ranks[rank]]
     block, dtype = draw.choice((), (3,)), draw.choice("int64", "int32", "float64")
     roots = draw.random.integers(-9, 10, (total, *block)).astype(dtype)
-    leaves = [draw.random.integers(-9, 10, (len(each), *block)).astype(dtype) for each in named]
-    own = slice(int(begin[rank]), int(begin[rank] + nroots[rank]))
+    leaves = [draw.random.integers(-9, 10, (len(item), *block)).astype(dtype) for item in named]
+    local = slice(int(begin[rank]), int(begin[rank] + nroots[rank]))
     with collops.StarForest(comm, int(nroots[rank]), None, ranks[rank], indices, transport=_transport(draw)) as forest:
-        found = forest.bcast(draw.local(roots[own]))
-        draw.same("bcast", draw.engine.to_host(found), roots[named[rank]])
-        wanted = roots.copy()
+        result = forest.bcast(draw.local(roots[local]))
+        draw.same("bcast", draw.engine.to_host(result), roots[named[rank]])
+        expected = roots.copy()
         for where, values in zip(named, leaves, strict=True):
-            np.add.at(wanted, where, values)
-        found = forest.reduce(draw.local(leaves[rank]), draw.local(roots[own]))
-        draw.same("reduce", draw.engine.to_host(found), wanted[own])
+            np.add.at(expected, where, values)
+        result = forest.reduce(draw.local(leaves[rank]), draw.local(roots[local]))
+        draw.same("reduce", draw.engine.to_host(result), expected[local])
 
 
 def scatter(draw: Draw) -> None:
@@ -73,15 +73,15 @@ def scatter(draw: Draw) -> None:
     size = draw.integer(1, 400)
     source, target = Layout.split(size, comm.size, sizes=draw.sizes(size)), Layout.split(size, comm.size)
     order = draw.random.permutation(size)
-    (mine,) = source.slices(comm.rank)
+    (local,) = source.slices(comm.rank)
     values = draw.values(size, "float64")
     move = collops.IndexScatter(
-        source, np.arange(size)[mine], target, order[mine], comm=comm, transport=_transport(draw)
+        source, np.arange(size)[local], target, order[local], comm=comm, transport=_transport(draw)
     )
-    wanted = np.empty_like(values)
-    wanted[order] = values
+    expected = np.empty_like(values)
+    expected[order] = values
     out = draw.array(np.zeros(size), target)
-    draw.same("scatter", draw.whole(move.forward(draw.array(values, source), out)), wanted)
+    draw.same("scatter", draw.whole(move.forward(draw.array(values, source), out)), expected)
     back = draw.array(np.zeros(size), source)
     draw.same("reverse", draw.whole(move.reverse(out, back)), values)
     move.free()
