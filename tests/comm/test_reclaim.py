@@ -49,7 +49,7 @@ def test_forests_that_are_dropped_use_up_nothing(comm, transport):
     kept, most, before = {}, 0, None
     gc.disable()
     try:
-        steps = STEPS if comm.size < 3 else STEPS // 3  # ranks without a core of their own are slow
+        steps = STEPS if comm.size < 3 else STEPS // 5  # ranks without a core of their own are slow
         for step in range(steps):
             forest = ring(comm, step % comm.size, transport)
             assert moved(comm, forest, step) == step + (comm.rank + step) % comm.size
@@ -192,12 +192,12 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
 
 
 def test_communicators_of_freed_duplicates_are_freed(comm):
-    """Their number is more than MPICH has communicators; half of the loops use memory, which refers to them."""
+    """A tenth of them has memory, which refers to them."""
     MPI = pytest.importorskip("mpi4py.MPI")
     if comm.host_transport == "tcp":
         pytest.skip("needs MPI")
     most = 0
-    for step in range(600 if comm.device_transport is None else 20):
+    for step in range(300 if comm.device_transport is None else 20):
         duplicate = MPI.COMM_WORLD.Dup()
         made = from_mpi4py(duplicate)
         if step % 10 == 0 and made.local_size == made.size:
@@ -205,7 +205,7 @@ def test_communicators_of_freed_duplicates_are_freed(comm):
         assert int(made.allreduce(np.array(step))) == step * comm.size
         duplicate.Free()
         most = max(most, reclaim.in_use())
-    assert most < 5 * SLACK
+    assert most < SLACK + 50
 
 
 def test_a_communicator_outlives_the_duplicate_that_it_was_made_of(comm):
