@@ -3,6 +3,8 @@
 # make docs     make .venv, install, build the documentation: docs/_build/html/index.html
 # make test-jax-oldest    all tests of JAX with its oldest supported version, not only those of its primitives
 # make fuzz     ten thousand calls with wrong arguments, and damaged files, on two ranks
+# make wheels   source distributions and wheels of everything that is published, in dist/; needs pip only, no compiler
+# make check-wheels     install what `make wheels` has built into an empty environment, and try it
 # make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
@@ -32,9 +34,10 @@ DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
 TEST := $(VENV)/.installed-for-test-with-$(MPI)
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/oldest-jax/.installed
+WHEEL_TOOLS := $(VENV)/wheel-tools/.installed
 WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
 
-.PHONY: demo docs test test-one-rank test-jax-oldest fuzz examples lint format clean
+.PHONY: demo docs wheels check-wheels test test-one-rank test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
@@ -44,6 +47,14 @@ docs: $(DOCS)
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs docs/_build/html
 	$(BIN)/python docs/check_site.py docs/_build/html
 	@echo "The documentation is in $(CURDIR)/docs/_build/html/index.html"
+
+wheels: $(WHEEL_TOOLS)
+	@rm -rf dist
+	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/wheels.py dist
+
+check-wheels: $(WHEEL_TOOLS)
+	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py dist
+	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py --jax 0.7.0 dist
 
 test: $(OLDEST)
 	@$(MAKE) --no-print-directory --jobs 2 lint test-one-rank
@@ -95,13 +106,12 @@ $(DEMO): $(BIN)/python pyproject.toml
 
 $(DOCS): $(BIN)/python pyproject.toml benchmarks/pyproject.toml
 	@echo "Installing collops and what its documentation needs into $(VENV)"
-	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
+	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
 	@touch $@
 
 $(TEST): $(BIN)/python pyproject.toml benchmarks/pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*)
 	@echo "Installing collops and what its tests need into $(VENV)"
-	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
-	@$(PIP) install --quiet --no-build-isolation ./native
+	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
 	@touch $@
 
 # The oldest JAX that is supported, and the native library built with it, in a folder that goes before all others.
@@ -110,6 +120,15 @@ $(OLDEST): $(TEST)
 	@rm -rf $(@D)
 	@$(PIP) install --quiet --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
 	@PYTHONPATH=$(CURDIR)/$(@D) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
+	@touch $@
+
+# The tools that build wheels, and the headers of the oldest jaxlib.
+$(WHEEL_TOOLS): packaging/requirements.txt
+	@echo "Installing the tools for wheels into $(@D)"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --requirement packaging/requirements.txt
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target $(@D)/jaxlib jaxlib==0.7.0
 	@touch $@
 
 test-jax-oldest: $(OLDEST)

@@ -19,7 +19,6 @@ _AVAILABLE = frozenset(
         "any",
         "can_cast",
         "common_type",
-        "fix",
         "imag",
         "iscomplexobj",
         "isneginf",
@@ -98,6 +97,8 @@ def apply_function(array: Any, function: Function, args: Sequence[Any], argument
     Raises UnsupportedTypeError, with the call of this package that does the same if there is one. NumPy would otherwise
     convert the array, and some of its functions would take the error of that for an answer.
     """
+    if function is np.fix:  # before NumPy 2.4 it converts its argument
+        return np.trunc(*args, **arguments)
     name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
     if name in _AVAILABLE:
         return _host.__array_function__(function, (), args, arguments)  # pyright: ignore[reportArgumentType]
