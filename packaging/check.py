@@ -2,8 +2,8 @@
 
     python packaging/check.py [--jax VERSION] FOLDER
 
-Installs the wheels in FOLDER and what they need, runs the demonstration, a first program on two ranks and a compiled JAX
-program across two ranks, uninstalls, and compares the environment with that before. Prints the seconds of each step.
+Installs the wheels in FOLDER and what they need, runs the demonstration, a first program and a compiled JAX program
+on two ranks, uninstalls, and compares the environment with that before. Prints the seconds of each step.
 Builds the source distributions without an index, if this Python has the packages of ``requirements.txt``.
 """
 
@@ -82,7 +82,8 @@ def step(name: str, *command: str | Path) -> None:
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=ENVIRONMENT, check=False)
     print(f"{time.perf_counter() - begun:7.1f} s  {name}", flush=True)
     if done.returncode:
-        raise SystemExit(f"{name} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+        written = f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        raise SystemExit(f"{name} ended with exit code {done.returncode}:\n{written}")
 
 
 def output(*command: str) -> str:

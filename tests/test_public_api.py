@@ -1,7 +1,7 @@
 """The public interface against tests/public_api.txt: no name, parameter or option goes without an announcement.
 
-``python -m tests.test_public_api`` writes the file. Announce a removed or changed line in CHANGELOG.md; it must have been
-deprecated for a release (docs/versions.md).
+``python -m tests.test_public_api`` writes the file. Announce a removed or changed line in CHANGELOG.md; it
+must have been deprecated for a release (docs/versions.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from collops.cli.main import application
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 MODULES = [
     "collops",
-    *(f"collops.{name}" for name in ("array", "comm", "exchange", "operators", "preconditioners", "profile", "solvers")),
+    *(
+        f"collops.{name}"
+        for name in ("array", "comm", "exchange", "operators", "preconditioners", "profile", "solvers")
+    ),
     *(f"collops.{name}" for name in ("uncertainty", "jax", "seismic", "jacobi", "compat.pylops_mpi", "compat.mpi4jax")),
     *(f"collops.extend.{module.name}" for module in pkgutil.iter_modules(collops.extend.__path__)),
 ]

@@ -85,7 +85,7 @@ def test_matrices_of_a_time_stepping_loop_use_up_nothing(comm):
         most = max(most, reclaim.in_use())
         before = mappings() if step == 50 else before
     np.testing.assert_allclose(u.gather(), expected, rtol=1e-12)
-    assert most < SLACK + 50 and mappings() - before < 2 * SLACK
+    assert most < 5 * SLACK and mappings() - before < 2 * SLACK
 
 
 def test_memory_lives_as_long_as_any_rank_can_reach_it(comm, one_host):
@@ -192,12 +192,12 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
 
 
 def test_communicators_of_freed_duplicates_are_freed(comm):
-    """A tenth of them has memory, which refers to them."""
+    """Their number is more than MPICH has communicators; a tenth of them has memory, which refers to them."""
     MPI = pytest.importorskip("mpi4py.MPI")
     if comm.host_transport == "tcp":
         pytest.skip("needs MPI")
     most = 0
-    for step in range(300 if comm.device_transport is None else 20):
+    for step in range(600 if comm.device_transport is None else 20):
         duplicate = MPI.COMM_WORLD.Dup()
         made = from_mpi4py(duplicate)
         if step % 10 == 0 and made.local_size == made.size:

@@ -39,7 +39,7 @@ _ON_HOSTS = (400, 800, 40)
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield measurements for each size, calls with one allreduce and with twenty; then one of CGLS."""
     if importlib.util.find_spec("jax") is None:
-        raise InputError("collops bench jax needs JAX: install collops[jax] and ./native")
+        raise InputError("collops bench jax needs JAX: pip install ./native '.[jax]' in a checkout of collops")
     import jax
 
     on_devices = jax.default_backend() == "gpu"
