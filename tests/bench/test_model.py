@@ -117,7 +117,7 @@ def test_what_is_missing_is_said() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InputError, match="from small to large"):
         Machine([(1e9, 1e-3), (1e6, 1e-6)], {}, {})
-    with pytest.raises(InputError, match="no model of messages of kind 'bcast'"):
+    with pytest.raises(InputError, match="must be allreduce or exchange, not 'bcast'"):
         MACHINE.message_seconds("bcast", 8, 2)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="positive numbers"):

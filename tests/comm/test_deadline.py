@@ -92,7 +92,7 @@ def test_the_ranks_that_give_up_name_the_one_that_is_missing(tmp_path):
     second = next(line for line in lines if line.startswith("RANK 1"))
     assert "allreduce at <string>:12 (Communicator.allreduce)" in first
     assert "the deadline is 5 s" in first and "rank 2 of 3 never arrived" in first
-    assert "another rank gave up" in second and "rank 2 of 3 never arrived" in second
+    assert "another rank aborted its wait" in second and "rank 2 of 3 never arrived" in second
     assert sum("this communicator can no longer be used: CommunicationTimeout" in line for line in lines) == 2
 
 

@@ -121,7 +121,7 @@ def ranks(xp):
     from mpi4py import MPI
 
     control = MPI.COMM_WORLD.Dup()
-    failures = Failures(ControlChannel(control), 60.0, crowded=True)
+    failures = Failures(ControlChannel(control), 60.0, oversubscribed=True)
     nccl = NcclTransport(device.Nccl(control.Dup()), control.size, control.rank, b"")  # type: ignore[arg-type]
     return Communicator(MpiTransport(control, failures), nccl, control=control, failures=failures)
 

@@ -35,7 +35,7 @@ class Sent:
         self._begin, self._writes = begins[comm.rank], writes
         self._shape = tuple(stop - start for start, stop in wanted(comm.rank)[0])
 
-    def can(self, shape):
+    def supports(self, shape):
         return True
 
     def start(self, workspace, array):

@@ -342,7 +342,7 @@ def test_given_times_have_the_amplitudes_of_their_velocity():
 
 BAD = [
     ({"amplitude": "4d"}, "amplitude must be"),
-    ({"amplitude": "3d"}, "not for a 2-D image"),
+    ({"amplitude": "3d"}, "does not suit a 2-D image"),
     ({"aperture": 0.0}, "aperture"),
     ({"aperture": np.nan}, "aperture"),
     ({"aperture": "wide"}, "aperture must be"),

@@ -180,7 +180,7 @@ def test_refusals(comm):
     s = survey()
     for layout, words in [
         (Layout.split((13, 12), comm.size), "cannot have the layout"),
-        ((13, 11), "is a Layout"),
+        ((13, 11), "must be a Layout"),
         (Layout((13, 11), 4, (2, 2), (0, None)), "cannot have the layout" if comm.size != 4 else "without replicas"),
     ]:
         with pytest.raises(LayoutError, match=words):

@@ -133,7 +133,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
     Return ``None``, with nothing done, for what the kernel does not take.
     """
-    functions = _functions.get(out.dtype)
+    functions = _functions_for(out.dtype)
     alike = x.dtype == y.dtype == out.dtype and all(array.flags.c_contiguous for array in (x, y, out))
     if (
         functions is None
@@ -154,7 +154,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
 def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
-    functions = _functions.get(x.dtype)
+    functions = _functions_for(x.dtype)
     arrays = gradient, direction, x
     if functions is not None and all(a.dtype == x.dtype and a.flags.c_contiguous for a in arrays):
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
@@ -254,7 +254,7 @@ def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
 
 def dot(x: Any, y: Any, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
-    functions = _functions.get(x.dtype)
+    functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
     if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
         return _launch_dot(functions, x, y, conjugate)
@@ -267,7 +267,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
 
 def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
     """Return the sum of :func:`dot` over the ranks, in one launch where the dtype has a kernel."""
-    functions = _functions.get(x.dtype)
+    functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
     if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
         return _launch_dot(functions, x, y, conjugate, comm)
