@@ -55,13 +55,6 @@ JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
 
-# Benchmarks and soak run what other tests run on any number of ranks. The depths, amplitudes and quality of images, and
-# the memory order of their arguments, are the same on any number.
-ONLY_TO_TWO_RANKS = (
-    *("tests/bench/", "tests/soak/", "tests/seismic/test_memory_order.py"),
-    *("tests/seismic/test_lsm_depth.py", "tests/seismic/test_lsm_quality.py"),
-)
-
 # Steps of a migration, one by one, and the files of a job, which rank 0 writes. They take longest where more ranks than
 # cores do them; whole migrations, and all other applications, run on any number of ranks.
 ONLY_TO_THREE_RANKS = (
@@ -153,19 +146,19 @@ def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
     size = collops.world().size
-    files = ONLY_TO_TWO_RANKS if size > 2 else ()
+    # Benchmarks and soak run what other tests run on any number of ranks.
+    files = ("tests/bench/", "tests/soak/") if size > 2 else ()
     files += ONLY_TO_THREE_RANKS if size > 3 else ()
     left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
     if "COLLOPS_ALL_CASES" not in os.environ:
         # Of a test with many cases 3 ranks run every third one, and 4 ranks another third. One and two ranks run all,
-        # but two ranks only half of those of compiled solvers, also where they are few: each compiles them for itself.
+        # but two ranks only half of those of compiled solvers, which each of them compiles for itself.
         cases: dict[str, list] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for name, each in cases.items():
-            compiled = name.startswith("tests/solvers/test_jax")
-            share = 3 if size > 2 else 2 if compiled else 1
-            if len(each) > (1 if compiled else MAX_CASES_ON_ALL_RANKS):
+            share = 3 if size > 2 else 2 if name.startswith("tests/solvers/test_jax") else 1
+            if len(each) > MAX_CASES_ON_ALL_RANKS:
                 left_out.update(case for number, case in enumerate(each) if number % share != size % share)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))

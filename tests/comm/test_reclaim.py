@@ -49,7 +49,7 @@ def test_forests_that_are_dropped_use_up_nothing(comm, transport):
     kept, most, before = {}, 0, None
     gc.disable()
     try:
-        steps = STEPS if comm.size < 3 else STEPS // 5  # ranks without a core of their own are slow
+        steps = STEPS if comm.size < 3 else STEPS // 3  # ranks without a core of their own are slow
         for step in range(steps):
             forest = ring(comm, step % comm.size, transport)
             assert moved(comm, forest, step) == step + (comm.rank + step) % comm.size
@@ -85,7 +85,7 @@ def test_matrices_of_a_time_stepping_loop_use_up_nothing(comm):
         most = max(most, reclaim.in_use())
         before = mappings() if step == 50 else before
     np.testing.assert_allclose(u.gather(), expected, rtol=1e-12)
-    assert most < 5 * SLACK and mappings() - before < 2 * SLACK
+    assert most < SLACK + 50 and mappings() - before < 2 * SLACK
 
 
 def test_memory_lives_as_long_as_any_rank_can_reach_it(comm, one_host):
@@ -192,7 +192,7 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
 
 
 def test_communicators_of_freed_duplicates_are_freed(comm):
-    """Their number is more than MPICH has communicators; a tenth of them has memory, which refers to them."""
+    """Their number is more than MPICH has communicators; half of the loops use memory, which refers to them."""
     MPI = pytest.importorskip("mpi4py.MPI")
     if comm.host_transport == "tcp":
         pytest.skip("needs MPI")
@@ -205,7 +205,7 @@ def test_communicators_of_freed_duplicates_are_freed(comm):
         assert int(made.allreduce(np.array(step))) == step * comm.size
         duplicate.Free()
         most = max(most, reclaim.in_use())
-    assert most < SLACK + 50
+    assert most < 5 * SLACK
 
 
 def test_a_communicator_outlives_the_duplicate_that_it_was_made_of(comm):

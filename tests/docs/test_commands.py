@@ -112,9 +112,8 @@ TABLE = [
         "two ranks, not four",
     ),
     (r"COLLOPS_ENGINE=cupy mpiexec -n 4 python program\.py", is_not_run, "needs GPUs; tests/gpu has CuPy's arrays"),
-    (r"collops bench posterior", is_understood, "takes long; tests/bench has it"),
     (
-        rf"{LAUNCHER}collops (?!bench (jax|posterior)|.*(nccl_graphs|--peer)).*",
+        rf"{LAUNCHER}collops (?!bench jax|.*(nccl_graphs|--peer)).*",
         runs_small,
         "tests/cli has the commands on several ranks",
     ),

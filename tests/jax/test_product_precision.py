@@ -13,9 +13,6 @@ from jax.extend.core import primitives
 import collops
 from collops import uncertainty
 
-# Programs are made in the same way on any number of ranks; each test clears all that JAX has compiled.
-pytestmark = pytest.mark.serial
-
 HIGHEST = jax.lax.Precision.HIGHEST
 RANDOM = np.random.default_rng(3)
 MATRIX = RANDOM.normal(size=(6, 6)).astype("f")
