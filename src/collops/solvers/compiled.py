@@ -92,26 +92,25 @@ def solve_compiled(
         x, iterations, rows, code, _, units = outcome
         problem = Problem(method, operator, data, x0, Units(*units))
         return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-    original = Problem(method, operator, data, x0)
-    measured = _shows_extremes(original, outcome)
+    original, on_host = Problem(method, operator, data, x0), _OnHost.of(outcome)
+    measured = _shows_extremes(original, on_host)
     if measured:
         outcome = _program(method, operator, data, x0, options._replace(measured=True))(data, x0)
-    x, iterations, rows, code, variance, units = outcome
-    units = Units(*map(float, units))
+        on_host = _OnHost.of(outcome)
+    x, variance, units = outcome[0], outcome[4], on_host.units
     problem = Problem(method, operator, data, x0, units)
     if not units.trivial:
-        _check(original.within(units), outcome, measured)
-    done = int(iterations)
-    numbers = method.numbers(*np.asarray(rows, np.float64)[: done + 1].T)
+        _check(original.within(units), x, on_host, measured)
+    numbers = method.numbers(*on_host.rows.T)
     seconds = time.perf_counter() - begin
     state = SimpleNamespace(x=units.divided(x, method.degree("x")), variance=variance)
     return SolverResult(
         x=x,
-        status=_STATUSES[int(code)],
-        iterations=done,
+        status=on_host.status,
+        iterations=on_host.iterations,
         residual_norms=problem.residual_norm(numbers),
         seconds=seconds,
-        seconds_per_iteration=seconds / max(1, done),
+        seconds_per_iteration=seconds / max(1, on_host.iterations),
         execution="compiled loop",
         details=problem.details(method.details(state, numbers)),
     )
@@ -126,25 +125,40 @@ class _Options(NamedTuple):
     measured: bool  # whether the operator also has a unit
 
 
-def _shows_extremes(problem: Problem, outcome: Any) -> bool:
+class _OnHost(NamedTuple):
+    """The numbers of a finished loop on the host; each is read once, which takes as long as a short iteration."""
+
+    iterations: int
+    rows: np.ndarray  # one for the start and one for each iteration, float64
+    status: Status
+    units: Units
+
+    @classmethod
+    def of(cls, outcome: Any) -> _OnHost:
+        _, iterations, rows, code, _, units = outcome
+        done = int(iterations)
+        rows = np.asarray(rows).astype(np.float64)[: done + 1]
+        return cls(done, rows, _STATUSES[int(code)], Units(*np.asarray(units).tolist()))
+
+
+def _shows_extremes(problem: Problem, on_host: _OnHost) -> bool:
     """Return whether the numbers of the first iterations show that the operator is outside the ordinary range."""
     method = problem.method
     if method.degrees is None:
         return False
-    first, *others = (method.numbers(*row) for row in np.asarray(outcome[2], np.float64)[:2].tolist())
-    pairs = [(first, None), *((now, first) for now in others if int(outcome[1]) > 0)]
+    first, *others = (method.numbers(*row) for row in on_host.rows[:2].tolist())
+    pairs = [(first, None), *((now, first) for now in others)]
     return any(out_of_range(method.magnitudes(*pair, None), problem.dtype) for pair in pairs)
 
 
-def _check(problem: Problem, outcome: Any, measured: bool) -> None:
+def _check(problem: Problem, x: Any, on_host: _OnHost, measured: bool) -> None:
     """Raise InputError for a false success, or a solution outside the range of its precision. Collective."""
-    x, iterations, rows, code, *_ = outcome
-    method, status = problem.method, _STATUSES[int(code)]
-    if measured and status.successful and not int(iterations):
-        first = method.numbers(*np.asarray(rows[0], np.float64).tolist())
+    method, status = problem.method, on_host.status
+    if measured and status.successful and not on_host.iterations:
+        first = method.numbers(*on_host.rows[0].tolist())
         refuse_false_zero(problem, method.magnitudes(first, None, None))
     size = float(x.norm(np.inf))
-    if status is not Status.NOT_FINITE and (not np.isfinite(size) or (size == 0 and int(iterations) > 0)):
+    if status is not Status.NOT_FINITE and (not np.isfinite(size) or (size == 0 and on_host.iterations > 0)):
         with raised_together():
             raise InputError(
                 f"{method.name}: {x.dtype} cannot hold the solution: multiply the operator or the data by a number, or "
@@ -200,7 +214,7 @@ def _run(method: Any, operator: LinearOperator, data: Array, x0: Array | None, r
     """
     problem = traced_problem(Problem(method, operator, data, x0), measured=run.measured)
     x, *others = _differentiable(problem.method, problem.A, problem.y, problem.x0, run)
-    return problem.solution(x), *others, (jnp.asarray(problem.units.data), jnp.asarray(problem.units.operator))
+    return problem.solution(x), *others, jnp.stack([problem.units.data, problem.units.operator])
 
 
 def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
