@@ -37,7 +37,7 @@ class Listener:
         self.notes: list[str] = []
         self.warnings: list[str] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, **numbers: Any) -> None:
         self.notes.append(text)
 
     def warn(self, text: str) -> None:

@@ -177,7 +177,7 @@ class CommonOptions:
     """
 
     recorded: ClassVar[str]  # the option for a file of recorded data; without it, data are synthetic
-    writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint")  # options that name output files and folders
+    writes: ClassVar[tuple[str, ...]] = ("out", "checkpoint", "metrics")  # options that name output files and folders
 
     # With None, the application chooses.
     iterations: Annotated[int | None, option("Number of solver iterations."), AtLeast(1)] = 30
@@ -221,6 +221,16 @@ class CommonOptions:
             "--profile",
         ),
     ] = False
+    metrics: Annotated[
+        str | None,
+        option(
+            "Serve iterations, residual, seconds and messages in the text format of Prometheus on this port of "
+            "localhost, or write them to this file.",
+            None,
+            metavar="FILE|PORT",
+        ),
+        Must("be a file or a port from 1 to 65535", lambda value: not value.isdigit() or 1 <= int(value) <= 65535),
+    ] = None
     out: Out = "collops-result"
     overwrite: Overwrite = False
 

@@ -20,6 +20,7 @@ import numpy as np
 from collops import profile
 from collops.apps import interruption
 from collops.apps.files import Field, check_absent, check_room, share_folders, write_result
+from collops.apps.monitoring import Metrics, Monitor, open_metrics
 from collops.apps.options import CommonOptions
 from collops.apps.pictures import convergence
 from collops.apps.stages import engine_of_ranks, local_stage
@@ -60,8 +61,8 @@ class Listener(Protocol):
 
     live: bool  # whether this rank shows progress as it happens
 
-    def note(self, text: str) -> None:
-        """Show a decision of the application."""
+    def note(self, text: str, **numbers: Any) -> None:
+        """Show a decision of the application, or progress; `numbers` are its values for structured logs."""
 
     def warn(self, text: str) -> None:
         """Show a warning, also with --quiet."""
@@ -123,6 +124,8 @@ class Job(Generic[T]):
         The engine of the job, the same on every rank.
     listener : Listener
         Shows notes and warnings.
+    metrics : Metrics, optional
+        The metrics of the job, on rank 0 with ``--metrics``.
 
     Examples
     --------
@@ -139,6 +142,7 @@ class Job(Generic[T]):
     comm: Communicator
     engine: Engine
     listener: Listener
+    metrics: Metrics | None = None
 
     @contextmanager
     def stage(self, text: str) -> Iterator[None]:
@@ -183,6 +187,12 @@ class Job(Generic[T]):
         """Return all values of a distributed array, replicated or not, in host memory on every rank. Collective."""
         return self.engine.to_host(x.gather())
 
+    def _monitor(self, name: str, total: int) -> Monitor:
+        from collops.solvers.driver import ProgressBar
+
+        bar = ProgressBar(name, total) if self.listener.live else None
+        return Monitor(name, total, self.listener, self.metrics, bar)
+
     def solve(
         self, method: Callable[..., SolverResult], operator: Any, data: Any, *, writes: int, **options: Any
     ) -> Solution:
@@ -197,7 +207,7 @@ class Job(Generic[T]):
             if self.comm.rank == 0:
                 check_room(Path(chosen.out), writes + _MAX_FIGURE_BYTES, "--out")
         run = {"checkpoint": chosen.checkpoint, "every": chosen.every, "resume": chosen.resume}
-        run |= {"niter": options.pop("niter", chosen.iterations), "progress": self.listener.live}
+        run |= {"niter": options.pop("niter", chosen.iterations), "progress": self._monitor}
         try:
             if chosen.profile:
                 from collops.apps.profiling import Modelling, costs
@@ -215,6 +225,12 @@ class Job(Generic[T]):
                     "use --dtype float64"
                 ) from problem
         interruption.complete()
+        if self.metrics is not None:
+            self.metrics.values |= {
+                "iterations": result.iterations,
+                "residual_norm": float(result.residual_norms[-1]),
+                "solver_seconds": result.seconds,
+            }
         gathered = self.comm.allgather(np.array(list(seconds.values())))
         seconds = dict(zip(seconds, gathered.T, strict=True))
         residuals = np.asarray(result.residual_norms, dtype=np.float64)
@@ -395,8 +411,11 @@ def run_job(
         if comm.rank == 0 and not options.overwrite and not options.resumes():
             check_absent(options.results())
     share_folders(comm, {"--out": folder} | ({"--checkpoint": Path(options.checkpoint)} if options.checkpoint else {}))
-    job = Job(options, comm, engine_of_ranks(options.engine, comm), listener)
-    findings = run(job)
+    engine = engine_of_ranks(options.engine, comm)
+    labels = {"command": command, "ranks": str(comm.size), "engine": engine.name, "host": platform.node()}
+    with open_metrics(options.metrics, labels, comm) as metrics:
+        job = Job(options, comm, engine, listener, metrics)
+        findings = run(job)
     with job.stage(f"writing results and figures to {folder}"):
         numbers = _numbers(job, findings)
         files: list[Path] = []

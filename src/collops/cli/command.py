@@ -8,10 +8,9 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -22,7 +21,16 @@ from collops.apps.options import EngineName as Engine
 from collops.apps.stages import local_stage
 from collops.cli.console import Progress, console, show
 from collops.cli.launch import launch
-from collops.cli.streams import BAD_INPUT, OutputLostError, report, report_lost, write_line
+from collops.cli.streams import (
+    BAD_INPUT,
+    LOG,
+    OutputLostError,
+    log_line,
+    report,
+    report_lost,
+    traceback_values,
+    write_line,
+)
 from collops.cli.table import owner_of
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
@@ -73,6 +81,13 @@ Json = Annotated[
     typer.Option("--json", help="Print the results as one JSON object on stdout; everything else goes to stderr."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show only warnings and errors.")]
+Log = Annotated[
+    Literal["text", "json"] | None,
+    typer.Option(
+        help="Notes, warnings, progress and errors as text, or as one JSON object a line with time, rank and host.",
+        show_default="text",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")]
 
 
@@ -122,10 +137,15 @@ def command_from(
         *((item.name, hints[item.name], item.default) for item in ordered),
         ("as_json", Json, False),
         ("quiet", Quiet, False),
+        ("log", Log, None),
         ("debug", Debug, False),
     ]
 
-    def command(*, ranks: int | None, transport: str, as_json: bool, quiet: bool, debug: bool, **values: Any) -> None:
+    def command(
+        *, ranks: int | None, transport: str, as_json: bool, quiet: bool, log: str | None, debug: bool, **values: Any
+    ) -> None:
+        if log is not None:
+            os.environ[LOG] = log
         chosen = kind(**values)
         begin(chosen)
 
@@ -170,6 +190,8 @@ def with_world(
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
             DEVICE_TRANSPORTS.check(transport)
             check_environment()
+            if (log := os.environ.get(LOG) or "text") not in ("text", "json"):
+                raise InputError(f"{LOG} must be text or json, not {log!r}")
             if (launcher := started()) is None:
                 check()
                 if ranks is not None and ranks > 1:
@@ -211,18 +233,17 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
         report(command, str(error))
         return error.exit_code
     except CollopsError as error:
-        if debug:
-            traceback.print_exc()
+        values = traceback_values() if debug else {}
         if error.on_all_ranks or (mpi := running_mpi_or_tcp()) is None:
-            report(command, str(error))
+            report(command, str(error), **values)
         else:
-            abort(mpi, BAD_INPUT, f"{command}: rank {mpi.COMM_WORLD.rank}: {' '.join(str(error).split())}")
+            abort(mpi, BAD_INPUT, log_line("error", command, f"rank {mpi.COMM_WORLD.rank}: {error}", **values))
         return BAD_INPUT
     except KeyboardInterrupt:
         return interruption.INTERRUPTED
     except OutputLostError as lost:
         if (mpi := running_mpi_or_tcp()) is not None:
-            abort(mpi, lost.exit_code, f"{command}: {lost}")
+            abort(mpi, lost.exit_code, log_line("error", command, str(lost)))
         return report_lost(command, lost)
     except Exception:
         # Catch everything only here: otherwise the other ranks would wait for this rank.
@@ -233,8 +254,11 @@ def guarded(command: str, body: Callable[[], int], *, debug: bool) -> int:
 
 def report_bug(command: str) -> int:
     """Report an unexpected exception and the distribution of the command; return the exit code."""
-    traceback.print_exc()
-    line = f"{command}: this is a bug in {owner_of(command)}; please report it with the lines above"
+    values = traceback_values()
+    above = "traceback" if values else "lines above"
+    line = log_line(
+        "error", command, f"this is a bug in {owner_of(command)}; please report it with the {above}", **values
+    )
     if (mpi := running_mpi_or_tcp()) is None:
         write_line(line)
     else:
@@ -253,7 +277,7 @@ def _end_by_signal(command: str, stop: interruption.Stopped) -> int:
     else:
         killed = stop.number == signal.SIGTERM and "OMPI_COMM_WORLD_RANK" in os.environ
         time.sleep(_KILL_DELAY_SECONDS if killed else _REPORT_DELAY_SECONDS * (mpi.COMM_WORLD.rank > 0))
-        abort(mpi, stop.exit_code, f"{command}: {line}")
+        abort(mpi, stop.exit_code, log_line("error", command, line))
     return stop.exit_code
 
 

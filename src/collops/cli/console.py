@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from collops.cli.streams import OutputLostError
+from collops.cli.streams import OutputLostError, log_line, logs_as_json, write_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ class Progress:
     """Notes, warnings, and (on a terminal) the name of the current stage: a `Listener` of jobs.
 
     With `shown` this rank shows notes and stages; with `speaking` it shows warnings, which begin with `command`. `live`
-    is True on a terminal. Errors of the output do not end the job.
+    is True on a terminal. With ``--log json`` each is a JSON object in a line. Errors of the output do not end the job.
     """
 
     def __init__(self, command: str, *, shown: bool, speaking: bool) -> None:
@@ -49,7 +49,7 @@ class Progress:
         self._speaking = speaking
         self._console: Any = console(to_stderr=True) if shown or speaking else None
         self._status: Any = None
-        self.live = shown and self._console.is_terminal
+        self.live = shown and self._console.is_terminal and not logs_as_json()
 
     def __enter__(self) -> Self:
         return self
@@ -59,22 +59,28 @@ class Progress:
     ) -> None:
         self.stage(None)
 
-    def note(self, text: str) -> None:
-        """Show a decision."""
+    def note(self, text: str, **numbers: Any) -> None:
+        """Show a decision, or progress; `numbers` are its values for structured logs."""
         if self._shown:
-            self._print(text, style="dim")
+            self._print("info", text, style="dim", **numbers)
 
     def warn(self, text: str) -> None:
         """Show a warning, also with --quiet."""
         if self._speaking:
-            self._print(f"{self._command}: warning: {text}")
+            self._print("warning", text)
 
-    def _print(self, text: str, **style: Any) -> None:
+    def _print(self, level: str, text: str, style: str | None = None, **numbers: Any) -> None:
+        line = log_line(level, self._command, text, **numbers)
+        if logs_as_json():
+            write_line(line)
+            return
         with suppress(OutputLostError):
-            self._console.print(text, markup=False, soft_wrap=True, **style)
+            self._console.print(line, markup=False, soft_wrap=True, style=style)
 
     def stage(self, text: str | None) -> None:
         """Show that a stage begins; None ends the current one."""
+        if self._shown and text is not None and logs_as_json():
+            write_line(log_line("info", self._command, text))
         with suppress(OutputLostError):
             if self._status is not None:
                 self._status.stop()

@@ -5,16 +5,23 @@ This module needs only the standard library, since ``collops --help`` imports it
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import socket
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from collops._launcher import started
 
 # Exit codes: invalid input; programs that SIGPIPE ends; I/O errors (EX_IOERR of ``sysexits.h``).
 BAD_INPUT, READER_GONE, _OUTPUT_LOST = 2, 141, 74
+LOG = "COLLOPS_LOG"
+"""The environment variable of ``--log``, which the ranks of a command inherit."""
 
 
 class OutputLostError(OSError):
@@ -77,11 +84,45 @@ def watched_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def report(command: str, message: str) -> None:
-    """Write one line on standard error, from the first rank only."""
+def logs_as_json() -> bool:
+    """Return whether lines on standard error are JSON objects."""
+    return os.environ.get(LOG) == "json"
+
+
+def log_line(level: str, command: str, message: str, **values: Any) -> str:
+    """Return a message in one line: as text, or as a JSON object with time, rank, host and `values`.
+
+    `level` is ``"info"``, ``"warning"`` or ``"error"``.
+    """
+    message = " ".join(message.split())
+    if not logs_as_json():
+        return {"info": "", "warning": f"{command}: warning: ", "error": f"{command}: "}[level] + message
+    launcher = started()
+    values = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "level": level,
+        "command": command,
+        "rank": 0 if launcher is None else launcher.rank,
+        "host": socket.gethostname(),
+        "message": message,
+    }
+    return json.dumps(entry | values)
+
+
+def traceback_values() -> dict[str, str]:
+    """Print the traceback of the current exception; for JSON lines, return it as one of their values instead."""
+    if logs_as_json():
+        return {"traceback": traceback.format_exc()}
+    traceback.print_exc()
+    return {}
+
+
+def report(command: str, message: str, **values: Any) -> None:
+    """Write one line about an error on standard error, from the first rank only."""
     launcher = started()
     if launcher is None or launcher.rank == 0:
-        write_line(f"{command}: {' '.join(message.split())}")
+        write_line(log_line("error", command, message, **values))
 
 
 def report_lost(command: str, lost: OutputLostError) -> int:

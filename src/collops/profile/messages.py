@@ -6,6 +6,7 @@ context a communicator only tests whether the list `active` is empty.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ class MessageCounts:
     Attributes
     ----------
     records : list of Message
-        The messages in order.
+        The messages in order; empty if `count_messages` was called with ``records=False``.
 
     Examples
     --------
@@ -57,25 +58,36 @@ class MessageCounts:
     (MessageCounts(none), 0)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, records: bool = True) -> None:
         self.records: list[Message] = []
+        self._numbers: Counter[str] = Counter()
+        self._nbytes = 0
+        self._keep_records, self._lock = records, threading.Lock()
 
     def __getitem__(self, operation: str) -> int:
-        return sum(message.operation == operation for message in self.records)
+        return self._numbers[operation]
 
     @property
     def total(self) -> int:
         """Number of messages of every kind, metadata included."""
-        return len(self.records)
+        return self._numbers.total()
 
     @property
     def nbytes(self) -> int:
         """Bytes that this rank contributed to all of them."""
-        return sum(message.nbytes for message in self.records)
+        return self._nbytes
 
     def counts(self) -> dict[str, int]:
         """Return the number of messages by operation, in the order of first appearance."""
-        return dict(Counter(message.operation for message in self.records))
+        return dict(self._numbers)
+
+    def _add(self, message: Message) -> None:
+        """Count a message, from any thread."""
+        with self._lock:
+            self._numbers[message.operation] += 1
+            self._nbytes += message.nbytes
+            if self._keep_records:
+                self.records.append(message)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={number}" for name, number in self.counts().items())
@@ -90,14 +102,19 @@ def record(operation: str, elements: int, nbytes: int) -> None:
     """Add one operation to every open context; see `Message`."""
     message = Message(operation, elements, nbytes)
     for counts in active:
-        counts.records.append(message)
+        counts._add(message)
 
 
 @contextmanager
-def count_messages() -> Iterator[MessageCounts]:
+def count_messages(*, records: bool = True) -> Iterator[MessageCounts]:
     """Count the messages in which this rank takes part inside a ``with`` statement, on all threads.
 
     Contexts may be nested; each counts all messages inside it.
+
+    Parameters
+    ----------
+    records : bool
+        Whether to keep a :class:`Message` for each; with False, a program may run for days inside the context.
 
     Yields
     ------
@@ -112,7 +129,7 @@ def count_messages() -> Iterator[MessageCounts]:
     >>> messages["allreduce"], messages["exchange"], messages.total
     (1, 0, 1)
     """
-    counts = MessageCounts()
+    counts = MessageCounts(records=records)
     active.append(counts)
     try:
         yield counts

@@ -29,7 +29,7 @@ from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import ROUNDING, SolverResult, Status
 from collops.solvers.scaling import Problem, data_units, measured_units, out_of_range, refuse_false_zero
 
-__all__ = ["solve", "solver"]
+__all__ = ["ProgressBar", "solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 _MIN_TO_RECORD = 4  # recording takes a few milliseconds, which fewer iterations do not amortise
@@ -50,8 +50,10 @@ class Run:
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done and a :class:`View` of the solver. The solver stops if it returns ``True``, which must be the same on all
         ranks. If it raises on some ranks only, the other ranks wait until their deadline.
-    progress : bool, optional
-        Whether to show a progress bar on rank 0; by default if standard error is a terminal.
+    progress : bool or callable, optional
+        Whether to show a progress bar on rank 0; by default if standard error is a terminal. Or a function that rank 0
+        calls with the name of the method and `niter`, and that returns an object with the attributes of
+        :class:`ProgressBar`, such as a progress bar of a graphical program.
     graph : bool or "auto"
         On devices, whether to record one iteration as a CUDA graph and replay it: ``"auto"`` records if the operator
         supports it, ``True`` raises an error if it does not, ``False`` launches every iteration. Long runs replay
@@ -111,7 +113,7 @@ class Run:
 
     niter: int
     callback: Callback | None = None
-    progress: bool | None = None
+    progress: bool | Callable[[str, int], Any] | None = None
     graph: bool | str = "auto"
     lag: int | None = None
     checkpoint: Path | None = None
@@ -333,7 +335,7 @@ class _Loop:
     checkpoints: Checkpoints | None
     obstacle: str | None
     comm: Communicator
-    bar: ProgressBar | None = None
+    bar: Any = None  # a ProgressBar, or an object with its attributes
     resumed_from: int | None = None
     iterations: int = 0
     measured: bool = False  # whether the operator was outside the ordinary range
@@ -579,8 +581,8 @@ class ProgressBar:
         self._next = time.monotonic() + _SECONDS_BETWEEN_UPDATES
 
 
-def open_progress(progress: bool | None, name: str, total: int, comm: Communicator) -> ProgressBar | None:
+def open_progress(progress: bool | Callable[[str, int], Any] | None, name: str, total: int, comm: Communicator) -> Any:
     """Return a progress bar; ``None`` on ranks other than 0, and by default unless standard error is a terminal."""
     if comm.rank != 0 or progress is False or (progress is None and not (sys.stderr and sys.stderr.isatty())):
         return None
-    return ProgressBar(name, total)
+    return progress(name, total) if callable(progress) else ProgressBar(name, total)
