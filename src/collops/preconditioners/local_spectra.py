@@ -91,39 +91,52 @@ def local_spectra(
     >>> quick.iterations < plain.iterations / 2
     True
     """
-    from scipy.ndimage import gaussian_filter
-
     check_operator("A", A)
     if A.domain is not A.range or not isinstance(A.domain, Layout) or not A.domain.size:
         raise LayoutError(f"local_spectra needs an operator between nonempty images of one layout, not {A!r}")
-    shape = A.domain.shape
-    extents = list(window) if isinstance(window, Sequence) else [window] * len(shape)
-    if len(extents) != len(shape):
-        raise InputError(f"window must be one number or one for each of {len(shape)} axes, not {window!r}")
-    halves = [(check_count("window", extent, smallest=4) + 1) // 2 for extent in extents]
+    halves = _half_extents(window, A.domain.shape)
     if not check_number("floor", floor):
         raise InputError("floor must be positive: spectra have zeros")
+    probes, seed = check_count("probes", probes, smallest=1), check_count("seed", seed)
+    return _estimated(A, halves, floor, probes, np.random.default_rng(seed), engine)
+
+
+def _estimated(
+    A: LinearOperator, halves: list[int], floor: float, probes: int, random: np.random.Generator, engine: str | None
+) -> LocalSpectra:
+    """Estimate the spectra of `A` from random images, and return the preconditioner."""
     dtype = np.result_type(A.dtype, np.float32)
     # An even number of windows, so that every second one tiles the image.
-    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(shape, halves, strict=True)]
+    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(A.domain.shape, halves, strict=True)]
     spectra = np.ones((*counts, *(2 * half for half in halves)))
     M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra)
-    smooth = [0.0] * len(shape) + [2 * _SMOOTH * half for half in halves]
-    random = np.random.default_rng(check_count("seed", seed))
-    for _ in range(check_count("probes", probes, smallest=1)):
-        signs = random.choice([-1.0, 1.0], size=shape).astype(dtype)
+    for _ in range(probes):
+        signs = random.choice([-1.0, 1.0], size=A.domain.shape).astype(dtype)
         image = (M @ A @ M)._forward(from_global(signs, A.domain, comm=A.comm, engine=engine), None)
-        powers = [
-            gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap")
-            for values in (image.engine.to_host(image.gather()), signs)
-        ]
-        spectra *= np.sqrt(powers[0] / np.maximum(powers[1], np.finfo(dtype).eps * powers[1].max()))
+        spectra *= _amplitude_ratios(image.engine.to_host(image.gather()), signs, halves, counts)
         largest = float(spectra.max())
         if not 0 < largest < np.inf:
             raise InputError("the operator maps random images to zero, or to numbers that are not finite")
         spectra += floor * largest
         M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra**-0.5)
     return M
+
+
+def _half_extents(window: int | Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """Return half the extent of a window along each axis of the image."""
+    extents = list(window) if isinstance(window, Sequence) else [window] * len(shape)
+    if len(extents) != len(shape):
+        raise InputError(f"window must be one number or one for each of {len(shape)} axes, not {window!r}")
+    return [(check_count("window", extent, smallest=4) + 1) // 2 for extent in extents]
+
+
+def _amplitude_ratios(image: np.ndarray, probe: np.ndarray, halves: list[int], counts: list[int]) -> np.ndarray:
+    """Return the amplitude spectra of `image` relative to `probe`, averaged over neighbouring wavenumbers."""
+    from scipy.ndimage import gaussian_filter
+
+    smooth = [0.0] * len(halves) + [2 * _SMOOTH * half for half in halves]
+    output, input = (gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap") for values in (image, probe))
+    return np.sqrt(output / np.maximum(input, np.finfo(probe.dtype).eps * input.max()))
 
 
 class LocalSpectra(LinearOperator):
