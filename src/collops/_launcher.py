@@ -1,7 +1,7 @@
-"""Finds out from the environment what started this process, and whether MPI agrees with it.
+"""Determine the launcher of this process from the environment, and whether MPI is consistent with it.
 
 A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
-or forked it: it has inherited the place of that rank, with which MPI cannot start a second time. With
+or forked it: it has inherited the identity of that rank, with which MPI cannot be initialised a second time. With
 ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` ranks start without MPI (:mod:`collops.comm.tcp`).
 """
 
@@ -94,9 +94,9 @@ def is_forked() -> bool:
 
 
 def mark_rank() -> None:
-    """Let processes that this rank starts or forks know that they are not ranks.
+    """Mark the environment, so that processes that this rank starts or forks are not ranks.
 
-    Processes that it starts know it where its launcher distinguishes jobs.
+    Started processes detect this if the launcher distinguishes jobs.
     """
     _state["is rank"] = True
     place = f"{_connection(os.environ)}/{_job(os.environ)}"
@@ -115,7 +115,7 @@ at_fork(_fork)
 def check_world_of_one(has_mpi: bool, text: str) -> None:
     """Raise `TransportError` if a launcher started several processes, but this one sees only itself.
 
-    `text` is the version of the MPI that mpi4py has loaded, or why there is none.
+    `text` is the version of the MPI that mpi4py has loaded, or the reason why none is loaded.
     """
     _check_launcher_without_mpi(has_mpi, text)
     launcher = started()
@@ -136,10 +136,10 @@ def check_world_of_one(has_mpi: bool, text: str) -> None:
 
 
 def _check_launcher_without_mpi(has_mpi: bool, text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise `TransportError` if the names of torchrun, which do not come from MPI, tell of several processes.
+    """Raise `TransportError` if torchrun's variables, which MPI does not set, indicate several processes.
 
-    Other launchers set the same ones (accelerate, DeepSpeed), Lightning without ``RANK``. They may be inside a step of
-    Slurm or of MPI that has one process on each node.
+    Other launchers set the same variables (accelerate, DeepSpeed), Lightning without ``RANK``. They may run inside a
+    step of Slurm or MPI with one process on each node.
     """
     rank, ranks = _first(environment, "RANK", "LOCAL_RANK"), _first(environment, "WORLD_SIZE")
     if rank is None or ranks is None or ranks < 2 or why_without_mpi(environment):
@@ -157,7 +157,7 @@ def _job(environment: Mapping[str, str]) -> str:
 
 
 def _connection(environment: Mapping[str, str]) -> str:
-    """Return the number of the socket between MPICH and its launcher; empty where there is none."""
+    """Return the number of the socket between MPICH and its launcher; empty without one."""
     descriptor = environment.get("PMI_FD", "")
     if not descriptor.isdecimal():
         return ""

@@ -33,7 +33,7 @@ _CALLS_IN_A_GRAPH = 20
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield one measurement for each width of the rows; none where there are no neighbours."""
+    """Yield one measurement for each width of the rows; none without neighbours."""
     if context.comm.size == 1:
         return
     device, quick = context.engine.memory == "device", context.options.quick

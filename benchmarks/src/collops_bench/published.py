@@ -156,7 +156,7 @@ class Section:
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
-    """Return the tables that can be made of records; those of one place belong together."""
+    """Return the tables that can be made from records; tables of one machine belong together."""
     made = [_claims(records)]
     for record in records:
         writers = {

@@ -43,7 +43,7 @@ def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     Parameters
     ----------
     layout : Layout, StackedLayout, int or sequence of int
-        Which rank holds what; a shape is split along axis 0. A stacked layout makes a stacked array.
+        The layout; a shape is split along axis 0. A stacked layout makes a stacked array.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
@@ -269,7 +269,7 @@ def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
 
 
 def _check_number(value: Any) -> None:
-    """Raise for arrays with axes, which would fit the parts of some ranks only, and for what is not a number."""
+    """Raise for arrays with axes, which fit the parts of some ranks only, and for values that are not numbers."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")

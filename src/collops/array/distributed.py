@@ -34,7 +34,7 @@ class DistributedArray(Array):
     Parameters
     ----------
     layout : Layout
-        Which rank holds what.
+        The partition of the array over the ranks.
     comm : Communicator
         The ranks.
     local_array : array
@@ -44,7 +44,7 @@ class DistributedArray(Array):
     Attributes
     ----------
     layout, comm, local_array
-        As given.
+        The arguments.
     engine : Engine
         The engine of `local_array`.
     leaves : tuple of DistributedArray
@@ -90,7 +90,7 @@ class DistributedArray(Array):
 
     @classmethod
     def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
-        """Return an array whose values this package has made: the constructor without the comparison of copies."""
+        """Return an array of values made by this package: the constructor without the comparison of copies."""
         array = _new(cls)
         array._fill(layout, comm, local_array)
         return array
@@ -202,7 +202,7 @@ class DistributedArray(Array):
             if other is NotImplemented:
                 return NotImplemented
         value = function(self.local_array, other)
-        if value is self.local_array:  # it is mutable
+        if value is self.local_array:  # a mutable engine
             return self
         if not np.can_cast(value.dtype, self.dtype, "same_kind"):
             raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
@@ -273,7 +273,7 @@ class DistributedArray(Array):
     def redistribute(self, layout: Layout) -> DistributedArray:
         """Return a copy in another layout of the same shape. Collective: one all-to-all-v of the overlaps.
 
-        No message is sent if every rank has its new part already, as with a replicated array.
+        No message is sent if every rank already holds its new part, as with a replicated array.
 
         Parameters
         ----------
@@ -283,9 +283,8 @@ class DistributedArray(Array):
         Raises
         ------
         LayoutError
-            If `layout` has another shape or number of ranks, or if the groups of a mask have values of their own
-            (:attr:`Layout.has_group_values`), which `layout` would mix: it must have the same mask, and leave each
-            group the elements that it holds.
+            If `layout` has another shape or number of ranks, or if it would mix independent values of the groups of a
+            mask (:attr:`Layout.has_group_values`): it must have the same mask, and keep the elements of each group.
         """
         if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
             raise LayoutError(
@@ -296,7 +295,7 @@ class DistributedArray(Array):
         return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
-        """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
+        """Return a copy in which every block is extended by its neighbours' values. Collective: one exchange.
 
         Parameters
         ----------
@@ -324,13 +323,13 @@ class DistributedArray(Array):
     def gather(self, root: int | None = None) -> Any:
         """Return the global array, in the engine's memory. Collective: one message, no metadata.
 
-        Where the groups of a mask have values of their own (:attr:`Layout.has_group_values`), each rank gets the array
-        of its group.
+        If the groups of a mask have independent values (:attr:`Layout.has_group_values`), each rank gets the array of
+        its group.
 
         Parameters
         ----------
         root : int, optional
-            The rank that gets it; all ranks by default.
+            The rank that receives the array; all ranks by default.
 
         Returns
         -------
@@ -340,7 +339,7 @@ class DistributedArray(Array):
         Raises
         ------
         LayoutError
-            If the groups of a mask have values of their own, but no group holds the whole array.
+            If the groups of a mask have independent values, but no group holds the whole array.
         """
         layout, comm = self.layout, self.comm
         if root is not None:
@@ -353,7 +352,7 @@ class DistributedArray(Array):
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]
         if layout.split_axes == (0,) and len(counts) == comm.size:
-            # The parts follow each other in memory: one collective, without packing.
+            # The parts are contiguous in memory: one collective, without packing.
             if root is None:
                 return comm.allgatherv(self.local_array, counts)
             return comm.gatherv(self.local_array, counts, root)

@@ -41,7 +41,7 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
         Element type of the result. By default as in NumPy: booleans and small integers become 64-bit integers.
         Half-precision numbers are summed in float32.
     out : None
-        Not supported; here so that ``numpy.sum(x)`` works.
+        Not supported; present so that ``numpy.sum(x)`` works.
     """
     axes = _checked_axes(x, axis, out)
     total, result_dtype = _total(x, axes, dtype)
@@ -184,7 +184,7 @@ def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
         part = xp.asarray(local(leaf.local_array, axes))
         ranks = x._plan.communicator
         if op == "sum" and x.engine.traced:
-            ranks = leaf._plan.communicator  # a copy that does not count would have no cotangent
+            ranks = leaf._plan.communicator  # a copy that is not summed would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
         parts[ranks] = function(parts[ranks], part) if ranks in parts else part
@@ -198,14 +198,14 @@ def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) 
 
 
 def _result(x: Any, result: Any, axes: _Axes) -> Any:
-    """Return a full reduction as a scalar, another one as an array without the reduced axes."""
+    """Return a full reduction as a scalar, or a partial one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
     return x._in_layout(x.layout.drop(axes), result)
 
 
 def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
-    """Return the axes as distinct non-negative numbers, ``None`` for all; refuse `out`, and copies that differ."""
+    """Return the axes as distinct non-negative numbers, ``None`` for all; reject `out`, and copies that differ."""
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
     if x.comm.calls is not None:

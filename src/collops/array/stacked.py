@@ -38,7 +38,7 @@ class StackedArray(Array):
     Raises
     ------
     LayoutError
-        If there is no part, or the parts differ in communicator or mask.
+        If there are no parts, or the parts differ in communicator or mask.
     UnsupportedTypeError
         If the parts are of different engines.
 
@@ -90,7 +90,7 @@ class StackedArray(Array):
 
     @property
     def _whole(self) -> Any:
-        """All elements of this rank as one array of the engine; ``None`` unless there is one, and all count in sums."""
+        """All elements of this rank as one array of the engine; ``None`` without one, or if sums omit elements."""
         if self._block is None or not all(self._plan.counted):
             return None
         block, parts = self._block

@@ -9,9 +9,9 @@ from collops.profile import mark
 
 
 class Blocked(Variant):
-    """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.
+    """A halo of several rows suffices for several sweeps, which a kernel makes while the values are in registers.
 
-    Both neighbours compute the points near the edge between two blocks or strips, with the same bits.
+    Both neighbours compute the points near the edge between two blocks or strips, with bitwise equal results.
     """
 
     width = 8

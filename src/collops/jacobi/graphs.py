@@ -9,10 +9,10 @@ from collops.profile import mark
 
 
 class Graphs(Overlap):
-    """Records what `Overlap.advance` would launch, and replays it.
+    """Records the launches of `Overlap.advance`, and replays them.
 
-    A recording serves every stretch of the same length that begins with the same grid and at the same distance from
-    the next check.
+    A recording can be replayed for stretches of the same length that begin with the same grid and at the same distance
+    from the next check.
     """
 
     def prepare(self) -> None:
@@ -21,7 +21,7 @@ class Graphs(Overlap):
 
         self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=False)
-        self._pool = cupy.cuda.MemoryPool()  # holds the memory allocated during a recording as long as the recordings
+        self._pool = cupy.cuda.MemoryPool()  # keeps memory allocated during a recording as long as the recordings
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
 
     def advance(self, count: int, norms: Any) -> None:
@@ -41,7 +41,7 @@ class Graphs(Overlap):
         return count, self.done % 2, self.done % self.problem.check
 
     def _record(self, count: int) -> tuple[Any, Any]:
-        """Return a graph of `count` sweeps, and the array in which it leaves the norms."""
+        """Return a graph of `count` sweeps, and the array to which it writes the norms."""
         stream, began = self._stream, self.done
         sums = self._cupy.zeros(count, "float64")
         self._cupy.cuda.Device().synchronize()

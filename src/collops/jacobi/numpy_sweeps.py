@@ -14,7 +14,7 @@ _ELEMENTS_AT_ONCE = 1 << 15
 class Sweeps:
     """Sweeps over one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
 
-    `rows_at_once` is the number of rows in one call of NumPy, by default as many as stay in a cache.
+    `rows_at_once` is the number of rows in one call of NumPy, by default as many as fit in a cache.
     """
 
     def __init__(self, grid: Grid, rows_at_once: int | None = None) -> None:
@@ -28,18 +28,18 @@ class Sweeps:
         self._sweep(source, target, norms, slot, self.grid.full)
 
     def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
+        """Sweep the points that neighbours need: the outermost rows, and columns if the grid is split along them."""
         for part in self.grid.outer:
             self._sweep(source, target, norms, slot, part)
 
     def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that :meth:`boundary` leaves out."""
+        """Sweep the points that :meth:`boundary` omits."""
         self._sweep(source, target, norms, slot, self.grid.inner)
 
     def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
-        On one rank alone, these are `target`.
+        On a single rank, these are `target`.
         """
         self.full(source, target, norms, slot)
         above[self.grid.layout.local_shape(self.grid.above)[0] + 1] = target[1]

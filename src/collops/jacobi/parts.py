@@ -36,7 +36,7 @@ class Part:
             self.grid.fill(array, self._xp)
 
     def turns(self, number: int) -> tuple[Any, Any]:
-        """Return the array that sweep `number` reads, and the one that it writes."""
+        """Return the array that sweep `number` reads, and the array that it writes."""
         return self.grids[number % 2], self.grids[1 - number % 2]
 
     def begin(self, count: int) -> None:
@@ -82,7 +82,7 @@ class _CudaPart(Part):
     def __init__(self, grid: Grid, engine: Engine, device: int) -> None:
         self._cuda = cuda = engine.xp.cuda
         self._device = device
-        self._ready = cuda.Event(disable_timing=True)  # on the caller's device, as is required to record it there
+        self._ready = cuda.Event(disable_timing=True)  # on the caller's device, as required for recording
         with cuda.Device(device):
             self._stream = cuda.Stream(non_blocking=True)
             self._side = SideStream(HIGHEST_PRIORITY)
@@ -190,7 +190,7 @@ def without_managed_access(engine: Engine, devices: Sequence[int]) -> list[int]:
 
 
 def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
-    """Return an array without values that all devices of the process can address."""
+    """Return an uninitialised array that all devices of the process can address."""
     xp = engine.xp
     if not engine.streams:
         return xp.empty(shape, dtype)

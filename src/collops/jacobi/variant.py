@@ -36,7 +36,7 @@ class Variant:
         self.prepare()
 
     def prepare(self) -> None:
-        """Make the grids, and everything else that sweeps need, so that these allocate nothing. Collective."""
+        """Make the grids, and everything else that sweeps need, so that sweeps allocate nothing. Collective."""
         empty = self.engine.xp.empty
         self.grids = [empty(self.grid.shape, self.problem.dtype) for _ in range(2)]
         self.fill_grids()
@@ -72,13 +72,13 @@ class Variant:
         return self.array[self.grid.block]
 
     def fill_grids(self) -> None:
-        """Give both grids the first values, halos included. Collective."""
+        """Set both grids to the initial values, including halos. Collective."""
         for array in self.grids:
             self.grid.fill(array, self.engine.xp)
             self.halo(array, array)
 
     def turns(self) -> tuple[Any, Any]:
-        """Return the grid that the next sweep reads, and the one that it writes."""
+        """Return the grid that the next sweep reads, and the grid that it writes."""
         return self.grids[self.done % 2], self.grids[1 - self.done % 2]
 
     def checked(self, slot: int) -> int:
@@ -104,7 +104,7 @@ class InSharedMemory(Variant):
     def prepare(self) -> None:
         """Make the grids in symmetric memory; raise `LayoutError` on all ranks if one has no points."""
         grid = self.grid
-        if 0 in grid.layout.sizes[0] or 0 in grid.layout.sizes[1]:  # its neighbours would wait for it
+        if 0 in grid.layout.sizes[0] or 0 in grid.layout.sizes[1]:  # its neighbours would wait forever
             down, across = grid.process_grid
             self.comm.check(
                 LayoutError(
@@ -132,5 +132,5 @@ _sweeps_for = kernel_table("collops.jacobi", None, numpy=_HOST, cupy="cupy_sweep
 
 
 def sweeps_of(engine: Engine, grid: Grid) -> Any:
-    """Return the kernels that sweep the block of `grid`; only these, and what launches them, differ between engines."""
+    """Return the kernels that sweep the block of `grid`; only the kernels and their launches differ between engines."""
     return _sweeps_for(engine).Sweeps(grid)

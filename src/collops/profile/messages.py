@@ -70,7 +70,7 @@ class MessageCounts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this rank contributed to all of them."""
+        """Bytes that this rank contributed to all messages."""
         return sum(message.nbytes for message in self.records)
 
     def counts(self) -> dict[str, int]:

@@ -30,11 +30,11 @@ class Row:
     calls : tuple of int
         Number of passages.
     total : tuple of float
-        Time of all passages: measured by device events where there are any, else by the host's clock.
+        Time of all passages: measured by device events if there are any, else by the host's clock.
     host : tuple of float
         Time of all passages on the host; less than `total` if work was only enqueued.
     own : tuple of float
-        `total` without the time of the labels inside.
+        `total` without the time of nested labels.
     share : float
         Fraction of the parent's time (of the recording's for an outermost label), summed over ranks.
     timed_on_device : int
@@ -154,7 +154,7 @@ class Report:
             cells += [_seconds(f(row.total)) for f in ((min, _mean, max) if several else (_mean,))]
             cells += [_seconds(_mean(row.host))] if on_device else []
             cells += [_seconds(row.mean), f"{row.share:.1%}", _seconds(_mean(row.own)), *([note] if any(notes) else [])]
-            # Text, not str: a label may contain what rich would read as markup.
+            # Text, not str: rich would interpret markup in a label.
             table.add_row(Text("  " * (len(row.path) - 1) + row.label), *cells)
         return table
 
@@ -198,10 +198,10 @@ def check(error: InputError | None, comm: Any) -> None:
 
 
 def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Report:
-    """Add up this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
+    """Sum this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
 
-    Spans come with their device times, parents before their children. The recording lasted from `begin` to `now`, in
-    nanoseconds of the host's clock; spans still open end at `now`.
+    Spans have their device times, and parents precede their children. The recording lasted from `begin` to `now`, in
+    nanoseconds of the host's clock; open spans end at `now`.
     """
     mine = [now - begin, _sums(spans, now)]
     everyone = [mine] if comm is None else comm.allgather_metadata(mine)
@@ -211,10 +211,10 @@ def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Repor
 
 
 def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
-    """Add up the spans of one label inside one parent.
+    """Sum the spans of one label inside one parent.
 
     A row holds the number of the parent's row (-1 for none), the label, calls, captured calls, calls timed on the
-    device, and the times in all and on the host, in nanoseconds.
+    device, and the total time and the time on the host, in nanoseconds.
     """
     places: dict[tuple[int, str], int] = {}
     sums: list[list[int]] = []
@@ -222,7 +222,7 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
     place_of: dict[Span, int] = {}
     for span in spans:
         parent = -1 if span.parent is None else place_of.get(span.parent, -1)
-        # A function that calls itself stays one row: its inner passages are counted, but their time only once.
+        # A recursive function is one row: its inner passages are counted, but their time only once.
         recursive = parent >= 0 and labels[parent] == span.label
         place = place_of[span] = parent if recursive else places.setdefault((parent, span.label), len(sums))
         if place == len(sums):

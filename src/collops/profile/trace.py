@@ -11,7 +11,7 @@ from collops.profile.marks import Span
 from collops.profile.report import write_on_root
 
 _FIRST_STREAM = 1000  # track number of the first device stream; host threads count from 0
-_ROUNDING = 1000  # nanoseconds; a device clock may make a child outlast its parent by this much
+_ROUNDING = 1000  # nanoseconds by which a child may outlast its parent on a device clock
 
 
 class _Interval(NamedTuple):
@@ -88,7 +88,7 @@ def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[di
         label, begin, end = interval
         close_until(begin)
         if stack and end > stack[-1].end + _ROUNDING * (category == "device"):
-            # Marks that do not nest (of a generator or a task) are written as asynchronous events, which need not.
+            # Marks that do not nest (of a generator or a task) are written as asynchronous events.
             identity = f"{track}.{number}"
             add("b", label, begin, id=identity)
             add("e", label, end, id=identity)

@@ -1,4 +1,4 @@
-"""Vector kernels on the GPU: launches of the kernels in ``vector.cu``, in little host time.
+"""Vector kernels on the GPU: launches of the kernels in ``vector.cu``, with little host time.
 
 Functions are looked up once for each element type, and arguments are arrays and NumPy scalars, which CuPy passes on
 without conversion. Results are made by ``cupy.ndarray``, which ``cupy.empty`` calls. No function synchronises with the
@@ -131,7 +131,7 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
 def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     """Set `out`, which may be `x` or `y`, to ``a * x + b * y``; return sums of squares, which :func:`dots` adds up.
 
-    Return ``None``, with nothing done, for what the kernel does not take.
+    Return ``None``, without any change, for arguments that the kernel does not support.
     """
     functions = _functions_for(out.dtype)
     alike = x.dtype == y.dtype == out.dtype and all(array.flags.c_contiguous for array in (x, y, out))
@@ -160,7 +160,7 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
         if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
             if x.size:
-                grid = functions.grid(2 * x.size)  # its threads have half as many loads under way
+                grid = functions.grid(2 * x.size)  # its threads have half as many loads in flight
                 scalars = np.int64(x.size), *first, *second
                 functions.update_solution_and_direction(grid, _ONE_BLOCK, (*arrays, *scalars))
             return
@@ -240,7 +240,7 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
 
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
-    """Combine integers or booleans, which have no kernel, because no solver uses them."""
+    """Combine integers or booleans, which need no kernel, since no solver uses them."""
     numbers = []
     for value, scalar, divisor in (_factors(a), _factors(b)):
         factor = scalar if divisor is None else divide(scalar, divisor)
@@ -266,7 +266,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
 
 
 def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
-    """Return the sum of :func:`dot` over the ranks, in one launch where the dtype has a kernel."""
+    """Return the sum of :func:`dot` over the ranks, in one launch if there is a kernel for the dtype."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
     if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
@@ -318,7 +318,7 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
 def summed_dots(
     slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
 ) -> Any:
-    """Return the sums of :func:`dots` over the ranks, where slots have one pair or more, all of one real dtype."""
+    """Return the sums of :func:`dots` over the ranks; every slot has a pair, and all have one real dtype."""
     pairs = [(number, x, y) for number, slot in enumerate(slots) for x, y in slot]
     functions = _functions_for(next((x.dtype for _, x, y in pairs if y is not None), dtype))
     if len(pairs) > _PAIRS or functions is None:
@@ -338,7 +338,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
         x, y = _factor_arrays(x, y, conjugate)
         own_functions = _functions_for(dtype if y is None else x.dtype)
         if own_functions is None or own_functions.number_dtype != dtype:
-            # A result of another dtype than the others, or of integers, which have no kernel.
+            # A result of a different dtype, or of integers, for which there is no kernel.
             if own_functions is not None:
                 value = _launch_dot(own_functions, x, y, conjugate)
             else:
@@ -368,7 +368,7 @@ def _launch(
 ) -> int:
     """Launch one kernel, and return which elements of `out` are still to be overwritten.
 
-    The whole of `out` is summed over the ranks of `comm` if that is given.
+    With `comm`, all of `out` is summed over its ranks.
     """
     base = jobs[0][0]
     places = sum((number - base) << (4 * position) for position, (number, _, _) in enumerate(jobs))
@@ -414,7 +414,7 @@ _allocating = threading.Lock()
 
 
 def _scratch() -> tuple[int, int, int]:
-    """Return the addresses of partial sums and ticket, and the number of blocks that they suffice for.
+    """Return the addresses of partial sums and ticket, and the number of blocks for which they suffice.
 
     Kernels on one stream run one after the other and share this memory; two streams never do. A captured graph keeps
     the memory of the stream on which it was captured, so it must not run concurrently with other work of that stream.
