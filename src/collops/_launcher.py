@@ -39,16 +39,16 @@ class Started(NamedTuple):
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    return None if why_without_mpi(environment) else _place(environment)
+    return None if why_without_mpi(environment) else _position(environment)
 
 
-def _place(environment: Mapping[str, str]) -> Started | None:
+def _position(environment: Mapping[str, str]) -> Started | None:
     names = _RANK_NAMES, _SIZE_NAMES
     if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
         names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if environment.get("COLLOPS_BOOTSTRAP", "").startswith("tcp:"):  # torchrun's names
         names = ("RANK", *names[0]), ("WORLD_SIZE", *names[1])
-    rank, ranks = (_first(environment, *each) for each in names)
+    rank, ranks = (_first(environment, *variables) for variables in names)
     return None if rank is None else Started(rank, ranks)
 
 
@@ -77,8 +77,8 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
         return "COLLOPS_BOOTSTRAP=alone"
     if is_forked():
         return "a rank forked this process"
-    process, _, rest = environment.get(_MARK, "").partition("/")
-    connection, _, job = rest.partition("/")
+    process, _, identity = environment.get(_MARK, "").partition("/")
+    connection, _, job = identity.partition("/")
     if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
         return ""
     # A launcher that the rank has started gives its processes new connections. Python closes the rank's connection in
@@ -90,7 +90,7 @@ def is_forked() -> bool:
     """Return whether this process was forked from a rank, or from a process that could become one by MPI."""
     if not is_child() or _state["forked from a rank"]:
         return is_child()
-    return had_mpi() or (_place(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
+    return had_mpi() or (_position(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
 
 
 def mark_rank() -> None:
@@ -99,9 +99,9 @@ def mark_rank() -> None:
     Started processes detect this if the launcher distinguishes jobs.
     """
     _state["is rank"] = True
-    place = f"{_connection(os.environ)}/{_job(os.environ)}"
-    if started() is not None and place.strip("/"):
-        os.environ[_MARK] = f"{os.getpid()}/{place}"
+    identity = f"{_connection(os.environ)}/{_job(os.environ)}"
+    if started() is not None and identity.strip("/"):
+        os.environ[_MARK] = f"{os.getpid()}/{identity}"
 
 
 def _fork() -> None:
@@ -144,9 +144,9 @@ def _check_launcher_without_mpi(has_mpi: bool, text: str, environment: Mapping[s
     rank, ranks = _first(environment, "RANK", "LOCAL_RANK"), _first(environment, "WORLD_SIZE")
     if rank is None or ranks is None or ranks < 2 or why_without_mpi(environment):
         return
-    found = f"MPI sees a world of 1 ({text})" if has_mpi else text
+    state = f"MPI sees a world of 1 ({text})" if has_mpi else text
     raise TransportError(
-        f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {found}: set "
+        f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {state}: set "
         "COLLOPS_BOOTSTRAP=tcp://HOST:PORT, with an address of the host of rank 0 and a free port, and COLLOPS_SECRET, "
         f"which connect the ranks without MPI, or start them by mpiexec or srun; {_ALONE}"
     )

@@ -104,8 +104,8 @@ def headers(name: str) -> Path | None:
     if folder is not None:
         return Path(folder)
     if name == "cccl" and (cupy := importlib.util.find_spec("cupy")) is not None and cupy.origin is not None:
-        own = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
-        return own if own.is_dir() else None
+        bundled = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
+        return bundled if bundled.is_dir() else None
     return None
 
 

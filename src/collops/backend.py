@@ -233,7 +233,7 @@ def box_copy(shape: Sequence[int], source: Any, target: Any, itemsize: int, plac
     axes = [[itemsize, 1, 1]]
     for length, *strides in zip(shape[::-1], source[::-1], target[::-1], strict=True):
         last, *spacing = axes[-1]
-        if strides == [last * each for each in spacing]:
+        if strides == [last * step for step in spacing]:
             axes[-1][0] *= length
         elif length != 1:
             axes.append([length, *strides])

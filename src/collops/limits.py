@@ -52,8 +52,8 @@ def available_memory(processes: int = 1, root: Path = _ROOT, environment: Mappin
     >>> 0 < available_memory(processes=2) <= available_memory() <= memory_limit()
     True
     """
-    left = [(each.most - each.used) // (processes if each.shared else 1) for each in _limits(root, environment)]
-    return max(0, min(left))
+    limits = _limits(root, environment)
+    return max(0, min((limit.most - limit.used) // (processes if limit.shared else 1) for limit in limits))
 
 
 def memory_limit(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> int:
@@ -67,7 +67,7 @@ def memory_limit(root: Path = _ROOT, environment: Mapping[str, str] = os.environ
     >>> memory_limit() > 1e6
     True
     """
-    return min(each.most for each in _limits(root, environment))
+    return min(limit.most for limit in _limits(root, environment))
 
 
 def free_room(folder: str | os.PathLike[str]) -> int:
@@ -82,7 +82,7 @@ def free_room(folder: str | os.PathLike[str]) -> int:
     True
     """
     path = Path(folder).absolute()
-    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+    return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
 
 
 def in_words(size: int) -> str:
@@ -131,11 +131,11 @@ def _control_groups(root: Path) -> Iterator[_Limit]:
         else:
             continue
         group = Path(os.path.normpath(path).lstrip("/"))  # without the .. of groups outside the container
-        for each in (group, *group.parents):
+        for parent in (group, *group.parents):
             limit, usage, cache = names
-            most, used = (_number(top / each / name) for name in (limit, usage))
+            most, used = (_number(top / parent / name) for name in (limit, usage))
             if most is not None:  # otherwise it is not visible, or "max"
-                dropped = _table(top / each / "memory.stat").get(cache, 0)
+                dropped = _table(top / parent / "memory.stat").get(cache, 0)
                 yield _Limit(most, max(0, (used or 0) - dropped))
 
 

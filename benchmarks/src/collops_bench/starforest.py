@@ -285,8 +285,8 @@ def _raw_scatters(
     return graph, {POINT_TO_POINT: by_messages, NEIGHBOURHOOD: by_neighbours}
 
 
-def _array(context: Context, end: Layout | int, mine: np.ndarray) -> Any:
-    values = context.engine.xp.asarray(mine, dtype="float64")
+def _array(context: Context, end: Layout | int, local: np.ndarray) -> Any:
+    values = context.engine.xp.asarray(local, dtype="float64")
     return DistributedArray(end, context.comm, values) if isinstance(end, Layout) else values
 
 

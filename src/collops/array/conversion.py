@@ -12,13 +12,13 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.layout import Layout
 from collops.array.plans import check_ranks
-from collops.array.redistribute import agree_on_values, check_given, moved, on_root
+from collops.array.redistribute import agree_on_values, compare_copies, moved, on_root
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.arguments import communicator_or_world
 from collops.comm.call import check_rank
-from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, type_name
 
 
@@ -200,7 +200,7 @@ def from_local(
     with collective_errors(comm):
         _shape_of(local_array, comm)
         x = DistributedArray._made(layout, comm, local_array)
-    check_given(x, groups=True)
+    compare_copies(x, groups=True)
     return x
 
 

@@ -17,12 +17,12 @@ from collops.array.layout_arguments import Shape
 from collops.array.operands import agree_on_numbers
 from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.array.stacked import StackedArray
 from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, UnsupportedTypeError, type_name
 
 __all__ = ["check_memory"]
@@ -278,7 +278,7 @@ def _check_number(value: Any) -> None:
 def _compared(x: Any, number: Any) -> Any:
     """Return an array filled from a number, which is compared under ``COLLOPS_CHECK``, and so are the copies."""
     agree_on_numbers(x, number)
-    check_given(x, groups=True)
+    compare_copies(x, groups=True)
     return x
 
 

@@ -15,7 +15,7 @@ from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import check_given, moved, on_root
+from collops.array.redistribute import compare_copies, moved, on_root
 from collops.backend import Engine, engine_of
 from collops.comm import Communicator
 from collops.comm.call import check_rank
@@ -86,7 +86,7 @@ class DistributedArray(Array):
 
     def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
         self._fill(layout, comm, local_array)
-        check_given(self, groups=True)
+        compare_copies(self, groups=True)
 
     @classmethod
     def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
@@ -138,7 +138,7 @@ class DistributedArray(Array):
         return (self,)
 
     @property
-    def _whole(self) -> Any:
+    def _local_block(self) -> Any:
         """All elements of this rank as one array of the engine."""
         return self.local_array
 
@@ -291,7 +291,7 @@ class DistributedArray(Array):
                 f"an array with the layout {self.layout} cannot be redistributed to {layout}: "
                 + (way_to(self.layout, layout, layout="layout") if isinstance(layout, Layout) else "it is not a layout")
             )
-        check_given(self)
+        compare_copies(self)
         return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
@@ -315,7 +315,7 @@ class DistributedArray(Array):
         InputError
             If `halo` or `boundary` is invalid.
         """
-        check_given(self)
+        compare_copies(self)
         plan = halo_plan(self.comm, self.layout, halo_widths(halo, self.layout.ndim), boundary)
         target = self.engine.xp.empty(plan.shape, self.local_array.dtype)
         return self._in_layout(plan.extended, plan.fill(self.local_array, target))
@@ -344,7 +344,7 @@ class DistributedArray(Array):
         layout, comm = self.layout, self.comm
         if root is not None:
             check_rank(root, comm.size, "root")
-        check_given(self)
+        compare_copies(self)
         if layout.has_group_values and not layout.is_replicated:
             values = moved(self.local_array, layout, Layout.replicated(layout.shape, comm.size, mask=layout.mask), comm)
             return values if root in (None, comm.rank) else None

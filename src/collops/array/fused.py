@@ -11,7 +11,7 @@ import numpy as np
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
 from collops.array.operands import agree_on_numbers, check_alike
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -107,8 +107,8 @@ def _replicated(coefficient: Any, x: Any) -> Any:
 
 def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     # If calls are checked, all ranks process the parts one by one, so that they compare coefficients equally often.
-    if out is not None and x.comm.calls is None and (wholes := _wholes(x, y, out)) is not None:
-        kernels_for(x.engine).axpby(a, wholes[0], b, *wholes[1:])
+    if out is not None and x.comm.calls is None and (blocks := _wholes(x, y, out)) is not None:
+        kernels_for(x.engine).axpby(a, blocks[0], b, *blocks[1:])
         return out
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
@@ -161,12 +161,12 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     27.0
     """
     in_one_pass = hasattr(x, "leaves") and sums_squares(x) and x.comm.calls is None  # axpby raises errors
-    wholes = _wholes(x, y, out) if in_one_pass else None
+    blocks = _wholes(x, y, out) if in_one_pass else None
     squares = None
-    if wholes is not None:
+    if blocks is not None:
         for other in (y, out):
             check_alike(x, other)
-        squares = kernels_for(x.engine).axpby_and_squares(a, wholes[0], b, *wholes[1:])
+        squares = kernels_for(x.engine).axpby_and_squares(a, blocks[0], b, *blocks[1:])
     if squares is None:
         out = axpby(a, x, b, y, out)
         return out, Square(out)
@@ -175,8 +175,8 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
 
 def _wholes(*arrays: Any) -> list[Any] | None:
     """Return, for each array, the array with all elements of this rank; ``None`` if one of them has no such array."""
-    wholes = [array._whole for array in arrays]
-    return None if any(array is None for array in wholes) else wholes
+    blocks = [array._local_block for array in arrays]
+    return None if any(array is None for array in blocks) else blocks
 
 
 def update_solution_and_direction(
@@ -278,22 +278,22 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
-        _check_given(x, y)
+        _compare_copies(x, y)
     return _dots(((x, y),), False)[0]
 
 
 def vdot(x: Array, y: Array) -> Any:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
-        _check_given(x, y)
+        _compare_copies(x, y)
     return _dots(((x, y),), True)[0]
 
 
-def _check_given(x: Any, y: Any) -> None:
+def _compare_copies(x: Any, y: Any) -> None:
     """Compare the copies of arrays of one layout."""
     _checked(((x, y),))
-    check_given(x)
-    check_given(y)
+    compare_copies(x)
+    compare_copies(y)
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -436,7 +436,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
         x, y = pair
         parts = getattr(pair, "parts", None)
         if parts is None:
-            x_local, y_local = x._whole, y._whole
+            x_local, y_local = x._local_block, y._local_block
             if x_local is None or y_local is None or x_local.dtype != dtype or y_local.dtype != dtype:
                 return None
             parts = [(x_local, y_local)]

@@ -60,7 +60,7 @@ class HaloPlan:
         self.inner: Box = tuple(
             slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
         )
-        moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
+        moves = transfers(layout, comm.rank, self._regions, periodic=periodic)
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
         # The adjoint copies the block itself, and adds the contributions of other ranks.
@@ -89,7 +89,7 @@ class HaloPlan:
         """
         return self._return(source, engine_of(target).put(target, ..., source[self.inner]), op="sum")
 
-    def _wanted(self, rank: int) -> list[Region]:
+    def _regions(self, rank: int) -> list[Region]:
         slices = self.layout.slices(rank)
         return [
             tuple((s.start - before, s.stop + after) for s, (before, after) in zip(slices, self.widths, strict=True))
@@ -97,7 +97,7 @@ class HaloPlan:
 
     def _beyond_the_ends(self) -> Iterator[Box]:
         """Yield the boxes of the extended block outside the global array."""
-        (region,) = self._wanted(self.comm.rank)
+        (region,) = self._regions(self.comm.rank)
         extent_box = tuple(slice(0, stop - start) for start, stop in region)
         for axis, (start, stop) in enumerate(region):
             # The array fills the indices from `low` to `high` of the extended block.

@@ -13,7 +13,7 @@ from collops.array.layout import Layout
 from collops.backend import engine, engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest

@@ -20,7 +20,7 @@ from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_values, name_ranks, raised_together
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
 
 

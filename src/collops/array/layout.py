@@ -38,7 +38,7 @@ from collops.array.layout_arguments import (
 )
 from collops.comm import Communicator
 from collops.comm.agreement import collective_values
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()

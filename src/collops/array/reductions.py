@@ -19,7 +19,7 @@ import numpy as np
 from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.comm import Communicator
 from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -209,7 +209,7 @@ def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
     if x.comm.calls is not None:
-        check_given(x)
+        compare_copies(x)
     if axis is None:
         return None
     if not hasattr(x, "local_array"):

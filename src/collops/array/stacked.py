@@ -89,7 +89,7 @@ class StackedArray(Array):
         return stacked
 
     @property
-    def _whole(self) -> Any:
+    def _local_block(self) -> Any:
         """All elements of this rank as one array of the engine; ``None`` without one, or if sums omit elements."""
         if self._block is None or not all(self._plan.counted):
             return None

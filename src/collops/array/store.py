@@ -21,7 +21,7 @@ import numpy as np
 
 from collops.array.base import Array
 from collops.array.layout import Layout
-from collops.array.redistribute import check_given, moved
+from collops.array.redistribute import compare_copies, moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
@@ -215,7 +215,7 @@ def _check_groups(arrays: _Saved) -> None:
 def _check_copies(arrays: _Saved) -> None:
     """Compare the copies of all arrays, if ``COLLOPS_CHECK`` is on. Collective in that case."""
     if isinstance(arrays, Array):
-        check_given(arrays, groups=True)
+        compare_copies(arrays, groups=True)
     else:
         for value in arrays.values():
             _check_copies(value)

@@ -22,7 +22,7 @@ from collops.comm.reductions import LOGICAL, OPERATIONS, divide
 
 SHORT_BYTES = 1 << 18
 """Arrays of up to this size are sent to every rank, in one round."""
-KEPT_BYTES, KEPT_SETS = 1 << 20, 16
+MAX_CACHED_BYTES, MAX_CACHED_SHAPES = 1 << 20, 16
 """Limits of the cache of receive buffers: bytes for one shape, and number of shapes."""
 
 Part: TypeAlias = tuple[int, Any]
@@ -71,7 +71,7 @@ class CallsByMessages:
         self.functions: dict[tuple[Any, str], Callable[..., Any]] = {}
         self._rank = rank
         self._size = size
-        self._others = [peer for peer in range(size) if peer != rank]
+        self._peers = [peer for peer in range(size) if peer != rank]
         self._nothing: list[Bounds | None] = [None] * size
         self._messenger = messenger
         self._receive_buffers: dict[Hashable, tuple[list[Any], list[Part]]] = {}
@@ -170,17 +170,17 @@ class CallsByMessages:
             out = target if rank_number == last_rank else total if rank_number == rank else operand
             combine(total, operand, out=out)
             total = out
-        if target.nbytes * last_rank <= KEPT_BYTES:
+        if target.nbytes * last_rank <= MAX_CACHED_BYTES:
             self._receive_buffers[key] = buffers
-            if len(self._receive_buffers) > KEPT_SETS:
+            if len(self._receive_buffers) > MAX_CACHED_SHAPES:
                 del self._receive_buffers[next(iter(self._receive_buffers))]
 
     def _landing(self, like: Any) -> tuple[list[Any], list[Part]]:
         """Return receive buffers like a contiguous array, one for each other rank, and the receives."""
         empty = engine_of(like).empty
-        arrays = [empty(like.shape, like.dtype) for _ in self._others]
+        arrays = [empty(like.shape, like.dtype) for _ in self._peers]
         parts = (self._messenger.part(array, 0, like.size) for array in arrays)
-        return arrays, list(zip(self._others, parts, strict=True)) if like.size else []
+        return arrays, list(zip(self._peers, parts, strict=True)) if like.size else []
 
     def _function(self, array: Any, op: str) -> Callable[..., Any]:
         """Return the function that combines two arrays of this dtype."""
@@ -214,7 +214,7 @@ class CallsByMessages:
         """Return the parts of an array that are messages, given the bounds of the elements for each rank."""
         parts: list[Part] = []
         latest = memory = None
-        for peer in self._others:
+        for peer in self._peers:
             part_bounds = bounds[peer]
             if part_bounds is not None and part_bounds[0] < part_bounds[1]:
                 if part_bounds is not latest:

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.backend import Engine, engine_of, repeatable
 from collops.comm.agreement import collective_errors
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import algebra
 from collops.exchange.exchange import Exchange, InFlight, Mover, points_of

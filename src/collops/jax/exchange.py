@@ -301,8 +301,8 @@ def _transpose(
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
-    rest = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    return [*cotangents_of_sends, *rest]
+    zeros = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
+    return [*cotangents_of_sends, *zeros]
 
 
 def _batch(values: Any, axes: Any, **parameters: Any) -> Any:

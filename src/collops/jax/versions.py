@@ -170,12 +170,12 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
 
     Other effects of `jaxpr`, such as ordered callbacks, are effects of the computation.
     """
-    others = context.tokens_in
-    tokens = _mlir.TokenSet({**dict(others.items()), effect: _mlir.create_token()})
+    outer = context.tokens_in
+    tokens = _mlir.TokenSet({**dict(outer.items()), effect: _mlir.create_token()})
     inner = context.replace(tokens_in=tokens, tokens_out=None)
     results = _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
-    if len(others):
-        context.set_tokens_out(inner.tokens_out.subset(others.effects()))
+    if len(outer):
+        context.set_tokens_out(inner.tokens_out.subset(outer.effects()))
     return results
 
 

@@ -15,9 +15,9 @@ from collops.array import Array, DistributedArray, Layout, StackedArray, Stacked
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
 from collops.array.operands import way_to
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.backend import engine_of
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
 from collops.operators.memory import Buffers, allocator, check_holds, new_array
@@ -245,7 +245,7 @@ class LinearOperator:
         if out is not None:
             self._check_out(x, out, self.range)
         if self.comm.calls is not None:
-            check_given(x)
+            compare_copies(x)
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -256,7 +256,7 @@ class LinearOperator:
         if out is not None:
             self._check_out(y, out, self.domain)
         if self.comm.calls is not None:
-            check_given(y)
+            compare_copies(y)
         result = self._adjoint(y, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -708,5 +708,5 @@ def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None)
     if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([reinterpret(part, one, ranks) for part, one in zip(array.arrays, layout, strict=True)])
+        return StackedArray([reinterpret(part, new, ranks) for part, new in zip(array.arrays, layout, strict=True)])
     return DistributedArray._made(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))

@@ -14,7 +14,7 @@ from collops.array.plans import as_layout
 from collops.array.redistribute import agree_on_values
 from collops.backend import engine_of
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, communicator_of, placed
@@ -97,7 +97,7 @@ class Diagonal(LinearOperator):
         return self._product(self._conjugate, y, out)
 
     def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
-        factors = diagonal.on(x.engine)
+        factors = diagonal.on_engine(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
         check_holds(out.dtype, self.dtype, x.dtype)
@@ -359,9 +359,9 @@ def _fits(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
     return len(inner) == len(outer) and all(i <= o for i, o in zip(inner, outer, strict=True))
 
 
-def _check_nested(one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    if not (_fits(one, other) or _fits(other, one)):
+def _check_nested(inner: tuple[int, ...], outer: tuple[int, ...]) -> None:
+    if not (_fits(inner, outer) or _fits(outer, inner)):
         raise LayoutError(
-            f"an identity between the shapes {one} and {other} needs one of them to be at least as large along every "
+            f"an identity between the shapes {inner} and {outer} needs one of them to be at least as large along every "
             "axis"
         )

@@ -10,7 +10,7 @@ from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dense import forms_for

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import Array, Layout
 from collops.array.dtypes import real_of
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dims import check_count

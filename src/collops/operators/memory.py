@@ -89,7 +89,7 @@ class Coefficients:
         self._engine = engine_of(array)
         self._copies: dict[Engine, Any] = {self._engine: array}
 
-    def on(self, engine: Engine) -> Any:
+    def on_engine(self, engine: Engine) -> Any:
         """Return the array in the memory of `engine`."""
         array = self._copies.get(engine)
         if array is None:
@@ -150,9 +150,9 @@ def contiguous(array: Any, dtype: Any) -> Any:
     return engine.xp.ascontiguousarray(array, dtype) if engine.mutable else array.astype(engine.dtype(dtype))
 
 
-def check_holds(wanted: Any, *dtypes: Any) -> None:
-    """Raise UnsupportedTypeError if one of the `dtypes` is complex and `wanted` is not."""
-    if wanted.kind != "c":
+def check_holds(target: Any, *dtypes: Any) -> None:
+    """Raise UnsupportedTypeError if one of the `dtypes` is complex and `target` is not."""
+    if target.kind != "c":
         for dtype in dtypes:
             if dtype.kind == "c":
-                raise UnsupportedTypeError(f"dtype {dtype} does not fit into {wanted}, which has no imaginary part")
+                raise UnsupportedTypeError(f"dtype {dtype} does not fit into {target}, which has no imaginary part")

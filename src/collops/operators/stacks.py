@@ -16,7 +16,7 @@ from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import AnyLayout, Direction, LinearOperator, check_operators
 from collops.operators.local import LiftedOperator, LocalOperator, OneRank, in_precision, lift_local

@@ -92,33 +92,40 @@ def local_spectra(
     True
     """
     check_operator("A", A)
-    if A.domain is not A.range or not isinstance(A.domain, Layout) or not A.domain.size:
+    layout = A.domain
+    if layout is not A.range or not isinstance(layout, Layout) or not layout.size:
         raise LayoutError(f"local_spectra needs an operator between nonempty images of one layout, not {A!r}")
-    halves = _half_extents(window, A.domain.shape)
+    halves = _half_extents(window, layout.shape)
     if not check_number("floor", floor):
         raise InputError("floor must be positive: spectra have zeros")
     probes, seed = check_count("probes", probes, smallest=1), check_count("seed", seed)
-    return _estimated(A, halves, floor, probes, np.random.default_rng(seed), engine)
+    return _estimated(A, layout, halves, floor, probes, np.random.default_rng(seed), engine)
 
 
 def _estimated(
-    A: LinearOperator, halves: list[int], floor: float, probes: int, random: np.random.Generator, engine: str | None
+    A: LinearOperator,
+    layout: Layout,
+    halves: list[int],
+    floor: float,
+    probes: int,
+    random: np.random.Generator,
+    engine: str | None,
 ) -> LocalSpectra:
     """Estimate the spectra of `A` from random images, and return the preconditioner."""
     dtype = np.result_type(A.dtype, np.float32)
     # An even number of windows, so that every second one tiles the image.
-    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(A.domain.shape, halves, strict=True)]
+    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(layout.shape, halves, strict=True)]
     spectra = np.ones((*counts, *(2 * half for half in halves)))
-    M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra)
+    M = LocalSpectra(layout, dtype, A.comm, halves, spectra)
     for _ in range(probes):
-        signs = random.choice([-1.0, 1.0], size=A.domain.shape).astype(dtype)
-        image = (M @ A @ M)._forward(from_global(signs, A.domain, comm=A.comm, engine=engine), None)
+        signs = random.choice([-1.0, 1.0], size=layout.shape).astype(dtype)
+        image = (M @ A @ M)._forward(from_global(signs, layout, comm=A.comm, engine=engine), None)
         spectra *= _amplitude_ratios(image.engine.to_host(image.gather()), signs, halves, counts)
         largest = float(spectra.max())
         if not 0 < largest < np.inf:
             raise InputError("the operator maps random images to zero, or to numbers that are not finite")
         spectra += floor * largest
-        M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra**-0.5)
+        M = LocalSpectra(layout, dtype, A.comm, halves, spectra**-0.5)
     return M
 
 
@@ -157,7 +164,7 @@ class LocalSpectra(LinearOperator):
         # Over every second window along each axis, which together tile the image.
         order = _paired(range(layout.ndim), range(layout.ndim, 2 * layout.ndim))
         self._tilings = {
-            shift: Coefficients(factors[tuple(slice(one, None, 2) for one in shift)].transpose(order).astype(real))
+            shift: Coefficients(factors[tuple(slice(begin, None, 2) for begin in shift)].transpose(order).astype(real))
             for shift in product((0, 1), repeat=layout.ndim)
         }
 
@@ -169,7 +176,7 @@ class LocalSpectra(LinearOperator):
 
     def _filtered(self, image: Any, engine: Any) -> Any:
         """Return the sum of the filtered windows of a local array with the entire image."""
-        xp, window, axes = engine.xp, self._window.on(engine), tuple(range(1, 2 * image.ndim, 2))
+        xp, window, axes = engine.xp, self._window.on_engine(engine), tuple(range(1, 2 * image.ndim, 2))
         fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms
         tiles = _paired(self._count, [2 * half for half in self._halves])
         extents = [(2 * count + 1) * half for count, half in zip(self._count, self._halves, strict=True)]
@@ -178,10 +185,10 @@ class LocalSpectra(LinearOperator):
         total = xp.zeros(extents, image.dtype)
         for shift, factors in self._tilings.items():
             part = tuple(
-                slice(one * half, one * half + 2 * half * count)
-                for one, half, count in zip(shift, self._halves, self._count, strict=True)
+                slice(offset * half, offset * half + 2 * half * count)
+                for offset, half, count in zip(shift, self._halves, self._count, strict=True)
             )
-            blocks, factor = padded[part].reshape(tiles) * window, factors.on(engine)
+            blocks, factor = padded[part].reshape(tiles) * window, factors.on_engine(engine)
             if image.dtype.kind == "c":
                 blocks = fft.ifftn(fft.fftn(blocks, axes=axes) * factor, axes=axes)
             else:  # the factors of opposite wavenumbers are equal

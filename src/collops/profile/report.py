@@ -203,11 +203,11 @@ def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Repor
     Spans have their device times, and parents precede their children. The recording lasted from `begin` to `now`, in
     nanoseconds of the host's clock; open spans end at `now`.
     """
-    mine = [now - begin, _sums(spans, now)]
-    everyone = [mine] if comm is None else comm.allgather_metadata(mine)
+    local = [now - begin, _sums(spans, now)]
+    everyone = [local] if comm is None else comm.allgather_metadata(local)
     elapsed = [nanoseconds for nanoseconds, _ in everyone]
     rows = _rows([sums for _, sums in everyone], sum(elapsed))
-    return Report(rows, [1e-9 * each for each in elapsed], 0 if comm is None else comm.rank)
+    return Report(rows, [1e-9 * duration for duration in elapsed], 0 if comm is None else comm.rank)
 
 
 def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
@@ -216,19 +216,19 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
     A row holds the number of the parent's row (-1 for none), the label, calls, captured calls, calls timed on the
     device, and the total time and the time on the host, in nanoseconds.
     """
-    places: dict[tuple[int, str], int] = {}
+    indices: dict[tuple[int, str], int] = {}
     sums: list[list[int]] = []
     labels: list[str] = []
-    place_of: dict[Span, int] = {}
+    index_of: dict[Span, int] = {}
     for span in spans:
-        parent = -1 if span.parent is None else place_of.get(span.parent, -1)
+        parent = -1 if span.parent is None else index_of.get(span.parent, -1)
         # A recursive function is one row: its inner passages are counted, but their time only once.
         recursive = parent >= 0 and labels[parent] == span.label
-        place = place_of[span] = parent if recursive else places.setdefault((parent, span.label), len(sums))
-        if place == len(sums):
+        index = index_of[span] = parent if recursive else indices.setdefault((parent, span.label), len(sums))
+        if index == len(sums):
             sums.append([0] * 5)
             labels.append(span.label)
-        row = sums[place]
+        row = sums[index]
         row[0] += 1
         row[1] += span.captured
         if not recursive:
@@ -237,42 +237,43 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
             row[2] += timed is not None
             row[3] += host if timed is None else timed[1] - timed[0]
             row[4] += host
-    return [[*key, *numbers] for key, numbers in zip(places, sums, strict=True)]
+    return [[*key, *numbers] for key, numbers in zip(indices, sums, strict=True)]
 
 
 def _rows(ranks: Sequence[list[list[Any]]], elapsed: float) -> list[Row]:
     """Merge the trees of all ranks, each from `_sums`; return the rows in depth-first order."""
-    found: dict[tuple[str, ...], dict[int, list[Any]]] = {}
+    by_path: dict[tuple[str, ...], dict[int, list[Any]]] = {}
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
     for rank, sums in enumerate(ranks):
         paths: list[tuple[str, ...]] = []
         for parent, label, *numbers in sums:
             above = paths[parent] if parent >= 0 else ()
             paths.append((*above, label))
-            if paths[-1] not in found:
-                found[paths[-1]], children[paths[-1]] = {}, []
+            if paths[-1] not in by_path:
+                by_path[paths[-1]], children[paths[-1]] = {}, []
                 children[above].append(paths[-1])
-            found[paths[-1]][rank] = numbers
-    whole = {path: sum(total for *_, total, _ in by_rank.values()) for path, by_rank in found.items()} | {(): elapsed}
+            by_path[paths[-1]][rank] = numbers
+    sums_over_ranks = {path: sum(total for *_, total, _ in ranks.values()) for path, ranks in by_path.items()}
+    sums_over_ranks[()] = elapsed
     rows = []
     waiting = children[()][::-1]
     while waiting:
         path = waiting.pop()
         waiting.extend(children[path][::-1])
-        calls, captured, timed, totals, hosts = zip(*found[path].values(), strict=True)
+        calls, captured, timed, totals, hosts = zip(*by_path[path].values(), strict=True)
         inside = [
-            sum(found[child][rank][3] for child in children[path] if rank in found[child]) for rank in found[path]
+            sum(by_path[child][rank][3] for child in children[path] if rank in by_path[child]) for rank in by_path[path]
         ]
         rows.append(
             Row(
                 path,
-                ranks=tuple(found[path]),
+                ranks=tuple(by_path[path]),
                 calls=calls,
                 total=tuple(1e-9 * total for total in totals),
                 host=tuple(1e-9 * host for host in hosts),
                 # Children can outlast their parent, or be timed by another clock.
                 own=tuple(1e-9 * max(0, total - part) for total, part in zip(totals, inside, strict=True)),
-                share=whole[path] / whole[path[:-1]] if whole[path[:-1]] else 0.0,
+                share=sums_over_ranks[path] / sums_over_ranks[path[:-1]] if sums_over_ranks[path[:-1]] else 0.0,
                 timed_on_device=sum(timed),
                 captured=sum(captured),
             )

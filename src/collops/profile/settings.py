@@ -27,21 +27,21 @@ class Settings:
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Read the variable's value; raise `InputError` if it contains an unknown word."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, path = word.partition("=")
             if word in ("1", "0"):
-                found["show"] = word == "1"
+                values["show"] = word == "1"
             elif word == "nvtx":
-                found["nvtx"] = True
+                values["nvtx"] = True
             elif name in ("json", "trace") and path:
-                found[name] = path
+                values[name] = path
             else:
                 raise InputError(
                     f"COLLOPS_PROFILE={text}: unknown word {word!r}; give a list, separated by commas, of: "
                     "1 (report at exit), nvtx, json=PATH, trace=PATH; or 0"
                 )
-        return cls(**found)
+        return cls(**values)
 
 
 class _ReportAtExit:

@@ -26,8 +26,8 @@ def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, e
     Open spans end at `now`, in nanoseconds of the host's clock; plus `epoch` this is the time of day. `InputError` is
     raised on every rank if the file cannot be written.
     """
-    mine = _events(spans, now, epoch)
-    everyone = [mine] if comm is None else comm.allgather_metadata(mine)
+    local = _events(spans, now, epoch)
+    everyone = [local] if comm is None else comm.allgather_metadata(local)
     write_on_root(path, lambda: _json(everyone), comm)
 
 
@@ -76,8 +76,8 @@ def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[di
     events: list[dict[str, Any]] = []
     stack: list[_Interval] = []
 
-    def add(phase: str, label: str, when: int, **more: Any) -> None:
-        events.append({"ph": phase, "name": label, "cat": category, "tid": track, "ts": when, **more})
+    def add(phase: str, label: str, when: int, **fields: Any) -> None:
+        events.append({"ph": phase, "name": label, "cat": category, "tid": track, "ts": when, **fields})
 
     def close_until(when: int) -> None:
         while stack and stack[-1].end <= when:

@@ -163,7 +163,7 @@ class IterativeThresholding(Method):
             scratch_array(A.domain, y, dtype),
             image,
             sums,
-            Schedule.of(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
+            Schedule.from_numbers(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
         )
 
     def step(self, A: LinearOperator, state: Any) -> Any:

@@ -93,7 +93,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
         if first and second and x.flags.c_contiguous and y.flags.c_contiguous:
             target = cupy.ndarray(x.shape, dtype) if out is None else out
-            if out is None or x is y or _apart(x, y):
+            if out is None or x is y or _disjoint(x, y):
                 return _launch_axpby(functions, x, y, target, first, second)
     a_factors, b_factors = _factors(a), _factors(b)
     result_dtype = _result_dtype(x, y, a_factors, b_factors)
@@ -139,7 +139,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         functions is None
         or not alike
         or not out.size
-        or not all(operand is out or _apart(operand, out) for operand in (x, y))
+        or not all(operand is out or _disjoint(operand, out) for operand in (x, y))
     ):
         return None
     first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
@@ -158,7 +158,7 @@ def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: An
     arrays = gradient, direction, x
     if functions is not None and all(a.dtype == x.dtype and a.flags.c_contiguous for a in arrays):
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
-        if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
+        if first and second and _disjoint(x, direction) and _disjoint(x, gradient) and _disjoint(direction, gradient):
             if x.size:
                 grid = functions.grid(2 * x.size)  # its threads have half as many loads in flight
                 scalars = np.int64(x.size), *first, *second
@@ -187,7 +187,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 
-def _apart(x: Any, y: Any) -> bool:
+def _disjoint(x: Any, y: Any) -> bool:
     """Return whether two contiguous arrays share no memory."""
     start, end = x.data.ptr, y.data.ptr
     return start >= end + y.nbytes or end >= start + x.nbytes
@@ -236,7 +236,7 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
     if x is target:
         return x
     x = cupy.ascontiguousarray(x, dtype)
-    return x if x.data.ptr == target.data.ptr or _apart(x, target) else x.copy()
+    return x if x.data.ptr == target.data.ptr or _disjoint(x, target) else x.copy()
 
 
 def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:

@@ -49,7 +49,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         if b != 0 and 0 < y.size <= PIECE and (real or char in "FD"):
             if out is None and a != 0:
                 return _updated(char, a, x, 1, y * b)
-            if out is y and _apart(x, y):
+            if out is y and _disjoint(x, y):
                 return _updated(char, a, x, b, y)
     dtype = combined(x.dtype, y.dtype, type(a + b))
     if out is None:
@@ -104,7 +104,7 @@ def suits_loops(out: np.ndarray, *operands: np.ndarray) -> bool:
         out.size >= kernels.LONG
         and char in "fd"
         and out.flags.carray
-        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in operands)
+        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _disjoint(x, out)) for x in operands)
         and kernels.loops() is not None
     )
 
@@ -266,14 +266,14 @@ def _alike(a: Any, value: int) -> Any:
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
-def _apart(x: np.ndarray, out: np.ndarray) -> bool:
+def _disjoint(x: np.ndarray, out: np.ndarray) -> bool:
     """Return whether two arrays share no memory."""
     return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
 
 
 def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
-    if x is out or _apart(x, out):
+    if x is out or _disjoint(x, out):
         return x
     identical = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
     return out if identical and x.dtype == out.dtype else x.copy()

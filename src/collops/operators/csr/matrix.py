@@ -13,7 +13,7 @@ from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
 from collops.backend import Engine, engine, kernel_table
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest

@@ -105,7 +105,7 @@ class _Modelling:
             wavelet = options.weighting.wavelet(taps, center, geometry.interval)
             engine = engine_called(options.engine)
             times = travel_times.fitted(geometry, options.weighting.traces_rays)
-            slices = [each for (each,) in map(Layout.split((sources,), comm.size).slices, range(comm.size))]
+            slices = [part for (part,) in map(Layout.split((sources,), comm.size).slices, range(comm.size))]
             early = times.early(geometry, slices[comm.rank] if boxes is None else slice(None))
             positions = np.concatenate([geometry.sources, geometry.receivers])
             number = np.arange(len(positions))
@@ -114,7 +114,7 @@ class _Modelling:
         if times.arrays is not None:
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
         shots = slices if boxes is None else [slice(sources)] * comm.size
-        needed = [np.unique(np.concatenate([number[:sources][each], number[sources:]])) for each in shots]
+        needed = [np.unique(np.concatenate([number[:sources][part], number[sources:]])) for part in shots]
         tables, weights, rows = tables_of_stations(
             times.seconds(geometry, positions),
             positions,
@@ -134,7 +134,7 @@ class _Modelling:
         threads = options.threads
         if threads is None:
             threads = threads_of_rank(comm, engine, options.kernels)
-        shares = [range(each.start, each.stop) for each in slices]
+        shares = [range(part.start, part.stop) for part in slices]
         stations = tables, weights, bands, source_rows, receiver_rows
         return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)
 

@@ -59,7 +59,7 @@ class SplitImage(LinearOperator):
         engine: Engine,
         comm: Communicator,
     ) -> None:
-        data = [sum(each) for each in zip(*sizes, strict=True)]
+        data = [sum(of_rank) for of_rank in zip(*sizes, strict=True)]
         super().__init__(layout, Layout.split((sum(data),), comm.size, sizes=data), dtype, comm)
         self.capturable = all(
             comm.allgather_metadata(all(op.capturable for block in blocks for ops in block for op in ops))
@@ -183,4 +183,4 @@ def shot_blocks(shares: Sequence[range], samples: int) -> list[list[range]]:
     most = max(map(len, shares))
     count = max(1, min(most, -(-samples // BLOCK)))
     edges = [np.linspace(share.start, share.stop, count + 1).round().astype(int).tolist() for share in shares]
-    return [[range(each[block], each[block + 1]) for each in edges] for block in range(count)]
+    return [[range(*of_rank[block : block + 2]) for of_rank in edges] for block in range(count)]

@@ -64,7 +64,7 @@ class ProximalGradient(Splitting):
             ahead=x.copy() if accelerated else None,
             sums=StepSums.over(x, width=3, kept=1),
             excess=StepSums.over(x, width=1) if searching else None,
-            momenta=Schedule.of(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
+            momenta=Schedule.from_numbers(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
             tau=self.tau,
             iteration=0,
             gradient=scratch_array(x.layout, x, x.dtype),

@@ -48,7 +48,7 @@ class GenericKernel:
 
     def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: Any) -> list[Any]:
         """Return ``REACH`` planes, from the block outwards: the planes of a face, if any, padded with zeros."""
-        planes = [] if face is None else [face.of(landing)]
+        planes = [] if face is None else [face.view(landing)]
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
         return [*planes, self._xp.zeros(shape, dtype)]
